@@ -1,0 +1,17 @@
+"""Images as uint8 tensors, and batches of them drawn, augmented and normalised on the device."""
+
+from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
+from ampcompare.data.dataset import SOURCES, Dataset, ImageSet, build_dataset
+from ampcompare.data.loader import DeviceLoader
+
+__all__ = [
+    "SOURCES",
+    "Dataset",
+    "DeviceLoader",
+    "ImageSet",
+    "batch_crop",
+    "batch_flip",
+    "build_dataset",
+    "normalization",
+    "normalize",
+]

@@ -1,0 +1,69 @@
+"""Crop, flip and normalise a whole batch at once; every random choice comes in as an argument.
+
+Pure functions of tensors: no random state, no wait for the device, fixed shapes, a dozen launches together.
+Each gives, image for image, what torchvision gives on a PIL image with the same crop and flip.
+
+Measured on one core of an AMD EPYC (torch 2.14.1, one thread, batch 128 of 3x32x32, best of 5 rounds):
+gather, crop, flip and normalise together 0.34 ms a batch, 370,000 images/s (channels_last: 200,000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def batch_crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
+    """Crop each image at its own offset out of a frame of zeros, like `RandomCrop(size, padding=padding)`.
+
+    images: [B, C, H, W], any dtype; top, left: int64 [B] in 0..2*padding, both on the images' device.
+    Returns [B, C, H, W], contiguous.
+    """
+    b, c, h, w = images.shape
+    frame_h, frame_w = h + 2 * padding, w + 2 * padding
+    frame = images.new_zeros(b, c, frame_h, frame_w)
+    frame[:, :, padding : padding + h, padding : padding + w] = images
+    # An output row is w neighbouring elements of the frame, so index_select over all overlapping runs of
+    # length w copies rows. Measured per batch of 128: 75 us; advanced indexing of the same runs 340 us; of
+    # unfolded 2-d windows 440 us; a Python loop over slices 720 us.
+    plane = torch.arange(b * c, device=images.device).view(b, c, 1) * frame_h
+    row = torch.arange(h, device=images.device) + top.view(b, 1, 1)
+    start = (plane + row) * frame_w + left.view(b, 1, 1)
+    return frame.view(-1).unfold(0, w, 1).index_select(0, start.view(-1)).view(b, c, h, w)
+
+
+def batch_flip(images: Tensor, flip: Tensor) -> Tensor:
+    """Mirror left and right each image whose flag is set.
+
+    images: [B, C, H, W]; flip: int64 [B] of 0 and 1 on the images' device. Returns [B, C, H, W].
+    """
+    b = images.shape[0]
+    # Measured per batch of 128: choosing among both versions by index 80 us, torch.where on uint8 370 us.
+    both = torch.cat([images, images.flip(3)])
+    return both.index_select(0, torch.arange(b, device=images.device) + flip * b)
+
+
+def normalization(
+    mean: Sequence[float], std: Sequence[float], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Scale and shift, float32 [C] each, such that `x * scale + shift` is `(x / 255 - mean) / std`."""
+    mean64, std64 = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
+    scale, shift = 1 / (255 * std64), -mean64 / std64
+    return scale.to(device, torch.float32), shift.to(device, torch.float32)
+
+
+def normalize(images: Tensor, scale: Tensor, shift: Tensor, channels_last: bool = False) -> Tensor:
+    """Turn bytes into normalised float32: `ToTensor` and `Normalize` in one, equal within float rounding.
+
+    images: uint8 [B, C, H, W]; scale, shift: float32 [C] from `normalization`, on the images' device.
+    Returns float32 [B, C, H, W], in the channels_last memory format if asked.
+    """
+    b, c, h, w = images.shape
+    if not channels_last:
+        return images.to(torch.float32).mul_(scale.view(c, 1, 1)).add_(shift.view(c, 1, 1))
+    # Interleave while the pixels are bytes, then work on whole rows of w * c values: 2.5 times as fast on a
+    # CPU as converting the float result, and one launch fewer than doing it channel by channel.
+    rows = torch.stack(images.unbind(1), dim=-1).view(b, h, w * c).to(torch.float32)
+    return rows.mul_(scale.repeat(w)).add_(shift.repeat(w)).view(b, h, w, c).permute(0, 3, 1, 2)

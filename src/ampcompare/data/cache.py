@@ -1,0 +1,136 @@
+"""Decoded data sets on disk, so that only the first load of a source is slow.
+
+One uncompressed .npz file each, named after the fingerprint of its source. A file is written beside its
+place, flushed to disk and renamed, so that it is whole or absent, also with several writers. What is read
+is checked (the zip format's CRC, key, dtypes, shapes, label range) and never unpickled. The cache is only
+ever a help: whatever is wrong with it is said in one line, and the data is built from its source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ampcompare.data.arrays import Arrays
+
+# Part of every key: raise it when the file's layout, or what a source is decoded to, changes.
+FORMAT = 1
+ABANDONED_SECONDS = 24 * 3600
+
+log = logging.getLogger("ampcompare")
+
+
+def cache_folder() -> Path:
+    """`$AMPCOMPARE_CACHE`, else `$XDG_CACHE_HOME/ampcompare`, else `~/.cache/ampcompare`.
+
+    Raises OSError if there is no home folder either.
+    """
+    if chosen := os.environ.get("AMPCOMPARE_CACHE"):
+        return Path(chosen).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
+        return Path(base) / "ampcompare"
+    try:
+        return Path.home() / ".cache" / "ampcompare"
+    except RuntimeError as error:
+        raise OSError("there is no home folder") from error
+
+
+def load_or_build(source: str, identity: str, build: Callable[[], Arrays]) -> Arrays:
+    """The arrays stored under this source's identity, or else those of `build()`, stored for next time.
+
+    identity: text that changes whenever the source's content does. Only `build` can raise.
+    """
+    key = hashlib.sha256(f"{FORMAT}\n{source}\n{identity}".encode("utf-8", "surrogatepass")).hexdigest()
+    try:
+        path = cache_folder() / f"{source}-{key[:32]}.npz"
+    except OSError as error:
+        log.warning("no data cache (%s): set AMPCOMPARE_CACHE to a folder to load faster next time", error)
+        return build()
+    cached = _load(path, key)
+    if cached is not None:
+        return cached
+    arrays = build()
+    _store(path, key, arrays)
+    return arrays
+
+
+def _load(path: Path, key: str) -> Arrays | None:
+    try:
+        if not path.exists():
+            return None
+        if not path.is_file():
+            raise ValueError("not a file")
+        with np.load(path, allow_pickle=False) as stored:
+            if str(stored["key"]) != key:
+                raise ValueError("it belongs to other data")
+            return Arrays(
+                train_images=stored["train_images"],
+                train_labels=stored["train_labels"],
+                test_images=stored["test_images"],
+                test_labels=stored["test_labels"],
+                classes=tuple(stored["classes"].tolist()),
+                fingerprint=str(stored["fingerprint"]),
+            ).checked()
+    except Exception as error:  # any damage at all: a zip reader meets it as one of a dozen exception types
+        log.warning("data cache %s is not usable (%s): building it again", path, _reason(error))
+        return None
+
+
+def _store(path: Path, key: str, arrays: Arrays) -> None:
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            np.savez(
+                file,
+                key=np.array(key),
+                train_images=arrays.train_images,
+                train_labels=arrays.train_labels,
+                test_images=arrays.test_images,
+                test_labels=arrays.test_labels,
+                classes=np.array(arrays.classes),
+                fingerprint=np.array(arrays.fingerprint),
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        log.warning(
+            "cannot keep the decoded data in %s (%s): going on without; set AMPCOMPARE_CACHE to a folder with "
+            "room to load faster next time",
+            path.parent,
+            _reason(error),
+        )
+    finally:
+        if temporary is not None:
+            _remove(temporary)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what a killed process left half-written, a day later."""
+    for file in folder.glob("*.tmp"):
+        if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
+            _remove(file)
+
+
+def _remove(path: str | Path) -> None:
+    try:
+        os.unlink(path)
+    except OSError as error:
+        log.warning("cannot remove %s (%s)", path, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    text = (error.strerror or "") if isinstance(error, OSError) else str(error)
+    return " ".join(text.split()) or type(error).__name__

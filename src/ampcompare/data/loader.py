@@ -1,0 +1,108 @@
+"""Batches drawn on the device: the whole data set lives there as bytes, an epoch is a plan of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
+from ampcompare.data.dataset import ImageSet
+
+PADDING = 4
+
+
+def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True, padding: int = PADDING) -> Tensor:
+    """All random choices of one epoch, int64 [4, count] on the CPU: image, top, left, flip of each sample.
+
+    A function of its arguments alone: the same on every device and after every resume, and the global
+    random state is neither read nor changed. top and left lie in 0..2*padding, flip is 0 or 1.
+    """
+    mixed = np.random.SeedSequence([seed % 2**64, epoch]).generate_state(1, np.uint64)[0]
+    generator = torch.Generator().manual_seed(int(mixed) % 2**63)
+    order = torch.randperm(count, generator=generator)
+    offsets = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
+    flip = torch.randint(0, 2, (1, count), generator=generator)
+    if not shuffle:
+        order = torch.arange(count)
+    return torch.cat([order[None], offsets, flip])
+
+
+class DeviceLoader:
+    """Batches of normalised images for training (`augment`, `shuffle`) or evaluation (neither).
+
+    Augmentation is a crop with padding 4 and a horizontal flip with probability one half, per sample.
+    The last, short batch of an epoch is kept, so that each image comes exactly once.
+
+    Raises ValueError for a batch size below 1 or tensors that are no uint8 RGB images with int64 labels.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        *,
+        batch_size: int,
+        device: torch.device | str,
+        mean: Sequence[float],
+        std: Sequence[float],
+        augment: bool = False,
+        shuffle: bool = False,
+        seed: int = 0,
+        channels_last: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: must be at least 1")
+        if data.images.dtype != torch.uint8 or data.images.ndim != 4 or data.labels.dtype != torch.int64:
+            raise ValueError("expected uint8 images [N, C, H, W] and int64 labels [N]")
+        self.batch_size = batch_size
+        self.device = torch.device(device)
+        self.augment = augment
+        self.shuffle = shuffle
+        self.seed = seed
+        self.channels_last = channels_last
+        # sync: once, before training; pageable memory to the device.
+        self.images = data.images.to(self.device)
+        self.labels = data.labels.to(self.device)
+        self.scale, self.shift = normalization(mean, std, self.device)
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return -(-self.sample_count // self.batch_size)
+
+    @property
+    def sample_count(self) -> int:
+        """Images in an epoch."""
+        return self.labels.shape[0]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images, float32 [B, C, H, W], and labels, int64 [B], from batch number `start` on.
+
+        Starting at batch k gives the same batches as skipping k. Nothing in here waits for the device.
+        """
+        if not 0 <= start <= len(self):
+            raise ValueError(f"start={start}: an epoch has {len(self)} batches")
+        plan = self._plan(epoch) if self.augment or self.shuffle else None
+        for first in range(start * self.batch_size, self.sample_count, self.batch_size):
+            batch = slice(first, first + self.batch_size)
+            if plan is None:
+                images, labels = self.images[batch], self.labels[batch]
+                yield normalize(images, self.scale, self.shift, self.channels_last), labels
+            else:
+                yield self.batch(plan[:, batch])
+
+    def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""
+        index, top, left, flip = plan.unbind(0)
+        images = self.images.index_select(0, index)
+        if self.augment:
+            images = batch_flip(batch_crop(images, top, left, PADDING), flip)
+        return normalize(images, self.scale, self.shift, self.channels_last), self.labels.index_select(0, index)
+
+    def _plan(self, epoch: int) -> Tensor:
+        plan = draw_plan(self.sample_count, self.seed, epoch, self.shuffle)
+        if self.device.type == "cuda":
+            # From pinned memory the copy is queued and the host goes on.
+            return plan.pin_memory().to(self.device, non_blocking=True)
+        return plan.to(self.device)

@@ -1,0 +1,225 @@
+"""The O1 rules: for each a wrapper around one function, inert while casts are off.
+
+A wrapper reads one flag when off. When on it touches only floating tensors of the target device (also inside lists and
+tuples whose elements all are floating tensors), returns those of the right type as they are, and never
+changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ampcompare.precision.apex.state import HALF, STATE
+
+Function = Callable[..., Any]
+FLOAT = torch.float32
+
+
+def _castable(x: Any) -> bool:
+    """Whether x is a floating tensor, or a list or tuple of nothing else (nested ones too)."""
+    if isinstance(x, Tensor):
+        return x.dtype.is_floating_point
+    return isinstance(x, list | tuple) and all(_castable(y) for y in x)
+
+
+def _map(cast: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """Cast a castable argument, list and tuple types kept; anything else as it is."""
+    if isinstance(x, Tensor):
+        return cast(x)
+    if isinstance(x, list | tuple) and x and _castable(x):
+        items = [_map(cast, y) for y in x]
+        if all(new is old for new, old in zip(items, x, strict=True)):
+            return x
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
+
+
+def _arguments(cast: Callable[[Tensor], Tensor], args: Iterable[Any], kwargs: dict[str, Any]) -> tuple[list, dict]:
+    new_args = [cast(x) if isinstance(x, Tensor) else _map(cast, x) for x in args]
+    if kwargs:
+        kwargs = {k: v if k == "out" else _map(cast, v) for k, v in kwargs.items()}
+    return new_args, kwargs
+
+
+def to_half(x: Tensor) -> Tensor:
+    """x in fp16; the cached copy of an fp32 parameter."""
+    dtype = x.dtype
+    if dtype is HALF or not dtype.is_floating_point or x.device.type != STATE.device_type:
+        return x
+    if dtype is FLOAT and isinstance(x, Parameter):
+        return STATE.cache.half(x)
+    return x.to(HALF)
+
+
+def to_float(x: Tensor) -> Tensor:
+    """x in fp32; fp64 goes down too."""
+    dtype = x.dtype
+    if dtype is FLOAT or not dtype.is_floating_point or x.device.type != STATE.device_type:
+        return x
+    return x.to(FLOAT)
+
+
+def half(function: Function) -> Function:
+    """Run in fp16."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if STATE.on:
+            args, kwargs = _arguments(to_half, args, kwargs)  # type: ignore[assignment]
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def float_(function: Function) -> Function:
+    """Run in fp32."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if STATE.on:
+            args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _types(x: Any, found: set[torch.dtype]) -> bool:
+    """Collect the floating types in x; whether any of its tensors is on the target device."""
+    if isinstance(x, Tensor):
+        if x.dtype.is_floating_point:
+            found.add(x.dtype)
+        return x.device.type == STATE.device_type
+    if isinstance(x, list | tuple) and _castable(x):
+        return any([_types(y, found) for y in x])
+    return False
+
+
+def promote(function: Function) -> Function:
+    """Run in the widest of the arguments' types: {half, float} is float, any other mix raises.
+
+    Types count, not dimensions: a 0-d fp32 tensor promotes.
+    """
+    name = getattr(function, "__name__", str(function))
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if STATE.on:
+            found: set[torch.dtype] = set()
+            ours = False
+            for x in args:
+                ours |= _types(x, found)
+            for key, x in kwargs.items():
+                ours |= key != "out" and _types(x, found)
+            if len(found) > 1 and ours:
+                if found != {HALF, FLOAT}:
+                    names = ", ".join(sorted(str(t).removeprefix("torch.") for t in found))
+                    raise NotImplementedError(
+                        f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of float16 and float32 "
+                        "is defined; cast one of the arguments yourself"
+                    )
+                args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def sequence(function: Function) -> Function:
+    """Like promote for the sequence that comes first (torch.cat, torch.stack); other mixes are PyTorch's to judge."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if STATE.on:
+            tensors = args[0] if args else kwargs.get("tensors")
+            if isinstance(tensors, list | tuple) and all(isinstance(x, Tensor) for x in tensors):
+                if {x.dtype for x in tensors if x.dtype.is_floating_point} == {HALF, FLOAT}:
+                    cast = [to_float(x) for x in tensors]
+                    if args:
+                        args = (cast, *args[1:])
+                    else:
+                        kwargs = {**kwargs, "tensors": cast}
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def match(function: Function) -> Function:
+    """Run in the type of the tensor that is changed in place: the other arguments follow it."""
+
+    @functools.wraps(function)
+    def wrapper(target: Any, *args: Any, **kwargs: Any) -> Any:
+        if STATE.on and isinstance(target, Tensor) and target.device.type == STATE.device_type:
+            dtype = target.dtype
+            if dtype is HALF:
+                args, kwargs = _arguments(to_half, args, kwargs)  # type: ignore[assignment]
+            elif dtype is FLOAT:
+                args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
+            elif dtype.is_floating_point:
+                args, kwargs = _arguments(functools.partial(_to, dtype), args, kwargs)  # type: ignore[assignment]
+        return function(target, *args, **kwargs)
+
+    return wrapper
+
+
+def _to(dtype: torch.dtype, x: Tensor) -> Tensor:
+    ours = x.dtype.is_floating_point and x.device.type == STATE.device_type
+    return x.to(dtype) if ours else x
+
+
+def refuse(function: Function) -> Function:
+    """Refuse to change a half tensor in place: the result is fp32 and does not fit into it."""
+    name = getattr(function, "__name__", str(function))
+
+    @functools.wraps(function)
+    def wrapper(target: Any, *args: Any, **kwargs: Any) -> Any:
+        if STATE.on and isinstance(target, Tensor) and target.device.type == STATE.device_type:
+            if target.dtype is HALF:
+                raise NotImplementedError(
+                    f"apex O1 runs {name.rstrip('_')} in float32, so {name} cannot write into a float16 tensor; "
+                    f"use {name.rstrip('_')}, or call .float() first"
+                )
+            args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
+        return function(target, *args, **kwargs)
+
+    return wrapper
+
+
+def banned(function: Function) -> Function:
+    """Refuse half arguments, unless banned functions are allowed: then run in fp32."""
+    name = getattr(function, "__name__", str(function))
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if STATE.on:
+            if not STATE.allow_banned and any(_has_half(x) for x in (*args, *kwargs.values())):
+                raise NotImplementedError(
+                    f"apex O1 does not run {name} on float16: the log of a sigmoid output underflows there. Drop the "
+                    "sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss), "
+                    "or pass allow_banned=True to run it in float32"
+                )
+            args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _has_half(x: Any) -> bool:
+    if isinstance(x, Tensor):
+        return x.dtype is HALF and x.device.type == STATE.device_type
+    return isinstance(x, list | tuple) and any(_has_half(y) for y in x)
+
+
+RULES: dict[str, Callable[[Function], Function]] = {
+    "half": half,
+    "float": float_,
+    "promote": promote,
+    "sequence": sequence,
+    "match": match,
+    "refuse": refuse,
+    "banned": banned,
+}

@@ -1,0 +1,105 @@
+"""What happens to an optimizer's gradients around one scaled backward, as `amp.scale_loss` defined it.
+
+On entry the gradients that are there already are set aside, so that each micro-batch unscales on its own even if the
+scale moved in between; on exit the new ones are unscaled and added to them. With `delay` they stay scaled and the next
+backward without delay unscales the sum once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampcompare.precision.apex.scaler import LossScaler
+
+
+class ScaledGradients:
+    """The gradients of one optimizer: which are set aside, whether `.grad` is scaled, whether to skip the step."""
+
+    def __init__(self, optimizer: Optimizer, device: torch.device | str) -> None:
+        self.optimizer = optimizer
+        self.skip = torch.zeros((), dtype=torch.float32, device=device)
+        self._aside: dict[int, tuple[Tensor, Tensor]] = {}
+        self._scaled = False
+
+    def parameters(self) -> Iterable[Tensor]:
+        """Read anew each time, so that `add_param_group` needs no notice."""
+        return (p for group in self.optimizer.param_groups for p in group["params"])
+
+    def set_aside(self) -> None:
+        """Take the true gradients away before a backward; scaled ones stay and are added to."""
+        if self._scaled:
+            return
+        self._aside.clear()
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                self._aside[id(parameter)] = (parameter, parameter.grad)
+                parameter.grad = None
+
+    def new_gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters() if p.grad is not None]
+
+    @torch.no_grad()
+    def give_back(self) -> None:
+        """Add the gradients that were set aside, into their own memory."""
+        old, new = [], []
+        for parameter, gradient in self._aside.values():
+            if parameter.grad is not None:
+                if gradient.is_sparse or parameter.grad.is_sparse:
+                    gradient = gradient + parameter.grad
+                else:
+                    old.append(gradient)
+                    new.append(parameter.grad)
+            parameter.grad = gradient
+        if old:
+            torch._foreach_add_(old, new)
+        self._aside.clear()
+        self._scaled = False
+
+    def leave_scaled(self) -> None:
+        self._scaled = True
+
+    def abandon(self) -> None:
+        """After an error in the backward: drop what it left and restore what was there before."""
+        if not self._scaled:
+            for parameter in self.parameters():
+                parameter.grad = None
+            self.give_back()
+
+
+def scaled_backward(
+    scaler: LossScaler,
+    optimizers: Sequence[ScaledGradients],
+    backward: Callable[[], None],
+    *,
+    delay: bool = False,
+) -> None:
+    """One backward of a scaled loss into every optimizer's gradients, and one move of the scaler unless delayed."""
+    for gradients in optimizers:
+        gradients.set_aside()
+    try:
+        backward()
+    except BaseException:
+        for gradients in optimizers:
+            gradients.abandon()
+        raise
+    finish_backward(scaler, optimizers, delay=delay)
+
+
+def finish_backward(scaler: LossScaler, optimizers: Sequence[ScaledGradients], *, delay: bool) -> None:
+    """The exit of `scale_loss`: gradients become true, an overflow marks every optimizer, the scale moves."""
+    if delay:
+        for gradients in optimizers:
+            gradients.leave_scaled()
+        return
+    scaler.found_inf.zero_()
+    scaler.unscale_([g for gradients in optimizers for g in gradients.new_gradients()])
+    for gradients in optimizers:
+        gradients.give_back()
+    scaler.update()
+    if scaler.dynamic:
+        for gradients in optimizers:
+            torch.maximum(gradients.skip, scaler.found_inf, out=gradients.skip)

@@ -1,0 +1,94 @@
+"""The contract of a backend. The base class *is* fp32: every method is its no-op default."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class PrecisionOptions:
+    """What a backend can be told; each takes what applies to it.
+
+    `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale where
+    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
+    """
+
+    enabled: bool = True
+    dtype: str = "float16"
+    loss_scale: float | str = "dynamic"
+    init_scale: float = 2.0**16
+    growth_interval: int = 2000
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    min_loss_scale: float | None = None
+    max_loss_scale: float | None = None
+    min_scale_warning: float = 1.0
+
+
+class Precision:
+    """Plain fp32, and what a backend may change of it.
+
+    The loop calls, for each optimizer step: `forward_context` around forward and loss, `backward` once per
+    micro-batch (the last with sync=True), `unscale_` if it wants to read or clip gradients, then `step`.
+    Nothing here waits for the device unless it says so.
+    """
+
+    name = "none"
+
+    def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
+        self.device = torch.device("cpu") if device is None else device
+        self.options = PrecisionOptions() if options is None else options
+        self._skipped = torch.zeros((), dtype=torch.int64, device=self.device)
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Fit model and optimizer to the backend; once, before DDP wraps the model."""
+        return model, optimizer
+
+    def session(self) -> AbstractContextManager[Any]:
+        """The context of a whole training: what a backend keeps ready for its forward contexts."""
+        return nullcontext()
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        """The context of forward and loss in training."""
+        return nullcontext()
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the loss scale, in fp32: what gradients are taken of."""
+        return loss
+
+    def backward(self, loss: Tensor, *, sync: bool = True) -> None:
+        """Backpropagate the scaled loss; sync=False while more micro-batches of the same step follow."""
+        self.scale(loss).backward()
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Make `.grad` the true gradients; a second call within a step changes nothing."""
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Unscale if that is still to do; step, or skip on inf/nan; move the loss scale."""
+        optimizer.step()
+
+    def scale_factor(self) -> Tensor:
+        """The loss scale, 0-d fp32 on the device (1 for fp32)."""
+        return torch.ones((), device=self.device)
+
+    def skipped_steps(self) -> Tensor:
+        """Optimizer steps skipped so far, 0-d int64 on the device."""
+        return self._skipped
+
+    def scales_dynamically(self) -> bool:
+        """Whether an overflow is expected now and then and mended by a smaller scale."""
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must be kept to go on exactly: plain numbers. Waits for the device."""
+        return {"skipped_steps": int(self._skipped)}  # sync: a checkpoint needs the number
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a state from `state_dict`."""
+        self._skipped.fill_(state["skipped_steps"])

@@ -1,0 +1,81 @@
+"""Native AMP: torch.autocast with torch.amp.GradScaler in fp16, torch.autocast alone in bf16."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ampcompare.precision.base import Precision, PrecisionOptions
+from ampcompare.precision.skipping import create_momentum_buffers, mark_stepped
+
+
+class Native(Precision):
+    """What PyTorch's documentation calls automatic mixed precision.
+
+    fp16 scales the loss; bf16 has the exponent range of fp32 and needs no scaling. A static `loss_scale` stays put,
+    but a step with inf or nan is still skipped, as GradScaler does.
+    """
+
+    name = "native"
+
+    def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
+        super().__init__(device, options)
+        o = self.options
+        self.dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[o.dtype]
+        self.static_scale = None if o.loss_scale == "dynamic" else float(o.loss_scale)
+        self.scaler = torch.amp.GradScaler(
+            self.device.type,
+            init_scale=o.init_scale if self.static_scale is None else self.static_scale,
+            growth_factor=o.growth_factor,
+            backoff_factor=o.backoff_factor,
+            growth_interval=o.growth_interval,
+            enabled=self.dtype is torch.float16,
+        )
+        # GradScaler allocates its scale on the first call of scale(); logging may ask before.
+        self.scaler.scale(torch.zeros((), device=self.device))
+        self._unscaled = False
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        create_momentum_buffers(optimizer)
+        return model, optimizer
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return self.scaler.scale(loss.float())
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        if self.scaler.is_enabled() and not self._unscaled:
+            self.scaler.unscale_(optimizer)
+            self._unscaled = True
+
+    def step(self, optimizer: Optimizer) -> None:
+        if not self.scaler.is_enabled():
+            optimizer.step()
+            return
+        # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
+        self.scaler.step(optimizer)
+        mark_stepped(optimizer)
+        found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        self._skipped += sum(f.to(self.device) for f in found.values()).clamp(max=1).to(torch.int64)  # type: ignore[union-attr]
+        self.scaler.update(self.static_scale)
+        self._unscaled = False
+
+    def scale_factor(self) -> Tensor:
+        scale = self.scaler._scale
+        return super().scale_factor() if scale is None else scale.detach()
+
+    def scales_dynamically(self) -> bool:
+        return self.scaler.is_enabled() and self.static_scale is None
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,85 @@
+"""The part of W&B's record protocol that is needed to read a run, without importing wandb.
+
+`import wandb` takes 0.4 s and 60 MB; protobuf with these few messages 0.03 s and 15 MB, and decodes with the same C
+code. Names and field numbers are those of `wandb/proto/wandb_internal.proto`; a test compares them with the installed
+wandb. Fields that are not listed here are skipped by protobuf.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+PACKAGE = "ampcompare.wandb_log"
+
+# message -> field -> (number, type); "[]" marks a repeated field, a capital a message.
+SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
+    "Record": {
+        "history": (2, "HistoryRecord"),
+        "summary": (3, "SummaryRecord"),
+        "config": (5, "ConfigRecord"),
+        "run": (17, "RunRecord"),
+        "exit": (18, "RunExitRecord"),
+    },
+    "RunRecord": {
+        "run_id": (1, "string"),
+        "entity": (2, "string"),
+        "project": (3, "string"),
+        "config": (4, "ConfigRecord"),
+        "summary": (5, "SummaryRecord"),
+        "run_group": (6, "string"),
+        "job_type": (7, "string"),
+        "display_name": (8, "string"),
+        "notes": (9, "string"),
+        "tags": (10, "string[]"),
+        "sweep_id": (12, "string"),
+        "start_time": (17, "Timestamp"),
+    },
+    "ConfigRecord": {"update": (1, "ConfigItem[]"), "remove": (2, "ConfigItem[]")},
+    "ConfigItem": {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")},
+    "SummaryRecord": {"update": (1, "SummaryItem[]"), "remove": (2, "SummaryItem[]")},
+    "SummaryItem": {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")},
+    "HistoryRecord": {"item": (1, "HistoryItem[]")},
+    "HistoryItem": {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")},
+    "RunExitRecord": {"exit_code": (1, "int32")},
+    "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
+}
+
+# Records that hold nothing of a run's figures: output, files, stats, artifacts, alerts, telemetry, metric
+# definitions, header, footer, environment, requests. A number that is in neither list is worth a word.
+IRRELEVANT = frozenset({4, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 26, 27, 100})
+ENVELOPE = frozenset({1, 16, 19, 200})  # number, control, uuid, info: on any record
+
+_SCALARS = {
+    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
+    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
+}
+
+
+def _build() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="ampcompare/wandb_log.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in SCHEMA.items():
+        message = file.message_type.add(name=name)
+        for field_name, (number, spelled) in fields.items():
+            kind = spelled.removesuffix("[]")
+            field = message.field.add(name=field_name, number=number)
+            field.label = field.LABEL_REPEATED if spelled.endswith("[]") else field.LABEL_OPTIONAL
+            if kind in _SCALARS:
+                field.type = _SCALARS[kind]
+            else:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Record"))
+
+
+Record: Any = _build()
+
+
+def unknown_kinds(record: Any) -> list[int]:
+    """Field numbers of a decoded record that neither this reader nor the list of irrelevant ones knows."""
+    numbers = (field.field_number for field in UnknownFieldSet(record))
+    return [n for n in numbers if n not in IRRELEVANT and n not in ENVELOPE]

@@ -1,0 +1,112 @@
+"""History rows gathered column by column, so that a run of millions of rows stays a few arrays."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from typing import Any
+
+import numpy as np
+
+NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+NAN = float("nan")
+
+
+def parse_json(text: str) -> Any:
+    """A `value_json` as a Python value; W&B's texts for NaN and infinity become floats, nested ones too.
+
+    Raises ValueError for what is no JSON, or is nested deeper than can be read.
+    """
+    try:
+        return _with_floats(json.loads(text))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _with_floats(value: Any) -> Any:
+    if isinstance(value, str):
+        return NON_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {key: _with_floats(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_floats(inner) for inner in value]
+    return value
+
+
+class Column:
+    """One metric: 8 bytes a row while its values are numbers, Python objects from the first other value on."""
+
+    __slots__ = ("nan_rows", "values")
+
+    def __init__(self) -> None:
+        self.values: array[float] | list[Any] = array("d")
+        self.nan_rows = array("q")  # rows in which NaN was logged, as against rows without a value
+
+    def put(self, row: int, text: str) -> None:
+        """Store the JSON text of a value. Raises ValueError where it is no JSON."""
+        value: Any
+        try:
+            value = float(text)
+        except ValueError:  # not a bare number: text, true, null, a list, "NaN" in quotes
+            value = parse_json(text)
+        values = self.values
+        if isinstance(values, array) and not isinstance(value, float) and value is not None:
+            values = self.values = [None if v != v else v for v in values]  # v != v: NaN, no value
+        short = row - len(values)
+        is_number_column = isinstance(values, array)
+        if short > 0:
+            values.extend([NAN if is_number_column else None] * short)
+        if value is None and is_number_column:
+            value = NAN
+        elif value != value:
+            self.nan_rows.append(row)
+        if short < 0:  # the same key twice in one row: the later value counts
+            values[row] = value
+        else:
+            values.append(value)
+
+    def finish(self, rows: int) -> np.ndarray:
+        """The column as an array of `rows` values: float64 with NaN, or objects with None, where there is none."""
+        if isinstance(self.values, array):
+            self.values.extend([NAN] * (rows - len(self.values)))
+            return np.frombuffer(self.values, dtype=np.float64) if rows else np.empty(0)
+        cells = np.full(rows, None, dtype=object)
+        for row, value in enumerate(self.values):
+            cells[row] = value
+        return cells
+
+
+class Table:
+    """Rows of named values, each row given as (name, JSON text) pairs."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, Column] = {}
+        self.rows = 0
+        self.bad_values = 0
+
+    def add_row(self, items: Any) -> None:
+        """Add one row from protobuf HistoryItems."""
+        columns, row = self.columns, self.rows
+        for item in items:
+            path = item.nested_key
+            name = (path[0] if len(path) == 1 else ".".join(path)) if path else item.key
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = Column()
+            try:
+                column.put(row, item.value_json)
+            except ValueError:
+                self.bad_values += 1
+        self.rows += 1
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Every column as an array of one value a row."""
+        return {name: column.finish(self.rows) for name, column in self.columns.items()}
+
+    def nan_rows(self) -> dict[str, np.ndarray]:
+        """For each column with logged NaNs, the numbers of their rows."""
+        return {
+            name: np.array(column.nan_rows, dtype=np.int64)
+            for name, column in self.columns.items()
+            if len(column.nan_rows)
+        }

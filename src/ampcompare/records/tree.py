@@ -1,0 +1,80 @@
+"""Nested settings rebuilt from the updates and removals in which W&B logs config and summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ampcompare.records.table import parse_json
+
+REMOVED = None
+
+
+class Tree:
+    """The last text written at each path, in order of writing.
+
+    Keeping texts means that a value that is overwritten a million times is parsed once. Applying the last write of
+    each path, in the order of these last writes, gives the same tree as applying them all.
+    """
+
+    def __init__(self) -> None:
+        self._writes: dict[tuple[str, ...], str | None] = {}
+        self.bad_values = 0
+
+    def apply(self, record: Any) -> None:
+        """Take in a protobuf ConfigRecord or SummaryRecord."""
+        writes = self._writes
+        for item in record.update:
+            path = tuple(item.nested_key) or (item.key,)
+            writes.pop(path, None)
+            writes[path] = item.value_json
+        for item in record.remove:
+            path = tuple(item.nested_key) or (item.key,)
+            writes.pop(path, None)
+            writes[path] = REMOVED
+
+    def build(self) -> dict[str, Any]:
+        """The nested dictionary. W&B's own `_wandb` key is left out."""
+        root: dict[str, Any] = {}
+        for path, text in self._writes.items():
+            if path[0] == "_wandb":
+                continue
+            try:
+                value = REMOVED if text is REMOVED else parse_json(text)
+            except ValueError:
+                self.bad_values += 1
+                continue
+            node = root
+            for part in path[:-1]:
+                inner = node.get(part)
+                if not isinstance(inner, dict):
+                    if text is REMOVED:
+                        break
+                    inner = node[part] = {}
+                node = inner
+            else:
+                if text is REMOVED:
+                    node.pop(path[-1], None)
+                else:
+                    node[path[-1]] = value
+        return root
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a nested dictionary, depth first."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
+    """The value at a dotted key; a key that was logged flat (`optimizer.lr` by a sweep) is found too."""
+    if key in tree:
+        return tree[key]
+    head, dot, rest = key.partition(".")
+    inner = tree.get(head)
+    if dot and isinstance(inner, Mapping):
+        return lookup(inner, rest, default)
+    return default
