@@ -29,7 +29,7 @@ class Arrays:
         """Check the (images, labels) pairs and name their content. Raises ValueError for what does not fit."""
         digest = hashlib.sha256(repr((classes, train[0].shape, test[0].shape)).encode())
         for images, labels in (train, test):
-            digest.update(np.ascontiguousarray(images).data)
+            digest.update(np.ascontiguousarray(images).reshape(-1).data)
             digest.update(np.ascontiguousarray(labels).data)
         return cls(*train, *test, classes, digest.hexdigest()).checked()
 

@@ -8,10 +8,11 @@ ever a help: whatever is wrong with it is said in one line, and the data is buil
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -85,12 +86,12 @@ def _load(path: Path, key: str) -> Arrays | None:
 
 
 def _store(path: Path, key: str, arrays: Arrays) -> None:
-    temporary = None
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path.parent)
-        handle, temporary = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        _remove_abandoned(path)
+        temporary = path.with_name(f"{path.stem}.{secrets.token_hex(8)}.tmp")
+        with open(temporary, "xb") as file:
             np.savez(
                 file,
                 key=np.array(key),
@@ -114,21 +115,16 @@ def _store(path: Path, key: str, arrays: Arrays) -> None:
         )
     finally:
         if temporary is not None:
-            _remove(temporary)
+            with contextlib.suppress(OSError):  # never made, or on a disk that has gone: said above
+                temporary.unlink()
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove what a killed process left half-written, a day later."""
-    for file in folder.glob("*.tmp"):
-        if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
-            _remove(file)
-
-
-def _remove(path: str | Path) -> None:
-    try:
-        os.unlink(path)
-    except OSError as error:
-        log.warning("cannot remove %s (%s)", path, _reason(error))
+def _remove_abandoned(path: Path) -> None:
+    """Remove what a process that was killed while writing this very file left behind, a day later."""
+    for file in path.parent.glob(f"{path.stem}.*.tmp"):
+        with contextlib.suppress(FileNotFoundError):  # another process was first
+            if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
+                file.unlink()
 
 
 def _reason(error: Exception) -> str:

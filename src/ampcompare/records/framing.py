@@ -92,6 +92,8 @@ class LogReader:
                 position = end
         if pending is not None:
             self._tail_bytes = self.size - pending_at
+        elif self.size < len(FILE_HEADER):
+            self._tail_bytes = self.size
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
         while block := self._read_block():

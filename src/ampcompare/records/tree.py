@@ -25,11 +25,11 @@ class Tree:
         """Take in a protobuf ConfigRecord or SummaryRecord."""
         writes = self._writes
         for item in record.update:
-            path = tuple(item.nested_key) or (item.key,)
-            writes.pop(path, None)
+            path = _path(item)
+            writes.pop(path, None)  # so that the order is that of the last writes
             writes[path] = item.value_json
         for item in record.remove:
-            path = tuple(item.nested_key) or (item.key,)
+            path = _path(item)
             writes.pop(path, None)
             writes[path] = REMOVED
 
@@ -58,6 +58,12 @@ class Tree:
                 else:
                     node[path[-1]] = value
         return root
+
+
+def _path(item: Any) -> tuple[str, ...]:
+    nested = item.nested_key
+    # tuple() of a repeated protobuf field takes five times as long as its first element, and most have one.
+    return ((nested[0],) if len(nested) == 1 else tuple(nested)) if nested else (item.key,)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Train ResNet50 on CIFAR-10 under one precision backend and record it with Weights & Biases.
+
+    python run_experiment.py                                   # configs/reference.yaml, fp32
+    python run_experiment.py backend=native                    # torch.amp
+    python run_experiment.py --config demo backend=apex_o1 optimizer.lr=0.05
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout runs without being installed
+
+from ampcompare.config import Config, load_config
+from ampcompare.errors import UserError, exit_with
+
+USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH] [key=value | --key=value ...]
+
+Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
+The options, each with its default, meaning and what it may be:
+"""
+
+
+def parse(words: list[str]) -> Config:
+    """The config that the command line asks for. Raises UserError."""
+    name, overrides = "reference", []
+    rest = iter(words)
+    for word in rest:
+        if word == "--config":
+            name = next(rest, "")
+            if not name:
+                raise UserError("--config: expected a name or a path after it, such as --config demo")
+        elif word.startswith("--config="):
+            name = word.removeprefix("--config=")
+        else:
+            overrides.append(word)
+    return load_config(name, overrides)
+
+
+def main(words: list[str]) -> int:
+    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted."""
+    if "--help" in words or "-h" in words:
+        from ampcompare.options import describe
+
+        print(USAGE + describe(Config))
+        return 0
+    try:
+        config = parse(words)
+        from ampcompare.experiment import run  # torch and W&B load here, when the input is known to be good
+
+        return run(config).exit_code
+    except UserError as problem:
+        exit_with(problem)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""CIFAR-10 as its authors publish it, fetched and verified by torchvision."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ampcompare.data.arrays import Arrays
+from ampcompare.data.cache import cache_folder, load_or_build
+from ampcompare.errors import UserError
+
+ARCHIVE = "cifar-10-python.tar.gz"
+ARCHIVE_MD5 = "c58f30108f718f92721af3b95e74349a"
+# Without an answer for so long there is no network; applies to each connection and read, not to the whole.
+NETWORK_TIMEOUT_SECONDS = 8.0
+
+log = logging.getLogger("ampcompare")
+
+
+def load(root: str | None) -> Arrays:
+    """The 50,000 training and 10,000 test images, 3x32x32, from `root` (by default the cache folder).
+
+    torchvision looks in `root` for the unpacked batches, then for their archive, then downloads that; it
+    checks each file's MD5 before it unpickles it. Raises UserError if none of this works.
+    """
+    return load_or_build("cifar10", ARCHIVE_MD5, lambda: _read(root))
+
+
+def _read(root: str | None) -> Arrays:
+    folder: Path | str = root or "the cache folder"
+    try:
+        folder = Path(root).expanduser() if root else cache_folder()
+        # Imported here: it takes seconds and 160 MB, and a cached data set does without.
+        from torchvision.datasets import CIFAR10
+
+        log.info("reading CIFAR-10 in %s, this once (fetching it if it is not there)", folder)
+        with _network_timeout(NETWORK_TIMEOUT_SECONDS):
+            test = CIFAR10(str(folder), train=False, download=True)
+        train = CIFAR10(str(folder), train=True)
+    except Exception as error:  # network, disk, archive and unpickling errors; all have the same cure
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"data.source=cifar10: CIFAR-10 is not in {str(folder)!r} and cannot be fetched ({reason}): put "
+            f"{ARCHIVE} (MD5 {ARCHIVE_MD5}) into that folder or set data.root to one that holds it; "
+            "data.source=synthetic needs no data"
+        ) from error
+    return Arrays.of(_pair(train), _pair(test), tuple(train.classes))
+
+
+def _pair(split: Any) -> tuple[np.ndarray, np.ndarray]:
+    # torchvision holds a transposed view of the original [N, 3, 32, 32]: turning it back copies nothing.
+    images = np.ascontiguousarray(split.data.transpose(0, 3, 1, 2))
+    return images, np.array(split.targets, np.int64)
+
+
+@contextmanager
+def _network_timeout(seconds: float) -> Iterator[None]:
+    """torchvision opens its connections without a timeout and would wait for ever behind a silent firewall."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,94 @@
+"""Made-up images that a small network learns in seconds: data for demos and tests, never for a claim.
+
+Ten classes: five colours, each with stripes along its rows or along its columns. Cropping and mirroring
+change neither. Every image also carries a weaker pattern of another class, stripes at a random place and
+of a random width, its own brightness, and noise; in a part of them the other pattern is the stronger one,
+so that no network gets every image right.
+
+Integer arithmetic on PCG64's raw stream, hence the same bytes on every machine and NumPy version.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampcompare.data.arrays import Arrays
+
+TRAIN_COUNT = 50_000
+TEST_COUNT = 10_000
+SIZE = 32
+SEED = 10
+
+COLOURS = {
+    "red": (70, -35, -35),
+    "yellow": (45, 45, -70),
+    "green": (-45, 70, -45),
+    "blue": (-45, -25, 70),
+    "grey": (0, 0, 0),
+}
+CLASSES = tuple(f"{colour} {stripes}" for colour in COLOURS for stripes in ("rows", "columns"))
+STRIPE_AMPLITUDE = 50
+WAVES = (3, 4)  # periods across an image
+PHASES = 16
+# The other pattern's share of an image is uniform between none and this, in 256ths.
+MAX_OTHER_SHARE = 144
+NOISE = 48  # uniform in -NOISE..NOISE
+BLOCK = 1000  # images made at a time; part of what defines the data
+CHOICE_BYTES = 8  # random bytes an image takes besides its noise
+
+
+def load(train_count: int = TRAIN_COUNT, test_count: int = TEST_COUNT, seed: int = SEED) -> Arrays:
+    """The first images of both splits; not cached, since making them is about as fast as reading them."""
+    return Arrays.of(make_images("train", train_count, seed), make_images("test", test_count, seed), CLASSES)
+
+
+def make_images(split: str, count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
+    """The first `count` images of an endless split: uint8 [N, 3, 32, 32] and int64 labels [N].
+
+    Labels go round the classes, so that every beginning is balanced. `seed` makes other data of the same kind;
+    it is not a run's seed, so that runs with different seeds share one data set.
+    """
+    images = np.empty((count, 3, SIZE, SIZE), np.uint8)
+    labels = np.arange(count, dtype=np.int64) % len(CLASSES)
+    stripes = _stripe_table()
+    for first in range(0, count, BLOCK):
+        rng = np.random.PCG64([seed, ("train", "test").index(split), first // BLOCK])
+        block = _make_block(rng, labels[first : first + BLOCK], stripes)
+        images[first : first + BLOCK] = block
+    return images, labels
+
+
+def _make_block(rng: np.random.PCG64, labels: np.ndarray, stripes: np.ndarray) -> np.ndarray:
+    # Always the random numbers of a whole block, so that a short one is the beginning of a whole one.
+    per_image = CHOICE_BYTES + 3 * SIZE * SIZE
+    words = rng.random_raw(BLOCK * per_image // 8).astype("<u8")
+    random = words.view(np.uint8).reshape(BLOCK, per_image)[: len(labels)]
+    choice = random[:, :CHOICE_BYTES].astype(np.int16)
+    other = (labels + 1 + choice[:, 0] % (len(CLASSES) - 1)) % len(CLASSES)
+    other_share = (choice[:, 1] * (MAX_OTHER_SHARE + 1) >> 8).reshape(-1, 1, 1, 1)
+    own = _pattern(labels, choice[:, 2], choice[:, 3], stripes)
+    disturbing = _pattern(other, choice[:, 4], choice[:, 5], stripes)
+    # 7 bits a factor keep every product within 16.
+    half_share = other_share >> 1
+    image = (own * (128 - half_share) + disturbing * half_share) >> 7
+    image += (choice[:, 6] % 65 - 32).reshape(-1, 1, 1, 1)
+    image += (random[:, CHOICE_BYTES:].astype(np.int16) * (2 * NOISE + 1) >> 8).reshape(image.shape) - NOISE
+    return np.clip(image + 128, 0, 255).astype(np.uint8)
+
+
+def _pattern(labels: np.ndarray, wave: np.ndarray, phase: np.ndarray, stripes: np.ndarray) -> np.ndarray:
+    """Colour plus stripes of each image's class: int16 [B, 3, 32, 32], within -127..127."""
+    colours = np.array(list(COLOURS.values()), np.int16)[labels // 2]
+    texture = stripes[labels % 2, wave % len(WAVES), phase % PHASES]
+    return colours[:, :, None, None] + texture[:, None]
+
+
+def _stripe_table() -> np.ndarray:
+    """int16 [direction, wave, phase, 32, 32]: every stripe image that there is."""
+    position = np.arange(SIZE) / SIZE
+    wave = np.array(WAVES)[:, None, None]
+    phase = (np.arange(PHASES) / PHASES)[:, None]
+    line = np.rint(STRIPE_AMPLITUDE * np.cos(2 * np.pi * (wave * position + phase))).astype(np.int16)
+    rows = np.broadcast_to(line[..., :, None], (*line.shape, SIZE))
+    columns = np.broadcast_to(line[..., None, :], (*line.shape, SIZE))
+    return np.stack([rows, columns])

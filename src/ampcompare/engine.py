@@ -1,0 +1,156 @@
+"""The training step, evaluation, and the loop around them. No backend is named here.
+
+The host waits for the device where a comment says `sync:` and nowhere else: once a log interval and once an
+evaluation (an optimizer that is not fused adds one a step, inside the backend).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ampcompare.config import TrainingConfig
+from ampcompare.measure.gradients import gradient_norm, underflow_fractions
+from ampcompare.precision.base import Precision
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Loader(Protocol):
+    """Batches of (images [B, 3, H, W] fp32, labels [B] int64) on the device."""
+
+    def __len__(self) -> int: ...
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
+
+
+@dataclass
+class StepResult:
+    """What a step came to, all on the device."""
+
+    loss: Tensor
+    correct: Tensor
+    images: int
+    gradients: dict[str, Tensor] = field(default_factory=dict)  # grad/... metrics, where they were asked for
+
+
+class Trainer:
+    """One optimizer step under any backend: accumulate, penalise, unscale, look, clip, step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: LRScheduler,
+        precision: Precision,
+        config: TrainingConfig,
+        criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.precision, self.config = precision, config
+        # Looked up at each call: a backend may have replaced the function by then.
+        self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
+
+    def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
+        """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
+
+        With `diagnose` the result holds `grad/norm` and the underflow fractions; with clipping by norm, `grad/norm`.
+        """
+        precision, config = self.precision, self.config
+        self.model.train()
+        images = sum(len(labels) for _, labels in batches)
+        losses, corrects = [], []
+        for number, (inputs, labels) in enumerate(batches, 1):
+            with precision.forward_context():
+                logits = self.model(inputs)
+                loss = self.criterion(logits, labels)
+            if config.gradient_penalty:
+                loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
+            # Each micro-batch weighs by its images: the last one of an epoch may be short.
+            loss = loss * (len(labels) / images) if len(labels) != images else loss
+            precision.backward(loss, sync=number == len(batches))
+            losses.append(loss.detach())
+            corrects.append((logits.detach().argmax(1) == labels).sum())
+
+        gradients = self._look_and_clip(diagnose)
+        precision.step(self.optimizer)
+        self.scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if len(batches) == 1:
+            return StepResult(losses[0], corrects[0], images, gradients)
+        return StepResult(torch.stack(losses).float().sum(), torch.stack(corrects).sum(), images, gradients)
+
+    def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
+        config, precision = self.config, self.precision
+        if not (diagnose or config.clip_norm or config.clip_value):
+            return {}
+        precision.unscale_(self.optimizer)
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        found: dict[str, Tensor] = {}
+        if diagnose:
+            found["grad/norm"] = gradient_norm(gradients)
+            scaled, unscaled = underflow_fractions(gradients, precision.scale_factor())
+            found["grad/underflow_fraction"], found["grad/underflow_fraction_unscaled"] = scaled, unscaled
+        if config.clip_value:
+            torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
+        if config.clip_norm:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+            found.setdefault("grad/norm", norm)
+        return found
+
+    def _gradient_penalty(self, loss: Tensor) -> Tensor:
+        """L2 norm of the true gradients, differentiable: through scaled gradients, as in PyTorch's AMP examples."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
+        inverse = 1.0 / self.precision.scale_factor().detach()
+        square = torch.stack([(g.float() * inverse).square().sum() for g in scaled]).sum()
+        return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loader: Loader, precision: Precision, *, autocast: bool = False) -> dict[str, float]:
+    """Loss and accuracies over the whole of `loader`, in full precision unless `autocast`. Waits for the device once.
+
+    BatchNorm uses and keeps its running statistics; the model is left in evaluation mode.
+    """
+    model.eval()
+    device = precision.device
+    totals = torch.zeros(3, dtype=torch.float64, device=device)
+    count = 0
+    for inputs, labels in loader.epoch(0):
+        with precision.forward_context() if autocast else nullcontext():
+            logits = model(inputs)
+        logits = logits.float()
+        best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+        totals += torch.stack([F.cross_entropy(logits, labels, reduction="sum"), best[:, 0].sum(), best.sum()])
+        count += len(labels)
+    loss, top1, top5 = (totals / count).tolist()  # sync: the epoch's result is wanted on the host
+    return {"eval/loss": loss, "eval/accuracy": top1, "eval/top5_accuracy": top5}
+
+
+def micro_batches(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
+    """Lists of up to `count` batches: the micro-batches of one optimizer step."""
+    while group := list(islice(batches, count)):
+        yield group
+
+
+def learning_rate_factor(step: int, *, name: str, warmup_steps: float, total_steps: int) -> float:
+    """The factor on the peak learning rate at an optimizer step: linear warm-up, then constant or half a cosine to 0."""
+    import math
+
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    if name == "constant":
+        return 1.0
+    progress = min(1.0, (step - warmup_steps) / max(1.0, total_steps - warmup_steps))
+    return 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -1,0 +1,179 @@
+"""One run from config to finished record: builds the parts, owns their lifetime."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from ampcompare.config import Config, OptimizerConfig
+from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
+from ampcompare.device import effective_numerics, resolve_device, set_numerics
+from ampcompare.engine import Trainer, learning_rate_factor
+from ampcompare.errors import UserError
+from ampcompare.fit import Fit, TrainingError, steps_per_epoch, total_steps
+from ampcompare.measure.environment import describe_environment
+from ampcompare.models import build_model
+from ampcompare.precision import build_precision
+from ampcompare.progress import TrainingDisplay
+from ampcompare.tracking import Tracker, run_name
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: its exit code, where its record is (None: kept nowhere), its summary."""
+
+    exit_code: int
+    record: Path | None
+    summary: dict[str, Any]
+
+
+def run(config: Config, console: Console | None = None) -> Result:
+    """Train as the config says, record it with W&B, say on the console how it goes.
+
+    Everything that can be wrong with the input is found before W&B is started, and raises UserError.
+    """
+    console = console or Console(highlight=False)
+    device = resolve_device(config.device)
+    set_numerics(config)
+    check_output(Path(config.output_dir))
+    data = build_dataset(
+        source=config.data.source,
+        root=config.data.root,
+        train_limit=config.data.train_limit,
+        test_limit=config.data.test_limit,
+    )
+    train = make_loader(config, data.train, device, training=True)
+    test = make_loader(config, data.test, device, training=False)
+    trainer = build_trainer(config, data, train, device)
+    environment = describe_environment(device, **effective_numerics(config))
+
+    with TrainingDisplay(console, total_steps(config, train), config.wandb.name or run_name(config)) as display:
+        display.say(_headline(config, data, environment))
+        tracker = Tracker.start(config, environment, display.say)
+
+        def on_row(row: dict[str, Any]) -> None:
+            tracker.log(row)
+            display.row(row)
+
+        fit = Fit(trainer, train, test, config, on_row=on_row, on_step=display.step, on_note=display.say)
+        exit_code = EXIT_FAILED
+        try:
+            fit.run()
+            exit_code = 0
+        except TrainingError as problem:
+            display.say(f"error: {problem}")
+        except torch.OutOfMemoryError:
+            display.say(
+                f"error: out of memory on {device} with batch_size={config.batch_size}; try a smaller batch_size with "
+                "training.accumulate, or memory-saving precision (backend=native)"
+            )
+        except KeyboardInterrupt:
+            exit_code = EXIT_INTERRUPTED
+            display.say(f"interrupted at step {fit.step}: the record so far is kept")
+        finally:
+            summary = fit.summary()
+            tracker.finish(summary, exit_code)
+    _say_where(console, config, tracker)
+    return Result(exit_code, tracker.record, summary)
+
+
+def check_output(folder: Path) -> None:
+    """Make the output folder and see that a file can be written there. Raises UserError."""
+    import tempfile
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"x")
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise UserError(
+            f"output_dir={str(folder)!r}: cannot be written ({reason}); set output_dir to a folder that can"
+        ) from None
+
+
+def make_loader(config: Config, images: ImageSet, device: torch.device, *, training: bool) -> DeviceLoader:
+    """The loader of the training or the test images as the config says."""
+    return DeviceLoader(
+        images,
+        batch_size=config.batch_size if training else config.eval.batch_size,
+        device=device,
+        mean=config.data.mean,
+        std=config.data.std,
+        augment=training and config.data.augment,
+        shuffle=training,
+        seed=config.seed,
+        channels_last=config.memory_format == "channels_last",
+    )
+
+
+def build_trainer(config: Config, data: Dataset, train: DeviceLoader, device: torch.device) -> Trainer:
+    """Model, optimizer and schedule under the backend. Same seed, same first weights, whatever the backend."""
+    torch.manual_seed(config.seed)
+    model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
+    if config.memory_format == "channels_last":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    precision = build_precision(config.backend, device, **dataclasses.asdict(config.precision))
+    model, optimizer = precision.prepare(model, build_optimizer(config.optimizer, model))
+    per_epoch = steps_per_epoch(config, train)
+    schedule = partial(
+        learning_rate_factor,
+        name=config.schedule.name,
+        warmup_steps=config.schedule.warmup_epochs * per_epoch,
+        total_steps=config.epochs * per_epoch,
+    )
+    return Trainer(model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
+
+
+def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
+    """The optimizer over all of the model's parameters."""
+    parameters = list(model.parameters())
+    common = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": config.fused}
+    try:
+        if config.name == "sgd":
+            return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **common)  # type: ignore[arg-type]
+        return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name](parameters, **common)  # type: ignore[arg-type]
+    except RuntimeError as problem:
+        raise UserError(f"optimizer.fused={config.fused}: {problem}; set optimizer.fused=false") from None
+
+
+def _headline(config: Config, data: Dataset, environment: dict[str, Any]) -> str:
+    synthetic = "synthetic data" if data.source == "synthetic" else data.source
+    return (
+        f"{config.backend}: {config.model.name} on {synthetic}, {len(data.train.labels):,} training images, "
+        f"batch {config.batch_size}, {environment['device_name']}"
+    )
+
+
+def _say_where(console: Console, config: Config, tracker: Tracker) -> None:
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    if tracker.record is None:
+        say("record: none (W&B is disabled)")
+        return
+    say(f"record: {tracker.record}")
+    if tracker.url:
+        say(f"page:   {tracker.url}")
+    else:
+        say(f"sync:   wandb sync {_quoted(tracker.record)}")
+    say(f"see:    ampcompare report {_quoted(Path(config.output_dir))} --out report")
+    say(f"        wandb leet {_quoted(tracker.record.parent)}")
+
+
+def _quoted(path: Path) -> str:
+    import shlex
+
+    return shlex.quote(str(path))

@@ -1,0 +1,29 @@
+"""Notices a loss scale that collapses: gradients overflow whatever the scale, and nothing is learnt any more."""
+
+from __future__ import annotations
+
+SKIPS_IN_A_ROW = 20
+
+
+class ScaleWatch:
+    """Says once, in words, that the scale fell below `floor` or that `SKIPS_IN_A_ROW` steps in a row were skipped."""
+
+    def __init__(self, floor: float) -> None:
+        self._floor = floor
+        self._skipped = 0
+        self._in_a_row = 0
+        self.collapsed_at: int | None = None
+
+    def look(self, step: int, steps: int, scale: float, skipped: int) -> str | None:
+        """Look at the scale and the skipped steps so far, `steps` after the last look."""
+        new = skipped - self._skipped
+        self._in_a_row = self._in_a_row + new if new >= steps else 0
+        self._skipped = skipped
+        if self.collapsed_at is not None or (scale >= self._floor and self._in_a_row < SKIPS_IN_A_ROW):
+            return None
+        self.collapsed_at = step
+        what = f"fell to {scale:g}" if scale < self._floor else f"overflowed {self._in_a_row} steps in a row"
+        return (
+            f"step {step}: the loss scale {what} ({skipped} steps skipped so far); gradients overflow whatever the "
+            "scale. Try a smaller optimizer.lr, training.clip_norm, or precision.dtype=bfloat16 with backend=native"
+        )

@@ -1,0 +1,204 @@
+"""RunRecord: what is known of one run, wherever it was read from, and how fragments of one run become one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ampcompare.records.tree import flatten, lookup
+
+STATES = ("finished", "failed", "crashed", "running")
+STEP = "global_step"
+MAX_KEYS_TOLD = 5
+
+
+@dataclass
+class Fragment:
+    """One `.wandb` file: a run, or the part of it between two resumes. Arrays have one value a history row."""
+
+    path: Path
+    id: str
+    state: str
+    has_run_record: bool = False
+    name: str = ""
+    group: str = ""
+    job_type: str = ""
+    project: str = ""
+    entity: str = ""
+    sweep_id: str = ""
+    notes: str = ""
+    tags: tuple[str, ...] = ()
+    started_at: datetime | None = None
+    last_write: datetime | None = None
+    exit_code: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
+    rows: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class RunRecord:
+    """One run.
+
+    `history` has one row per logged row and one column per logged key, in the order of logging: float64 where all
+    values are numbers, with NaN where a row has no value; objects with None otherwise. Rows in which a NaN was
+    *logged* are listed by number in `nan_rows`, per column. Metric names and units are those of the README's schema.
+    `problems` says in plain sentences what was wrong with the record; empty for a sound one.
+    """
+
+    id: str
+    name: str
+    group: str
+    state: str
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    history: pd.DataFrame
+    problems: list[str] = field(default_factory=list)
+    nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
+    project: str = ""
+    entity: str = ""
+    job_type: str = ""
+    sweep_id: str = ""
+    notes: str = ""
+    tags: tuple[str, ...] = ()
+    started_at: datetime | None = None
+    exit_code: int | None = None
+    paths: tuple[Path, ...] = ()
+
+    def option(self, key: str, default: Any = None) -> Any:
+        """The config value at a dotted key."""
+        return lookup(self.config, key, default)
+
+    def summary_number(self, key: str) -> float | None:
+        """A number of the summary, or None. W&B keeps `{"max": ...}` where a metric was defined with a summary."""
+        value = lookup(self.summary, key)
+        if isinstance(value, dict):
+            value = next((value[kind] for kind in ("last", "max", "min", "mean", "best") if kind in value), None)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def values(self, key: str) -> np.ndarray:
+        """The numbers logged under a key, in order, without the rows that have none. Logged NaNs are left out."""
+        if key not in self.history:
+            return np.empty(0)
+        numbers = pd.to_numeric(self.history[key], errors="coerce").to_numpy(dtype=float)
+        return numbers[~np.isnan(numbers)]
+
+
+def merge(fragments: Sequence[Fragment]) -> RunRecord:
+    """One run from its fragments. The later one, by start time, wins from its first `global_step` on."""
+    ordered = sorted(fragments, key=_age)
+    last = ordered[-1]
+    many = len(ordered) > 1
+    problems = [f"{f.path.parent.name}: {p}" if many else p for f in ordered for p in f.problems]
+    config: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
+    for fragment in ordered:
+        problems += _config_changes(config, fragment)
+        config = {**config, **fragment.config}
+        summary = {**summary, **fragment.summary}
+    keep, replaced = _kept_rows(ordered)
+    if replaced:
+        problems.append(f"{replaced:,} rows were logged again by a later part of the run; the later ones count.")
+
+    def newest(attribute: str) -> Any:
+        return next((v for f in reversed(ordered) if (v := getattr(f, attribute))), getattr(last, attribute))
+
+    return RunRecord(
+        id=last.id,
+        name=newest("name") or last.id,
+        group=newest("group"),
+        state=last.state,
+        config=config,
+        summary=summary,
+        history=_stack(ordered, keep),
+        problems=problems,
+        nan_rows=_stack_nan_rows(ordered, keep),
+        project=newest("project"),
+        entity=newest("entity"),
+        job_type=newest("job_type"),
+        sweep_id=newest("sweep_id"),
+        notes=newest("notes"),
+        tags=newest("tags"),
+        started_at=next((f.started_at for f in ordered if f.started_at), None),
+        exit_code=last.exit_code,
+        paths=tuple(f.path for f in ordered),
+    )
+
+
+def _age(fragment: Fragment) -> tuple[float, str]:
+    moment = fragment.started_at or fragment.last_write
+    return (moment.timestamp() if moment else math.inf, fragment.path.parent.name)
+
+
+def _config_changes(before: dict[str, Any], fragment: Fragment) -> list[str]:
+    if not before or not fragment.config:
+        return []
+    old, new = dict(flatten(before)), dict(flatten(fragment.config))
+    changed = [k for k in sorted(old.keys() | new.keys()) if repr(old.get(k)) != repr(new.get(k))]
+    if not changed:
+        return []
+    more = f" and {len(changed) - MAX_KEYS_TOLD} more" if len(changed) > MAX_KEYS_TOLD else ""
+    return [f"Its parts differ in config: {', '.join(changed[:MAX_KEYS_TOLD])}{more}; the later values are shown."]
+
+
+def _kept_rows(ordered: Sequence[Fragment]) -> tuple[list[np.ndarray], int]:
+    """For each fragment the mask of rows that no later one logged again, and how many rows fell out."""
+    keep = [np.ones(f.rows, dtype=bool) for f in ordered]
+    begin = math.inf  # the lowest first step of the fragments after this one
+    for fragment, mask in zip(reversed(ordered), reversed(keep), strict=True):
+        steps = _steps(fragment)
+        if math.isfinite(begin):
+            # A row without a step belongs to the step before it.
+            reached = pd.Series(steps).ffill().fillna(-math.inf).to_numpy()
+            mask &= reached < begin
+        known = steps[~np.isnan(steps)]
+        if len(known):
+            begin = min(begin, known[0])
+    return keep, sum(int((~mask).sum()) for mask in keep)
+
+
+def _steps(fragment: Fragment) -> np.ndarray:
+    column = fragment.columns.get(STEP)
+    if column is None:
+        return np.full(fragment.rows, np.nan)
+    return pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=float)
+
+
+def _stack(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> pd.DataFrame:
+    names = dict.fromkeys(name for f in ordered for name in f.columns)
+    data: dict[str, np.ndarray | pd.Series] = {}
+    for name in names:
+        parts = [f.columns.get(name, np.full(f.rows, np.nan)) for f in ordered]
+        if any(part.dtype == object for part in parts):
+            parts = [part if part.dtype == object else _as_objects(part) for part in parts]
+        kept = [part if mask.all() else part[mask] for part, mask in zip(parts, keep, strict=True)]
+        column = kept[0] if len(kept) == 1 else np.concatenate(kept)
+        # As a Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
+        data[name] = pd.Series(column, dtype=object, copy=False) if column.dtype == object else column
+    return pd.DataFrame(data, copy=False)
+
+
+def _as_objects(numbers: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(numbers), None, numbers.astype(object))
+
+
+def _stack_nan_rows(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    found: dict[str, list[np.ndarray]] = {}
+    offset = 0
+    for fragment, mask in zip(ordered, keep, strict=True):
+        new_number = np.cumsum(mask) - 1 + offset
+        for name, rows in fragment.nan_rows.items():
+            found.setdefault(name, []).append(new_number[rows[mask[rows]]])
+        offset += int(mask.sum())
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: rows for name, rows in joined.items() if len(rows)}
