@@ -20,18 +20,23 @@ SIZE = 32
 SEED = 10
 
 COLOURS = {
-    "red": (70, -35, -35),
-    "yellow": (45, 45, -70),
-    "green": (-45, 70, -45),
-    "blue": (-45, -25, 70),
-    "grey": (0, 0, 0),
+    "red": (70, -50, -50),
+    "orange": (70, 10, -60),
+    "yellow": (60, 60, -60),
+    "green": (-50, 65, -50),
+    "cyan": (-60, 60, 60),
+    "blue": (-50, -40, 75),
+    "violet": (20, -60, 70),
+    "pink": (70, 0, 40),
+    "white": (60, 60, 60),
+    "black": (-60, -60, -60),
 }
-CLASSES = tuple(f"{colour} {stripes}" for colour in COLOURS for stripes in ("rows", "columns"))
-STRIPE_AMPLITUDE = 50
+CLASSES = tuple(f"{colour} {('rows', 'columns')[i % 2]}" for i, colour in enumerate(COLOURS))
+STRIPE_AMPLITUDE = 40
 WAVES = (3, 4)  # periods across an image
 PHASES = 16
 # The other pattern's share of an image is uniform between none and this, in 256ths.
-MAX_OTHER_SHARE = 144
+MAX_OTHER_SHARE = 120
 NOISE = 48  # uniform in -NOISE..NOISE
 BLOCK = 1000  # images made at a time; part of what defines the data
 CHOICE_BYTES = 8  # random bytes an image takes besides its noise
@@ -71,14 +76,14 @@ def _make_block(rng: np.random.PCG64, labels: np.ndarray, stripes: np.ndarray) -
     # 7 bits a factor keep every product within 16.
     half_share = other_share >> 1
     image = (own * (128 - half_share) + disturbing * half_share) >> 7
-    image += (choice[:, 6] % 65 - 32).reshape(-1, 1, 1, 1)
+    image += (choice[:, 6] % 33 - 16).reshape(-1, 1, 1, 1)
     image += (random[:, CHOICE_BYTES:].astype(np.int16) * (2 * NOISE + 1) >> 8).reshape(image.shape) - NOISE
     return np.clip(image + 128, 0, 255).astype(np.uint8)
 
 
 def _pattern(labels: np.ndarray, wave: np.ndarray, phase: np.ndarray, stripes: np.ndarray) -> np.ndarray:
     """Colour plus stripes of each image's class: int16 [B, 3, 32, 32], within -127..127."""
-    colours = np.array(list(COLOURS.values()), np.int16)[labels // 2]
+    colours = np.array(list(COLOURS.values()), np.int16)[labels]
     texture = stripes[labels % 2, wave % len(WAVES), phase % PHASES]
     return colours[:, :, None, None] + texture[:, None]
 

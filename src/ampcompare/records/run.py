@@ -84,14 +84,31 @@ class RunRecord:
         value = lookup(self.summary, key)
         if isinstance(value, dict):
             value = next((value[kind] for kind in ("last", "max", "min", "mean", "best") if kind in value), None)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            return float(value)
+        except OverflowError:  # a whole number beyond 1e308
+            return None
+
+    def numbers(self, key: str) -> np.ndarray:
+        """The column of a key as float64, one value a row; NaN where it has none, or none that is a number."""
+        if key not in self.history:
+            return np.full(len(self.history), np.nan)
+        return as_numbers(self.history[key])
 
     def values(self, key: str) -> np.ndarray:
         """The numbers logged under a key, in order, without the rows that have none. Logged NaNs are left out."""
-        if key not in self.history:
-            return np.empty(0)
-        numbers = pd.to_numeric(self.history[key], errors="coerce").to_numpy(dtype=float)
+        numbers = self.numbers(key)
         return numbers[~np.isnan(numbers)]
+
+
+def as_numbers(column: pd.Series | np.ndarray) -> np.ndarray:
+    """A column as float64; what is no number becomes NaN."""
+    if column.dtype == np.float64:
+        return np.asarray(column)
+    is_number = [isinstance(v, int | float) and not isinstance(v, bool) for v in column]
+    return np.array([v if ok else np.nan for v, ok in zip(column, is_number, strict=True)], dtype=float)
 
 
 def merge(fragments: Sequence[Fragment]) -> RunRecord:
@@ -171,7 +188,7 @@ def _steps(fragment: Fragment) -> np.ndarray:
     column = fragment.columns.get(STEP)
     if column is None:
         return np.full(fragment.rows, np.nan)
-    return pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=float)
+    return as_numbers(column)
 
 
 def _stack(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> pd.DataFrame:

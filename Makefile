@@ -1,0 +1,46 @@
+# The ways in. `make help` lists them. Set PYTHON to another Python 3.11 or 3.12, ARGS to options of a run.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python run_experiment.py
+BACKENDS := none native apex_o1
+STAMP := $(shell date +%Y%m%d-%H%M%S)
+ARGS ?=
+
+.PHONY: help setup demo test lint reproduce clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       train ResNet50 under three backends on synthetic data and open the comparison"
+	@echo "make test       run every test"
+	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
+	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
+	@echo "make lint       ruff and mypy"
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, %s is %d.%d: set PYTHON=..." % (sys.executable, *v))'
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: setup
+	@for backend in $(BACKENDS); do \
+	  WANDB_MODE=offline $(RUN) --config demo backend=$$backend output_dir=runs/demo-$(STAMP) $(ARGS) || exit $$?; done
+	@$(VENV)/bin/ampcompare report runs/demo-$(STAMP) --out runs/demo-$(STAMP)/report
+
+test: setup
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+reproduce: setup
+	@for backend in $(BACKENDS); do \
+	  $(RUN) backend=$$backend device=cuda output_dir=runs/reference-$(STAMP) $(ARGS) || exit $$?; done
+	@$(VENV)/bin/ampcompare report runs/reference-$(STAMP) --out runs/reference-$(STAMP)/report
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,90 @@
+"""Numbers as a reader wants them: few digits, units, and a dash for what is not recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NOTHING = "–"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`1,204`, `36.5`, `0.0123`: at least `digits` significant digits, thousands marked."""
+    if value is None:
+        return NOTHING
+    size = abs(value)
+    if size >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    if size == 0:
+        return "0"
+    if size < 1e-4:
+        return f"{value:.{digits - 1}e}"
+    decimals = digits
+    while decimals > 0 and size >= 10 ** (digits - decimals):
+        decimals -= 1
+    while size < 10 ** (digits - 1 - decimals) and decimals < 8:
+        decimals += 1
+    return f"{value:.{decimals}f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number; what is not whole keeps two decimals."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction 0..1 as `93.62 %`."""
+    return NOTHING if fraction is None else f"{fraction * 100:.2f} %"
+
+
+def ratio(value: float | None) -> str:
+    """A speed-up: `1.90×`."""
+    return NOTHING if value is None else f"{number(value)}×"
+
+
+def change(fraction: float | None) -> str:
+    """A relative change with its sign: `−41 %`, `±0 %`."""
+    return NOTHING if fraction is None else f"{_signed(fraction * 100, 0 if abs(fraction) >= 0.0995 else 1)} %"
+
+
+def points(value: float | None) -> str:
+    """A difference in percentage points with its sign: `+0.32`."""
+    return NOTHING if value is None else _signed(value, 2)
+
+
+def duration(seconds: float | None) -> str:
+    """`48 s`, `12 min 5 s`, `2 h 3 min`."""
+    if seconds is None or seconds < 0:
+        return NOTHING
+    whole = round(seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def plural(n: int, noun: str) -> str:
+    """`1 run`, `3 runs`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def listed(items: Any) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    words = [str(item) for item in items]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def printable(text: object) -> str:
+    """The text without control characters and terminal escapes."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = f"{abs(value):.{decimals}f}"
+    if float(text) == 0:
+        return f"±{text}"
+    return f"{'+' if value > 0 else '−'}{text}"
