@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Train ResNet50 on CIFAR-10 under one precision backend and record it with Weights & Biases.
 
-    python run_experiment.py                                   # configs/reference.yaml, fp32
-    python run_experiment.py backend=native                    # torch.amp
-    python run_experiment.py --config demo backend=apex_o1 optimizer.lr=0.05
+python run_experiment.py                                   # configs/reference.yaml, fp32
+python run_experiment.py backend=native                    # torch.amp
+python run_experiment.py --config demo backend=apex_o1 optimizer.lr=0.05
 """
 
 from __future__ import annotations

@@ -22,7 +22,17 @@ CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 BACKEND_HINTS = {
     **dict.fromkeys(("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"), "none"),
     **dict.fromkeys(
-        ("amp", "torch.amp", "torch_amp", "torch-amp", "autocast", "16-mixed", "fp16-mixed", "mixed", "mixed_float16"),
+        (
+            "amp",
+            "torch.amp",
+            "torch_amp",
+            "torch-amp",
+            "autocast",
+            "16-mixed",
+            "fp16-mixed",
+            "mixed",
+            "mixed_float16",
+        ),
         "native",
     ),
     **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed"), "native with precision.dtype=bfloat16"),
@@ -46,7 +56,8 @@ class ModelConfig:
 class DataConfig:
     source: str = option("cifar10", "where images come from", choices=("cifar10", "image_folder", "synthetic"))
     root: str | None = option(
-        None, "cifar10: folder of cifar-10-python.tar.gz; image_folder: a folder or archive with train/<class>/*"
+        None,
+        "cifar10: folder of cifar-10-python.tar.gz; image_folder: a folder or archive with train/<class>/*",
     )
     train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
     test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
@@ -77,7 +88,9 @@ class ScheduleConfig:
 class PrecisionConfig:
     enabled: bool = option(True, "false makes any backend a plain fp32 run")
     dtype: str = option(
-        "float16", "low-precision type of backend=native; apex and fp16 have one", choices=("float16", "bfloat16")
+        "float16",
+        "low-precision type of backend=native; apex and fp16 have one",
+        choices=("float16", "bfloat16"),
     )
     loss_scale: float | str = option("dynamic", "a static loss scale, or dynamic", choices=("dynamic",), above=0)
     init_scale: float = option(65536.0, "first loss scale when dynamic", above=0)
@@ -160,7 +173,10 @@ class Config:
     execution: str = option("eager", "how the step is run", choices=("eager",))
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
-        "contiguous", "layout of images and weights", choices=("contiguous", "channels_last"), hints={"nchw": "contiguous", "nhwc": "channels_last"}
+        "contiguous",
+        "layout of images and weights",
+        choices=("contiguous", "channels_last"),
+        hints={"nchw": "contiguous", "nhwc": "channels_last"},
     )
     cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")
     deterministic: bool = option(False, "only deterministic algorithms; slower, bit-identical on one machine")

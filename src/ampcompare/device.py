@@ -12,13 +12,18 @@ from ampcompare.errors import UserError
 
 def resolve_device(name: str) -> torch.device:
     """The device that `name` means here. Raises UserError where it is not there, saying what is."""
-    cuda, mps = torch.cuda.device_count() if torch.cuda.is_available() else 0, torch.backends.mps.is_available()
+    cuda, mps = (
+        torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        torch.backends.mps.is_available(),
+    )
     present = [*(f"cuda:{i}" for i in range(cuda)), *(["mps"] if mps else []), "cpu"]
     if name == "auto":
         return torch.device(present[0])
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in present:
-        raise UserError(f"device={name!r}: not there; PyTorch sees {', '.join(present)}; use one of them or device=auto")
+        raise UserError(
+            f"device={name!r}: not there; PyTorch sees {', '.join(present)}; use one of them or device=auto"
+        )
     return torch.device(wanted)
 
 

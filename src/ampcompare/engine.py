@@ -6,12 +6,12 @@ evaluation (an optimizer that is not fused adds one a step, inside the backend).
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -145,9 +145,7 @@ def micro_batches(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]
 
 
 def learning_rate_factor(step: int, *, name: str, warmup_steps: float, total_steps: int) -> float:
-    """The factor on the peak learning rate at an optimizer step: linear warm-up, then constant or half a cosine to 0."""
-    import math
-
+    """The factor on the peak learning rate at a step: linear warm-up, then constant or half a cosine to 0."""
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
     if name == "constant":

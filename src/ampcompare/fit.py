@@ -144,7 +144,10 @@ class Fit:
         }
         if times:
             throughput = images / sum(times) * 1e3
-            row |= {"throughput/images_per_second": throughput, "throughput/step_time_ms": sum(times) / len(times)}
+            row |= {
+                "throughput/images_per_second": throughput,
+                "throughput/step_time_ms": sum(times) / len(times),
+            }
             self._throughputs.append(throughput)
             self._step_times.extend(times)
         if "grad/norm" in result.gradients:
@@ -159,10 +162,8 @@ class Fit:
     def _log_diagnostics(self) -> None:
         """Rows of the looks at the gradients since the last one, each under its own step."""
         for step, position, gradients in self._pending:
-            if step != self.step:  # the row of this step carries its own gradient norm
-                keys = list(gradients)
-            else:
-                keys = [k for k in gradients if k != "grad/norm"]
+            # The row of this very step carries its gradient norm itself.
+            keys = [k for k in gradients if step != self.step or k != "grad/norm"]
             values = torch.stack([gradients[k].double() for k in keys]).tolist()  # sync: the interval has ended
             self.on_row(self._row(position, dict(zip(keys, values, strict=True)), step))
         self._pending.clear()

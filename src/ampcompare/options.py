@@ -206,10 +206,15 @@ def _number(value: Any, base: type) -> float | int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
-        try:
-            value = int(value) if base is int and "_" not in value else float(value)
-        except ValueError:
+        if "_" in value:  # Python reads 1_000 as a number, YAML does not
             return None
+        try:
+            value = int(value)  # exact, however large
+        except ValueError:
+            try:
+                value = float(value)
+            except ValueError:
+                return None
     if not isinstance(value, int | float):
         return None
     if base is int:

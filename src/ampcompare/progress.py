@@ -57,9 +57,7 @@ class TrainingDisplay:
             left = (time.perf_counter() - self._began) / step * (self.total - step)
             self.say(f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {_clock(left)} left")
         elif "eval/accuracy" in row:
-            self.say(
-                f"epoch {row['epoch']:.2f}  eval loss {row['eval/loss']:.4f}  eval acc {row['eval/accuracy']:.2%}"
-            )
+            self.say(f"epoch {row['epoch']:.2f}  eval loss {row['eval/loss']:.4f}  eval acc {row['eval/accuracy']:.2%}")
 
     def say(self, line: str) -> None:
         """One line for the user, above the bar where there is one."""

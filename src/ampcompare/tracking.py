@@ -72,6 +72,9 @@ class Tracker:
         """End the record: finished with exit code 0, failed with any other."""
         self._run.summary.update(dict(summary))
         self._run.finish(exit_code=exit_code)
+        # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
+        # client's service process is what can be relied on.
+        wandb.teardown()
 
 
 def _mode(config: Config, say: Callable[[str], None]) -> str | None:

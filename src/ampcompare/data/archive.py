@@ -103,7 +103,7 @@ class _StrictTarInfo(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             raise
         except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"{error} at byte {tar.offset}") from error  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"{error} at byte {tar.offset}") from error
 
 
 def _tar_members(stream: _Stream, where: str) -> Iterator[Member]:

@@ -62,13 +62,12 @@ class Native(Precision):
         self.scaler.step(optimizer)
         mark_stepped(optimizer)
         found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        self._skipped += sum(f.to(self.device) for f in found.values()).clamp(max=1).to(torch.int64)  # type: ignore[union-attr]
+        self._skipped += sum(f.to(self.device) for f in found.values()).clamp(max=1).to(torch.int64)
         self.scaler.update(self.static_scale)
         self._unscaled = False
 
     def scale_factor(self) -> Tensor:
-        scale = self.scaler._scale
-        return super().scale_factor() if scale is None else scale.detach()
+        return self.scaler._scale if self.scaler.is_enabled() else super().scale_factor()
 
     def scales_dynamically(self) -> bool:
         return self.scaler.is_enabled() and self.static_scale is None

@@ -8,22 +8,15 @@ NOTHING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`1,204`, `36.5`, `0.0123`: at least `digits` significant digits, thousands marked."""
+    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always, thousands marked."""
     if value is None:
         return NOTHING
-    size = abs(value)
-    if size >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    if size == 0:
+    if value == 0:
         return "0"
-    if size < 1e-4:
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 9.999 counts as 10.0
+    if exponent < -4:
         return f"{value:.{digits - 1}e}"
-    decimals = digits
-    while decimals > 0 and size >= 10 ** (digits - decimals):
-        decimals -= 1
-    while size < 10 ** (digits - 1 - decimals) and decimals < 8:
-        decimals += 1
-    return f"{value:.{decimals}f}"
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def count(value: float | None) -> str:
@@ -31,6 +24,11 @@ def count(value: float | None) -> str:
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
+
+
+def mib(value: float | None) -> str:
+    """Memory in whole MiB."""
+    return NOTHING if value is None else f"{value:,.0f}"
 
 
 def percent(fraction: float | None) -> str:

@@ -96,7 +96,7 @@ def _types(x: Any, found: set[torch.dtype]) -> bool:
             found.add(x.dtype)
         return x.device.type == STATE.device_type
     if isinstance(x, list | tuple) and _castable(x):
-        return any([_types(y, found) for y in x])
+        return sum(_types(y, found) for y in x) > 0  # a sum, since every element must be looked at
     return False
 
 

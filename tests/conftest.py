@@ -1,0 +1,80 @@
+"""What several test files share: where the checkout is, the real data, a quick run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
+
+# A small but complete run: a network of 5 k parameters on synthetic data, in seconds on a CPU.
+QUICK = (
+    "model.name=tiny",
+    "data.source=synthetic",
+    "data.train_limit=128",
+    "data.test_limit=64",
+    "batch_size=32",
+    "epochs=2",
+    "log.every=2",
+    "log.warmup_steps=2",
+    "diagnostics.every=2",
+    "device=cpu",
+    "wandb.mode=offline",
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reaches a W&B account or reads the user's settings."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    empty = tmp_path_factory.getbasetemp() / "no-account"
+    empty.mkdir(exist_ok=True)
+    monkeypatch.setenv("NETRC", str(empty / "netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(empty))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(empty))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory):
+    """Images are cached in a folder of this test session."""
+    before = os.environ.get("AMPCOMPARE_CACHE")
+    os.environ["AMPCOMPARE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["AMPCOMPARE_CACHE"]
+    else:
+        os.environ["AMPCOMPARE_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def cifar_archive() -> Path:
+    """All of CIFAR-10 as JPEG. Absent on a developer's machine the test skips; in CI it must be there."""
+    if not ARCHIVE.is_file():
+        reason = f"no real data: {ARCHIVE} is not there"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return ARCHIVE
+
+
+@pytest.fixture(scope="session")
+def quick_overrides() -> tuple[str, ...]:
+    return QUICK
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+sys.path.insert(0, str(ROOT))  # run_experiment.py

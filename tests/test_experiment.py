@@ -1,0 +1,213 @@
+"""A whole run, from config to finished record."""
+
+from __future__ import annotations
+
+import io
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from ampcompare import metrics
+from ampcompare.config import Config, load_config
+from ampcompare.errors import UserError
+from ampcompare.experiment import Result, run
+from ampcompare.precision import REGISTRY
+from ampcompare.records import RunRecord, load_runs
+
+
+@pytest.fixture
+def quick(tmp_path: Path, quick_overrides: tuple[str, ...]):
+    """Run a quick experiment in a folder of its own; gives result, record and what was printed."""
+    count = iter(range(100))
+
+    def go(*words: str) -> tuple[Result, RunRecord, str]:
+        out = tmp_path / f"run{next(count)}"
+        text = io.StringIO()
+        result = run(configure(*words, output=out), Console(file=text, width=200))
+        (record,) = load_runs([out])
+        return result, record, text.getvalue()
+
+    def configure(*words: str, output: Path) -> Config:
+        return load_config(None, [*quick_overrides, *words, f"output_dir={output}"])
+
+    return go
+
+
+def rows(record: RunRecord, key: str) -> list[float]:
+    return record.history[key].dropna().tolist() if key in record.history else []
+
+
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_record_holds_every_metric_and_no_other(quick, backend: str):
+    result, record, _ = quick(f"backend={backend}")
+    assert result.exit_code == 0
+    assert record.state == "finished"
+    logged = {key for key in record.history if not key.startswith("_")}
+    energy = set(metrics.ENERGY)  # only where a GPU counts it
+    assert logged - energy == metrics.HISTORY - energy
+    for key in metrics.CLOCK:
+        assert record.history[key].notna().all(), key
+    for key in metrics.SUMMARY:
+        assert key in record.summary, key
+    assert record.config["backend"] == backend
+    assert record.config["data"]["source"] == "synthetic"
+    assert {"synthetic", backend} <= set(record.tags)
+    environment = record.summary["environment"]
+    assert environment["torch"] == torch.__version__
+    assert environment["tf32"] is False
+    assert environment["memory_format"] == "contiguous"
+
+
+def test_rows_come_at_their_steps(quick):
+    _, record, _ = quick("log.every=3", "diagnostics.every=4", "epochs=2")  # 4 steps an epoch, 8 in all
+    history = record.history
+    assert history.loc[history["train/loss"].notna(), "global_step"].tolist() == [3, 6, 8]
+    assert history.loc[history["grad/underflow_fraction"].notna(), "global_step"].tolist() == [4, 8]
+    assert history.loc[history["eval/accuracy"].notna(), "global_step"].tolist() == [4, 8]
+    assert history.loc[history["eval/accuracy"].notna(), "epoch"].tolist() == [1.0, 2.0]
+    assert history["global_step"].is_monotonic_increasing
+    assert history["time/elapsed_seconds"].is_monotonic_increasing
+    assert (history["time/train_seconds"] <= history["time/elapsed_seconds"]).all()
+
+
+def test_throughput_leaves_the_warm_up_out(quick):
+    _, record, _ = quick("log.every=1", "log.warmup_steps=3")
+    history = record.history
+    assert history.loc[history["throughput/images_per_second"].notna(), "global_step"].tolist() == [4, 5, 6, 7, 8]
+    last = history[history["throughput/step_time_ms"].notna()].iloc[-1]
+    assert last["throughput/images_per_second"] == pytest.approx(32 / last["throughput/step_time_ms"] * 1e3)
+
+
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_accuracy_on_synthetic_data_rises_well_above_chance(quick, backend: str):
+    result, _, _ = quick(f"backend={backend}", "data.train_limit=512", "epochs=4", "optimizer.momentum=0.9")
+    assert result.summary["best/eval_accuracy"] > 0.3  # chance is 0.1
+
+
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_same_seed_gives_the_same_run_twice(quick, backend: str):
+    keys = ["train/loss", "eval/loss", "amp/scale_factor", "grad/underflow_fraction"]
+    first, again, other = (quick(f"backend={backend}", f"seed={seed}")[1] for seed in (1, 1, 2))
+    for key in keys:
+        assert rows(first, key) == rows(again, key)
+    assert rows(first, "train/loss") != rows(other, "train/loss")
+
+
+def test_disabled_precision_is_plain_fp32(quick):
+    plain = quick("backend=none")[1]
+    for backend in ("native", "apex_o1"):
+        disabled = quick(f"backend={backend}", "precision.enabled=false")[1]
+        assert rows(disabled, "train/loss") == rows(plain, "train/loss")
+        assert set(rows(disabled, "amp/scale_factor")) == {1.0}
+
+
+def test_bfloat16_trains_without_a_scaler(quick):
+    _, record, _ = quick("backend=native", "precision.dtype=bfloat16")
+    assert set(rows(record, "amp/scale_factor")) == {1.0}
+    assert rows(record, "train/loss") != rows(quick("backend=none")[1], "train/loss")
+
+
+def test_options_that_change_numerics_are_recorded(quick):
+    words = ("memory_format=channels_last", "optimizer.fused=true", "deterministic=true")
+    _, record, _ = quick(*words)
+    assert record.config["memory_format"] == "channels_last"
+    assert record.config["optimizer"]["fused"] is True
+    assert record.config["deterministic"] is True
+    assert record.summary["environment"]["deterministic"] is True
+    assert record.summary["environment"]["cudnn_benchmark"] is False
+    torch.use_deterministic_algorithms(False)
+
+
+def test_max_steps_stops_and_evaluates(quick):
+    _, record, _ = quick("max_steps=5")
+    assert record.history["global_step"].max() == 5
+    assert record.history.loc[record.history["eval/accuracy"].notna(), "epoch"].tolist() == [1.0, 1.25]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_as_failed(quick):
+    result, record, printed = quick("optimizer.lr=1e30", "log.every=4")
+    assert result.exit_code == 1
+    assert record.state == "failed"
+    assert "the training loss is not finite" in printed
+    assert "training.on_nan=continue" in printed
+    step = int(printed.split("error: step ")[1].split(":")[0])
+    assert 1 < step <= 4  # the very step, not the interval's end
+    assert not math.isfinite(record.history["train/loss"].iloc[-1])  # the row that shows it is kept
+
+
+def test_a_loss_that_is_not_finite_can_be_let_go_on(quick):
+    result, record, printed = quick("optimizer.lr=1e30", "training.on_nan=continue")
+    assert result.exit_code == 0
+    assert record.history["global_step"].max() == 8
+    assert "going on" in printed
+
+
+@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+def test_a_collapsed_scale_is_reported_once(quick, backend: str):
+    words = (f"backend={backend}", "precision.init_scale=65536", "data.std=[1e-30,1e-30,1e-30]", "log.every=1")
+    result, record, printed = quick(*words, "epochs=6", "training.on_nan=continue")
+    assert printed.count("gradients overflow whatever the scale") == 1
+    assert record.summary["amp/scale_collapsed_at_step"] > 0
+    assert result.summary["amp/scale_collapsed_at_step"] == record.summary["amp/scale_collapsed_at_step"]
+
+
+def test_an_interrupted_run_keeps_its_record(tmp_path: Path, quick_overrides: tuple[str, ...], monkeypatch):
+    from ampcompare import engine
+
+    calls = iter(range(100))
+    step = engine.Trainer.step
+
+    def interrupted(self, *args, **kwargs):
+        if next(calls) == 5:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(engine.Trainer, "step", interrupted)
+    text = io.StringIO()
+    result = run(load_config(None, [*quick_overrides, f"output_dir={tmp_path}"]), Console(file=text))
+    assert result.exit_code == 130
+    (record,) = load_runs([tmp_path])
+    assert record.state == "failed"
+    assert record.history["global_step"].max() == 4
+    assert "interrupted at step" in text.getvalue()
+
+
+def test_bad_data_starts_nothing(tmp_path: Path, quick_overrides: tuple[str, ...]):
+    words = [*quick_overrides, "data.source=image_folder", "data.root=nowhere", f"output_dir={tmp_path}"]
+    with pytest.raises(UserError, match="nowhere"):
+        run(load_config(None, words), Console(file=io.StringIO()))
+    assert not list(tmp_path.rglob("*.wandb"))
+
+
+def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_overrides: tuple[str, ...]):
+    words = ["--config=demo", *quick_overrides, f"output_dir={tmp_path}"]
+    # `pandas` itself is named in sys.modules by the W&B client, as a lazy module that it never loads.
+    code = (
+        f"import sys, run_experiment; assert run_experiment.main({words!r}) == 0; "
+        "found = {'altair', 'pandas.core', 'vl_convert', 'jinja2', 'scipy', 'typer'} & set(sys.modules); assert not found, found"
+    )
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_real_cifar10_trains_under_each_backend(quick, cifar_archive: Path):
+    for backend in REGISTRY:
+        words = (
+            f"backend={backend}",
+            "data.source=image_folder",
+            f"data.root={cifar_archive}",
+            "data.train_limit=2000",
+            "data.test_limit=500",
+            "batch_size=64",
+            "epochs=2",
+        )
+        result, record, _ = quick(*words)
+        assert result.exit_code == 0
+        assert set(metrics.TRAIN) | set(metrics.EVAL) | set(metrics.DIAGNOSTICS) <= set(record.history)
+        assert result.summary["best/eval_accuracy"] > 0.18  # chance is 0.1

@@ -1,0 +1,91 @@
+"""The entrypoint as a user meets it: help, messages, exit codes, what a run prints and leaves."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ampcompare.config import LEAVES
+from ampcompare.records import load_runs
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def launch(*words: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
+    environment = {**os.environ, **env}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_help_lists_every_option_quickly_without_torch():
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        done = launch("--help")
+        times.append(time.perf_counter() - began)
+    assert done.returncode == 0
+    for leaf in LEAVES.values():
+        assert f"{leaf.key}=" in done.stdout
+        assert leaf.meta["help"] in done.stdout
+    assert statistics.median(times) < 0.5
+    code = "import sys; sys.argv[1:] = ['--help']; import run_experiment; run_experiment.main(['--help']); "
+    code += "assert not {'torch', 'wandb', 'altair', 'pandas'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["backend=O1"], "error: backend='O1': expected one of none, native, apex_o1"),
+        (["--config"], "error: --config: expected a name or a path"),
+        (["--config", "nowhere"], "error: --config 'nowhere': no such file"),
+        (["--config", "sweeps/compare_backends.yaml"], "this is a sweep, not a config"),
+        (["--config=demo", "device=cuda:99"], "error: device='cuda:99': not there; PyTorch sees"),
+        (["--config=demo", "output_dir=/proc/nothing"], "error: output_dir='/proc/nothing': cannot be written"),
+        (["--config=demo", "data.source=image_folder", "data.root=nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words: list[str], expected: str, tmp_path: Path):
+    if not any(word.startswith("output_dir") for word in words):
+        words = [f"output_dir={tmp_path / 'out'}", *words]
+    done = launch(*words)
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert expected in lines[0]
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not list(tmp_path.rglob("*.wandb"))  # nothing was started
+
+
+def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_overrides: tuple[str, ...]):
+    out = tmp_path / "a folder with spaces"
+    done = launch("--config=demo", *quick_overrides, f"output_dir={out}", "wandb.mode=auto", "backend=native")
+    assert done.returncode == 0, done.stderr
+    assert "no W&B account: this run is recorded offline" in done.stdout
+    (run,) = load_runs([out])
+    record = next(out.rglob("*.wandb")).parent
+    assert f"record: {record}" in done.stdout
+    assert f"wandb sync '{record}'" in done.stdout
+    assert f"ampcompare report '{out}'" in done.stdout
+    assert "wandb leet" in done.stdout
+    assert "step 2/8" in done.stdout
+    assert run.state == "finished"
+    assert run.name == "torch-amp_tiny_synthetic"
+    assert run.group == "demo"
+
+
+def test_no_secret_reaches_the_record(tmp_path: Path, quick_overrides: tuple[str, ...]):
+    secret = "0123456789abcdef0123456789abcdef01234567"
+    done = launch("--config=demo", *quick_overrides, f"output_dir={tmp_path}", WANDB_API_KEY=secret)
+    assert done.returncode == 0, done.stderr
+    assert secret not in done.stdout + done.stderr
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert any(p.suffix == ".wandb" for p in files)
+    for path in files:
+        assert secret.encode() not in path.read_bytes(), path
