@@ -186,10 +186,10 @@ def test_bad_data_starts_nothing(tmp_path: Path, quick_overrides: tuple[str, ...
 
 def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_overrides: tuple[str, ...]):
     words = ["--config=demo", *quick_overrides, f"output_dir={tmp_path}"]
-    # `pandas` itself is named in sys.modules by the W&B client, as a lazy module that it never loads.
+    # pandas is not in the list: where it is installed, the W&B client itself loads it to look at a logged value.
     code = (
         f"import sys, run_experiment; assert run_experiment.main({words!r}) == 0; "
-        "found = {'altair', 'pandas.core', 'vl_convert', 'jinja2', 'scipy', 'typer'} & set(sys.modules); assert not found, found"
+        "found = {'altair', 'vl_convert', 'jinja2', 'scipy', 'typer'} & set(sys.modules); assert not found, found"
     )
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=120)

@@ -19,7 +19,10 @@ def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
     tracker = Tracker.start(config, {"torch": "x"}, said.append)
     tracker.log({"global_step": 1, "epoch": 0.5, "train/loss": float("nan")})
     tracker.finish({"best/epoch": 1.0}, 0)
-    return (load_runs([folder])[0] if tracker.record else None), said
+    if tracker.record is None:
+        return None, said
+    (record,) = load_runs([folder])
+    return record, said
 
 
 @pytest.mark.parametrize(

@@ -41,14 +41,16 @@ class Tracker:
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
         mode = _mode(config, say)
+        # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
+        run_id = os.environ.get("WANDB_RUN_ID") or wandb.util.generate_id()
         try:
-            run = _init(config, environment, mode)
+            run = _init(config, environment, mode, run_id)
         except wandb.errors.UsageError as problem:
             raise UserError(f"W&B refuses to start the run: {problem}") from None
         except (wandb.errors.CommError, TimeoutError) as problem:
             say(f"W&B's server cannot be reached ({_first_line(problem)}): this run is recorded offline")
             wandb.teardown()  # the client's service still holds the failed start
-            run = _init(config, environment, "offline")
+            run = _init(config, environment, "offline", run_id)
         run.define_metric(metrics.STEP)
         run.define_metric("*", step_metric=metrics.STEP)
         run.summary["environment"] = dict(environment)
@@ -101,11 +103,12 @@ def _has_credentials() -> bool:
     return auth is not None
 
 
-def _init(config: Config, environment: Mapping[str, Any], mode: str | None) -> Any:
+def _init(config: Config, environment: Mapping[str, Any], mode: str | None, run_id: str) -> Any:
     options = config.wandb
     given = os.environ.get
     logged = config.to_dict() | {"environment": dict(environment)}
     return wandb.init(
+        id=run_id,
         dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
         project=None if given("WANDB_PROJECT") else options.project,

@@ -206,7 +206,9 @@ def _stack(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> pd.DataFr
 
 
 def _as_objects(numbers: np.ndarray) -> np.ndarray:
-    return np.where(np.isnan(numbers), None, numbers.astype(object))
+    cells = numbers.astype(object)
+    cells[np.isnan(numbers)] = None
+    return cells
 
 
 def _stack_nan_rows(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

@@ -51,7 +51,8 @@ class Column:
             value = parse_json(text)
         values = self.values
         if isinstance(values, array) and not isinstance(value, float) and value is not None:
-            values = self.values = [None if v != v else v for v in values]  # v != v: NaN, no value
+            cells: list[Any] = [None if v != v else v for v in values]  # v != v: NaN, no value
+            values = self.values = cells
         short = row - len(values)
         is_number_column = isinstance(values, array)
         if short > 0:

@@ -16,6 +16,7 @@ Spec = dict[str, Any]
 HEIGHT = 250
 SUBTITLE_CHARS = 58  # what fits a phone's width
 LEGEND_CHARS = 44
+LABEL_CHARS = 14  # of a longer backend name the rest is cut
 LINE_WIDTH = 2.5
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DATA = "data"
@@ -54,7 +55,7 @@ class Parts:
 
     def legend(self) -> alt.Legend:
         """The legend above a chart, in as many columns as fit a phone."""
-        widest = max((len(style.label) for style in self.looks), default=1)
+        widest = min(LABEL_CHARS, max((len(style.label) for style in self.looks), default=1))
         columns = max(1, min(len(self.looks), LEGEND_CHARS // (widest + 7)))
         return alt.Legend(
             title=None,
@@ -62,7 +63,7 @@ class Parts:
             columns=columns,
             symbolSize=self._legend_size,
             symbolStrokeWidth=0 if self._filled else LINE_WIDTH,
-            labelLimit=150,
+            labelLimit=8 * LABEL_CHARS,
         )
 
     def dimmed(self, full: float) -> Any:

@@ -1,7 +1,8 @@
 """Rows for the charts: curves by backend, thinned for drawing only, extremes kept.
 
-Every row has `backend`, `run` (a name for readers), `id` (one per line) and `kind` beside the drawn values. `kind` is "line" for what stands for a backend (its only
-run, or the mean over its runs), "run" for a single run behind it, "skip" for a skipped step.
+Every row has `backend`, `run` (a name for readers), `id` (one per line) and `kind` beside the drawn values. `kind` is
+"line" for what stands for a backend (its only run, or the mean over its runs), "run" for a single run behind it,
+"skip" for a skipped step.
 """
 
 from __future__ import annotations

@@ -41,12 +41,13 @@ class Difference:
     """A key on which runs differ, with the labels of the runs that have each value."""
 
     key: str
-    values: tuple[tuple[str, str], ...]
+    values: tuple[tuple[str, tuple[str, ...]], ...]
 
     @property
-    def words(self) -> str:
-        """`batch_size: 128 (none), 256 (native)`."""
-        return f"{self.key}: " + ", ".join(f"{value} ({labels})" for value, labels in self.values)
+    def mixed(self) -> list[str]:
+        """Labels under which runs with different values are put together."""
+        everywhere = [label for _, labels in self.values for label in labels]
+        return [label for label in dict.fromkeys(everywhere) if everywhere.count(label) > 1]
 
 
 def describe(figures: Sequence[RunFigures]) -> Setting:
@@ -98,7 +99,7 @@ def _differing(flat: Sequence[tuple[RunFigures, Mapping[str, str]]]) -> list[Dif
         for figures, settings in flat:
             labels.setdefault(settings.get(key, "not set"), []).append(figures.label)
         if len(labels) > 1:
-            values = tuple((value, ", ".join(dict.fromkeys(names))) for value, names in labels.items())
+            values = tuple((value, tuple(dict.fromkeys(names))) for value, names in labels.items())
             found.append(Difference(key, values))
     return found
 

@@ -31,9 +31,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     numbers = [v for v in values if v is not None]
     if not numbers:
         return None
-    return Spread(
-        len(numbers), statistics.fmean(numbers), statistics.median(numbers), min(numbers), max(numbers)
-    )
+    return Spread(len(numbers), statistics.fmean(numbers), statistics.median(numbers), min(numbers), max(numbers))
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,8 @@ class Comparison:
 
     `speedup` is a ratio of median images per second (above 1: faster), `speedup_range` the lowest and highest run
     over the baseline's median, None from a single run. `memory_change` is relative (-0.4: 40 % less), and
-    `accuracy_points` the difference of mean best accuracies in percentage points (above 0: better).
+    `accuracy_points` the difference of mean best accuracies in percentage points (above 0: better), not given for runs
+    that did not finish: they are not as far.
     """
 
     group: Group
@@ -117,5 +116,7 @@ def compare(group: Group, baseline: Group) -> Comparison:
 
 
 def _points(group: Group, baseline: Group, name: str) -> float | None:
+    if group.is_unfinished or baseline.is_unfinished:
+        return None
     ours, theirs = group.figure(name), baseline.figure(name)
     return (ours.mean - theirs.mean) * 100 if ours and theirs else None

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.report.figures import RunFigures
-from ampcompare.report.setting import Setting, differences
+from ampcompare.report.setting import Difference, Setting, differences
 from ampcompare.report.statistics import Comparison, Group, compare, group_runs
 from ampcompare.report.words import count, listed, number, percent, plural, points, ratio
 
-MAX_DIFFERENCES = 20
+MAX_KEYS = 8
 METRICS = {
     "images_per_second": "throughput",
     "peak_mib": "peak memory",
@@ -36,6 +36,7 @@ class Analysis:
     groups: tuple[Group, ...]
     baseline: Group | None
     comparisons: tuple[Comparison, ...]
+    differences: tuple[Difference, ...]
     verdict: Verdict
 
     def comparison(self, label: str) -> Comparison | None:
@@ -48,17 +49,16 @@ def analyse(figures: Sequence[RunFigures], setting: Setting, baseline: str) -> A
     groups = group_runs(figures)
     base = next((g for g in groups if g.label == baseline), None)
     comparisons = [compare(g, base) for g in groups if g is not base] if base else []
+    differing = tuple(differences(figures))
     verdict = Verdict(
         _headline(groups, base, comparisons, baseline),
         tuple((g.label, _line(g, base)) for g in groups),
-        tuple(_cautions(figures, setting, groups, comparisons)),
+        tuple(_cautions(figures, setting, groups, comparisons, differing)),
     )
-    return Analysis(tuple(figures), setting, tuple(groups), base, tuple(comparisons), verdict)
+    return Analysis(tuple(figures), setting, tuple(groups), base, tuple(comparisons), differing, verdict)
 
 
-def _headline(
-    groups: Sequence[Group], base: Group | None, comparisons: Sequence[Comparison], wanted: str
-) -> str:
+def _headline(groups: Sequence[Group], base: Group | None, comparisons: Sequence[Comparison], wanted: str) -> str:
     if base is None:
         others = listed(g.label for g in groups)
         return f"There is no run of the baseline {wanted!r} here, only of {others}: nothing to compare with."
@@ -69,6 +69,7 @@ def _headline(
         if any(not c.same_device for c in comparisons):
             return "The backends ran on different devices: no speed-up can be given."
         return "Throughput is not recorded on both sides: no speed-up can be given."
+    known = [c for c in known if not c.group.is_unfinished] or known
     fastest = max(known, key=lambda c: c.speedup or 0)
     if (fastest.speedup or 0) <= 1:
         return f"Nothing trained faster than {base.label} here."
@@ -125,8 +126,10 @@ def _relative(comparison: Comparison, base: Group) -> list[str]:
             if float(amount_text) == 0
             else f"best eval accuracy {amount_text} points {better}"
         )
-    if comparison.last_accuracy_points is not None and parts:
-        parts[-1] += f" (last: {points(comparison.last_accuracy_points)})"
+        if comparison.last_accuracy_points is not None:
+            parts[-1] += f" (last: {points(comparison.last_accuracy_points)})"
+    elif accuracy := group.figure("best_accuracy"):
+        parts.append(f"best eval accuracy {percent(accuracy.mean)}{' so far' if group.is_unfinished else ''}")
     return parts
 
 
@@ -141,7 +144,11 @@ def _runs(group: Group) -> str:
 
 
 def _cautions(
-    figures: Sequence[RunFigures], setting: Setting, groups: Sequence[Group], comparisons: Sequence[Comparison]
+    figures: Sequence[RunFigures],
+    setting: Setting,
+    groups: Sequence[Group],
+    comparisons: Sequence[Comparison],
+    differing: Sequence[Difference],
 ) -> list[str]:
     said = []
     if setting.is_synthetic:
@@ -157,13 +164,21 @@ def _cautions(
     if any(not f.device for f in figures):
         missing = [f.run.name for f in figures if not f.device]
         said.append(f"The device is not recorded for {_some(missing)}.")
-    differing = differences(figures)
-    if differing:
-        shown = "; ".join(d.words for d in differing[:MAX_DIFFERENCES])
-        more = f"; and {len(differing) - MAX_DIFFERENCES} more" if len(differing) > MAX_DIFFERENCES else ""
-        said.append(f"The runs differ in more than backend and seed, so differences may come from that: {shown}{more}.")
+    said += _not_controlled(differing)
     said += _missing(groups)
     said += _unsound(figures, groups)
+    return said
+
+
+def _not_controlled(differing: Sequence[Difference]) -> list[str]:
+    if not differing:
+        return []
+    keys = _some([d.key for d in differing], MAX_KEYS)
+    said = [f"The runs differ in more than backend and seed ({keys}): what differs here may come from that."]
+    mixed = list(dict.fromkeys(label for d in differing for label in d.mixed))
+    if mixed:
+        inside = _some([d.key for d in differing if d.mixed], MAX_KEYS)
+        said.append(f"Runs that differ in {inside} are put together under {listed(mixed)}.")
     return said
 
 
@@ -173,9 +188,7 @@ def _sample_size(groups: Sequence[Group]) -> list[str]:
     said = []
     if single:
         which = "One seed per backend" if len(single) == len(counted) else f"One seed for {listed(single)}"
-        said.append(
-            f"{which} (n = 1): no interval can be given, and a small difference may be chance. Run more seeds."
-        )
+        said.append(f"{which} (n = 1): no interval can be given, and a small difference may be chance. Run more seeds.")
     if any(len(g.counted) > 1 for g in counted):
         said.append("Ranges are from the lowest to the highest run; they are not confidence intervals.")
     return said
@@ -196,9 +209,9 @@ def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str
     if unfinished:
         names = _some([f"{f.run.name} ({f.run.state})" for f in unfinished])
         only = [g.label for g in groups if g.is_unfinished]
-        note = f" For {listed(only)} there is no other run, so its figures are used." if only else ""
-        verb = "does" if len(unfinished) == 1 else "do"
-        said.append(f"{names} did not finish and {verb} not count where a finished run is there.{note}")
+        note = f" For {listed(only)} there is none, so the figures are those of unfinished runs." if only else ""
+        verb = "counts" if len(unfinished) == 1 else "count"
+        said.append(f"{names} did not finish and {verb} only where a backend has no finished run.{note}")
     for f in figures:
         if f.nan_losses:
             since = "" if f.nan_from is None else f", first at step {count(f.nan_from)}"

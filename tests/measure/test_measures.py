@@ -1,0 +1,155 @@
+"""What is measured: times, memory, gradients, the collapse of a scale."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from ampcompare.measure.energy import EnergyMeter
+from ampcompare.measure.environment import describe_environment
+from ampcompare.measure.gradients import gradient_norm, underflow_fractions
+from ampcompare.measure.interval import Interval
+from ampcompare.measure.scale_watch import SKIPS_IN_A_ROW, ScaleWatch
+from ampcompare.measure.timing import StepTimer
+
+CPU = torch.device("cpu")
+
+
+def test_timer_counts_steps_and_leaves_out_warm_up_and_pauses():
+    timer = StepTimer(CPU, warmup_steps=2)
+    timer.resume()
+    for _ in range(4):
+        time.sleep(0.01)
+        timer.lap(8)
+    times, images = timer.read()
+    assert len(times) == 2
+    assert images == 16
+    assert all(9 < t < 60 for t in times)
+    time.sleep(0.2)  # logging, evaluation
+    timer.resume()
+    time.sleep(0.01)
+    timer.lap(8)
+    times, images = timer.read()
+    assert len(times) == 1
+    assert times[0] < 100
+    assert timer.read() == ([], 0)
+
+
+def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones():
+    interval = Interval(2, CPU)
+    for loss, correct, images in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:  # one more than announced
+        interval.add(torch.tensor(loss), torch.tensor(correct), images)
+    assert len(interval) == 3
+    values = interval.read(torch.tensor(512.0), torch.tensor(3))
+    assert math.isnan(values.loss)
+    assert values.nonfinite_steps == [2]
+    assert values.accuracy == 5 / 16
+    assert (values.scale, values.skipped) == (512.0, 3)
+    interval.add(torch.tensor(1.0), torch.tensor(4), 8)
+    interval.add(torch.tensor(2.5), torch.tensor(1), 4)
+    again = interval.read(torch.tensor(1.0), torch.tensor(3))
+    assert again.loss == 1.5
+    assert again.nonfinite_steps == []
+
+
+def test_underflow_is_what_the_cast_to_fp16_does():
+    exponents = torch.arange(-40.0, 5.0, 0.25)
+    gradient = torch.cat([2.0**exponents, -(2.0**exponents), torch.zeros(7)])
+    for scale in (1.0, 1024.0):
+        at_scale, at_one = underflow_fractions([gradient[:100], gradient[100:]], torch.tensor(scale))
+        nonzero = (gradient != 0).sum()
+        for value, factor in ((at_scale, scale), (at_one, 1.0)):
+            flushed = ((gradient * factor).half() == 0) & (gradient != 0)
+            assert value.item() == pytest.approx((flushed.sum() / nonzero).item())
+
+
+def test_underflow_of_no_gradient_at_all_is_zero():
+    assert [x.item() for x in underflow_fractions([torch.zeros(3)], torch.tensor(1.0))] == [0.0, 0.0]
+
+
+def test_gradient_norm_is_that_of_all_elements_in_fp32():
+    gradients = [torch.full((3,), 300.0, dtype=torch.float16), torch.full((4,), 400.0)]
+    expected = math.sqrt(3 * 300**2 + 4 * 400**2)  # the half part alone would overflow in fp16
+    assert gradient_norm(gradients).item() == pytest.approx(expected)
+
+
+def test_watch_reports_a_low_scale_once():
+    watch = ScaleWatch(floor=1.0)
+    assert watch.look(10, 10, 1.0, 5) is None
+    assert "fell to 0.5" in watch.look(20, 10, 0.5, 6)
+    assert watch.collapsed_at == 20
+    assert watch.look(30, 10, 0.25, 7) is None
+
+
+def test_watch_reports_steps_skipped_in_a_row_but_not_scattered_ones():
+    watch = ScaleWatch(floor=0.0)
+    assert watch.look(SKIPS_IN_A_ROW, SKIPS_IN_A_ROW, 8.0, SKIPS_IN_A_ROW - 1) is None
+    half = SKIPS_IN_A_ROW // 2
+    skipped = SKIPS_IN_A_ROW - 1 + half
+    assert watch.look(SKIPS_IN_A_ROW + half, half, 8.0, skipped) is None
+    assert "in a row" in watch.look(SKIPS_IN_A_ROW + 2 * half, half, 8.0, skipped + half)
+
+
+def test_memory_of_a_cpu_is_the_resident_set():
+    code = (
+        "import torch; from ampcompare.measure.memory import peak_mib; before = peak_mib(torch.device('cpu')); "
+        "kept = torch.ones(256 * 2**20, dtype=torch.uint8); print(before, peak_mib(torch.device('cpu')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    before, after = map(float, done.stdout.split())
+    assert before > 50
+    assert after - before == pytest.approx(256, abs=30)
+
+
+def test_energy_is_absent_without_a_gpu():
+    meter = EnergyMeter(CPU)
+    meter.start()
+    assert meter.joules() is None
+
+
+def test_environment_names_the_machine_and_versions():
+    found = describe_environment(CPU, tf32=False)
+    assert found["device_type"] == "cpu"
+    assert found["device_name"]
+    assert found["torch"] == torch.__version__
+    assert found["packages"]["wandb"]
+    assert found["tf32"] is False
+    assert found["cuda"] is None
+
+
+@pytest.mark.gpu
+def test_timer_on_a_gpu_measures_the_device_not_the_queue():
+    device = torch.device("cuda")
+    matrix = torch.randn(4096, 4096, device=device)
+    timer = StepTimer(device, warmup_steps=1)
+    timer.resume()
+    for _ in range(4):
+        for _ in range(10):
+            matrix @ matrix
+        timer.lap(1)
+    times, _ = timer.read()
+    began = time.perf_counter()
+    for _ in range(10):
+        matrix @ matrix
+    torch.cuda.synchronize()
+    alone = (time.perf_counter() - began) * 1e3
+    assert len(times) == 3
+    assert sorted(times)[1] == pytest.approx(alone, rel=0.5)
+
+
+@pytest.mark.gpu
+def test_energy_of_a_gpu_grows():
+    device = torch.device("cuda")
+    meter = EnergyMeter(device)
+    meter.start()
+    matrix = torch.randn(8192, 8192, device=device)
+    for _ in range(50):
+        matrix = matrix @ matrix / 8192
+    torch.cuda.synchronize()
+    joules = meter.joules()
+    assert joules is None or joules > 0
