@@ -6,6 +6,7 @@ W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Tracker:
         """
         mode = _mode(config, say)
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
-        run_id = os.environ.get("WANDB_RUN_ID") or wandb.util.generate_id()
+        run_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         try:
             run = _init(config, environment, mode, run_id)
         except wandb.errors.UsageError as problem:

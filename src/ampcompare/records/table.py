@@ -51,8 +51,8 @@ class Column:
             value = parse_json(text)
         values = self.values
         if isinstance(values, array) and not isinstance(value, float) and value is not None:
-            cells: list[Any] = [None if v != v else v for v in values]  # v != v: NaN, no value
-            values = self.values = cells
+            numbers: list[Any] = list(values)
+            values = self.values = [None if v != v else v for v in numbers]  # v != v: NaN, no value
         short = row - len(values)
         is_number_column = isinstance(values, array)
         if short > 0:

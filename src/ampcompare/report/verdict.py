@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ampcompare.report.figures import RunFigures
 from ampcompare.report.setting import Difference, Setting, differences
 from ampcompare.report.statistics import Comparison, Group, compare, group_runs
-from ampcompare.report.words import count, listed, number, percent, plural, points, ratio
+from ampcompare.report.words import count, listed, mib, number, percent, plural, points, ratio
 
 MAX_KEYS = 8
 METRICS = {
@@ -93,7 +93,7 @@ def _absolute(group: Group) -> list[str]:
     if speed := group.figure("images_per_second"):
         parts.append(f"{number(speed.median)} images/s")
     if memory := group.figure("peak_mib"):
-        parts.append(f"{count(round(memory.median))} MiB peak memory")
+        parts.append(f"{mib(memory.median)} MiB peak memory")
     if accuracy := group.figure("best_accuracy"):
         parts.append(f"best eval accuracy {percent(accuracy.mean)}")
     return parts
@@ -126,8 +126,9 @@ def _relative(comparison: Comparison, base: Group) -> list[str]:
             if float(amount_text) == 0
             else f"best eval accuracy {amount_text} points {better}"
         )
-        if comparison.last_accuracy_points is not None:
-            parts[-1] += f" (last: {points(comparison.last_accuracy_points)})"
+        last = points(comparison.last_accuracy_points)
+        if comparison.last_accuracy_points is not None and last != points(comparison.accuracy_points):
+            parts[-1] += f" (last: {last})"
     elif accuracy := group.figure("best_accuracy"):
         parts.append(f"best eval accuracy {percent(accuracy.mean)}{' so far' if group.is_unfinished else ''}")
     return parts

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from ampcompare.records.run import Fragment, RunRecord, merge
+
+
+def fragment(hour: int, columns: dict, **fields) -> Fragment:
+    arrays = {}
+    for name, values in columns.items():
+        is_text = any(isinstance(v, str) for v in values)
+        arrays[name] = np.array(values, dtype=object if is_text else float)
+    given = {
+        "path": Path(f"offline-run-{hour:02}/run-x.wandb"),
+        "id": "x",
+        "state": "finished",
+        "has_run_record": True,
+        "started_at": datetime(2026, 1, 1, hour, tzinfo=UTC),
+        "columns": arrays,
+        "rows": max((len(v) for v in arrays.values()), default=0),
+    }
+    return Fragment(**(given | fields))
+
+
+def steps(run: RunRecord) -> list[float]:
+    return list(run.numbers("global_step"))
+
+
+def test_later_fragment_wins_from_its_first_step_on():
+    early = fragment(1, {"global_step": [0, 10, 20, 30], "a": [1, 1, 1, 1]}, state="crashed")
+    late = fragment(2, {"global_step": [20, 30, 40], "a": [2, 2, 2]})
+    run = merge([late, early])  # in the order of starting, not of being given
+    assert steps(run) == [0, 10, 20, 30, 40]
+    assert list(run.values("a")) == [1, 1, 2, 2, 2]
+    assert run.state == "finished"
+    assert run.problems == ["2 rows were logged again by a later part of the run; the later ones count."]
+
+
+def test_third_fragment_that_goes_further_back_wins_over_both():
+    parts = [
+        fragment(1, {"global_step": [0, 10, 20]}),
+        fragment(2, {"global_step": [20, 30]}),
+        fragment(3, {"global_step": [10, 20]}),
+    ]
+    assert steps(merge(parts)) == [0, 10, 20]
+
+
+def test_rows_with_one_step_in_one_fragment_are_all_kept():
+    run = merge([fragment(1, {"global_step": [0, 5, 5, 10]}), fragment(2, {"global_step": [10, 10]})])
+    assert steps(run) == [0, 5, 5, 10, 10]
+
+
+def test_row_without_a_step_belongs_to_the_step_before_it():
+    nan = float("nan")
+    early = fragment(1, {"global_step": [nan, 0, nan, 10, nan], "a": [1, 2, 3, 4, 5]})
+    run = merge([early, fragment(2, {"global_step": [10], "a": [6]})])
+    assert list(run.values("a")) == [1, 2, 3, 6]
+
+
+def test_fragment_without_steps_replaces_nothing():
+    run = merge([fragment(1, {"global_step": [0, 10]}), fragment(2, {"a": [1]})])
+    assert len(run.history) == 3
+
+
+def test_columns_of_one_fragment_alone_are_missing_in_the_other():
+    run = merge([fragment(1, {"global_step": [0], "a": [1]}), fragment(2, {"global_step": [1], "b": ["x"]})])
+    assert list(run.history["b"]) == [None, "x"]
+    assert np.isnan(run.numbers("a")[1])
+    assert np.isnan(run.numbers("b")).all()
+
+
+def test_rows_of_logged_nans_move_with_their_rows():
+    nan = float("nan")
+    early = fragment(1, {"global_step": [0, 10, 20], "a": [nan, 1, nan]}, nan_rows={"a": np.array([0, 2])})
+    late = fragment(2, {"global_step": [20, 30], "a": [1, nan]}, nan_rows={"a": np.array([1])})
+    assert list(merge([early, late]).nan_rows["a"]) == [0, 3]
+
+
+def test_config_and_summary_of_the_later_fragment_win_and_a_change_is_told():
+    early = fragment(1, {}, config={"lr": 0.1, "seed": 1}, summary={"a": 1, "b": 1})
+    late = fragment(2, {}, config={"lr": 0.2, "seed": 1}, summary={"b": 2})
+    run = merge([early, late])
+    assert run.config == {"lr": 0.2, "seed": 1}
+    assert run.summary == {"a": 1, "b": 2}
+    assert run.problems == ["Its parts differ in config: lr; the later values are shown."]
+
+
+def test_fragment_killed_at_once_leaves_name_and_config_of_the_one_before():
+    early = fragment(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
+    torn = fragment(2, {}, has_run_record=False, state="crashed", started_at=None, last_write=datetime.now(UTC))
+    run = merge([early, torn])
+    assert (run.name, run.state, run.config, run.tags) == ("n", "crashed", {"backend": "none"}, ("t",))
+
+
+def test_problems_name_their_fragment_when_there_are_several():
+    parts = [fragment(1, {}, problems=["Torn."]), fragment(2, {})]
+    assert merge(parts).problems == ["offline-run-01: Torn."]
+    assert merge(parts[:1]).problems == ["Torn."]
+
+
+def test_summary_number_unwraps_what_define_metric_makes():
+    run = merge([fragment(1, {}, summary={"m": {"max": 3}, "n": True, "t": "x", "huge": 10**400, "i": 2})])
+    assert [run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")] == [3, None, None, None, 2, None]

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ampcompare.errors import UserError
+from ampcompare.records import load_runs
+from ampcompare.records.protocol import Record
+from records.log_writer import frame
+
+
+def run_file(folder: Path, run_id: str, project: str = "p", seconds: int = 0, kind: str = "offline-run") -> Path:
+    record = Record()
+    record.run.run_id, record.run.project, record.run.start_time.seconds = run_id, project, 1_700_000_000 + seconds
+    record.run.display_name = f"{project} {run_id}"
+    file = folder / f"{kind}-20260101_00000{seconds}-{run_id}" / f"run-{run_id}.wandb"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(frame([record.SerializeToString()]))
+    return file
+
+
+def ids(*sources) -> list[str]:
+    return [run.id for run in load_runs(sources)]
+
+
+def test_runs_are_found_at_any_depth_online_ones_too_oldest_first(tmp_path):
+    run_file(tmp_path / "a" / "b" / "wandb", "late", seconds=9)
+    run_file(tmp_path, "early", seconds=1, kind="run")
+    (tmp_path / "offline-run-x").mkdir()
+    (tmp_path / "offline-run-x" / "notes.txt").write_text("")
+    assert ids(tmp_path) == ["early", "late"]
+
+
+def test_run_folder_and_run_file_are_sources_too(tmp_path):
+    file = run_file(tmp_path, "one")
+    assert ids(file) == ids(file.parent) == ids(str(file)) == ["one"]
+    assert [run.id for run in load_runs(str(tmp_path))] == ["one"]
+
+
+def test_relative_source_from_inside_the_run_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(run_file(tmp_path, "one").parent)
+    assert ids(".") == ["one"]
+
+
+def test_file_found_twice_is_read_once(tmp_path):
+    file = run_file(tmp_path / "wandb", "one")
+    (tmp_path / "wandb" / "latest-run").symlink_to(file.parent, target_is_directory=True)
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    runs = load_runs([tmp_path, tmp_path, file, tmp_path / "loop"])
+    assert [len(run.paths) for run in runs] == [1]
+    assert runs[0].problems == []
+
+
+def test_linked_folder_is_followed(tmp_path):
+    run_file(tmp_path / "elsewhere", "one")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    assert ids(tmp_path / "runs") == ["one"]
+
+
+def test_files_of_one_id_are_one_run(tmp_path):
+    run_file(tmp_path, "one", seconds=1)
+    run_file(tmp_path, "one", seconds=2)
+    assert [len(run.paths) for run in load_runs([tmp_path])] == [2]
+
+
+def test_one_id_in_two_projects_is_two_runs(tmp_path):
+    run_file(tmp_path, "one", project="a", seconds=1)
+    run_file(tmp_path, "one", project="b", seconds=2)
+    torn = run_file(tmp_path, "one", seconds=3)
+    torn.write_bytes(torn.read_bytes()[:7])
+    assert [(run.name, len(run.paths)) for run in load_runs([tmp_path])] == [("a one", 1), ("b one", 2)]
+
+
+def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
+    run_file(tmp_path, "good")
+    run_file(tmp_path, "bad").write_bytes(b"nothing of the kind" * 100)
+    runs = {run.id: run for run in load_runs([tmp_path])}
+    assert runs["good"].problems == []
+    assert "not a .wandb file" in runs["bad"].problems[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("wandb:entity/project", "only folders of offline runs can be read so far"),
+        ("wandb:entity/project", "wandb.mode=offline"),
+        ("absent", "no such folder"),
+        ("empty", "no runs in this folder"),
+        ("broken/run-x.wandb", "no run can be read from it"),
+        ("nul\0name", "cannot be read"),
+        ("x" * 5000, "cannot be read"),
+    ],
+)
+def test_bad_source_is_one_line(tmp_path, monkeypatch, source, words):
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("broken").mkdir()
+    Path("broken/run-x.wandb").write_bytes(b"")
+    with pytest.raises(UserError, match=words) as caught:
+        load_runs([source])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_folder_that_may_not_be_read_is_one_line(tmp_path):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0)
+    with pytest.raises(UserError, match="cannot be read: Permission denied"):
+        load_runs([locked])
+
+
+def test_folder_moved_to_another_machine_still_reads(tmp_path):
+    file = run_file(tmp_path / "here", "one")
+    shutil.move(file.parent, tmp_path / "there" / "deep" / file.parent.name)
+    assert ids(tmp_path / "there") == ["one"]
