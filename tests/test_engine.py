@@ -17,6 +17,8 @@ from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 
 BACKENDS = list(REGISTRY)
+FP32_WEIGHTS = ["none", "native", "apex_o1"]
+SCALED = [name for name in BACKENDS if name != "none"]
 
 
 def network(batch_norm: bool = False) -> nn.Module:
@@ -39,6 +41,20 @@ def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None
     precision = build_precision(backend, "cpu", **options)
     model, optimizer = precision.prepare(model, optimizer)
     return Trainer(model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, config or TrainingConfig())
+
+
+def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The gradients that a step hands to the optimizer, flat and in fp32, and its grad/... metrics."""
+    seen = []
+    step = made.precision.step
+
+    def look(optimizer: torch.optim.Optimizer) -> None:
+        seen.append(torch.cat([p.grad.float().flatten() for g in optimizer.param_groups for p in g["params"]]))
+        step(optimizer)
+
+    made.precision.step = look
+    found = made.step(batches).gradients
+    return seen[0], found
 
 
 def weights(made: Trainer) -> list[torch.Tensor]:
@@ -82,21 +98,17 @@ def test_one_scheduler_step_per_optimizer_step(backend: str):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_clipping_by_norm_bounds_the_true_gradients(backend: str, accumulate: int):
     bound = 1e-3
-    made = trainer(backend, network(), TrainingConfig(clip_norm=bound), lr=1.0, init_scale=1024.0)
-    before = weights(made)
-    result = made.step([batch(16, seed=i) for i in range(accumulate)])
-    moved = torch.cat([(a - b).flatten() for a, b in zip(weights(made), before, strict=True)]).norm()
-    assert moved.item() == pytest.approx(bound, rel=1e-3)
-    assert result.gradients["grad/norm"].item() > bound  # the norm before clipping
+    made = trainer(backend, network(), TrainingConfig(clip_norm=bound), init_scale=1024.0)
+    applied, found = applied_gradients(made, [batch(16, seed=i) for i in range(accumulate)])
+    assert applied.norm().item() == pytest.approx(bound, rel=1e-2)
+    assert found["grad/norm"].item() > bound  # the norm before clipping
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_clipping_by_value_bounds_each_element(backend: str):
-    made = trainer(backend, network(), TrainingConfig(clip_value=1e-4), lr=1.0, init_scale=1024.0)
-    before = weights(made)
-    made.step([batch()])
-    largest = max((a - b).abs().max().item() for a, b in zip(weights(made), before, strict=True))
-    assert largest == pytest.approx(1e-4, rel=1e-2)
+    made = trainer(backend, network(), TrainingConfig(clip_value=1e-4), init_scale=1024.0)
+    applied, _ = applied_gradients(made, [batch()])
+    assert applied.abs().max().item() == pytest.approx(1e-4, rel=1e-2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -109,7 +121,7 @@ def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     assert result.gradients["grad/norm"].item() == pytest.approx(truth, rel=5e-3)
 
 
-@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+@pytest.mark.parametrize("backend", SCALED)
 def test_overflow_skips_the_step_and_halves_the_scale_with_weights_bit_identical(backend: str):
     made = trainer(backend, network(), momentum=0.9, init_scale=2.0**10)
     made.step([batch()])
@@ -126,7 +138,7 @@ def test_overflow_skips_the_step_and_halves_the_scale_with_weights_bit_identical
     assert made.precision.skipped_steps().item() == 1
 
 
-@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+@pytest.mark.parametrize("backend", SCALED)
 def test_an_overflow_in_the_first_micro_batch_is_not_lost(backend: str):
     made = trainer(backend, network(), init_scale=2.0**10)
     before = weights(made)
@@ -156,7 +168,7 @@ def test_gradient_penalty_is_that_of_fp32(backend: str):
     assert ours == pytest.approx(truth, rel=5e-3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FP32_WEIGHTS)
 def test_underflow_is_less_with_scaling_than_without(backend: str):
     images, labels = batch()
     made = trainer(backend, network(), init_scale=2.0**12)
@@ -167,7 +179,7 @@ def test_underflow_is_less_with_scaling_than_without(backend: str):
     assert at_scale == at_one if backend == "none" else at_scale < at_one
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", FP32_WEIGHTS)
 def test_evaluation_is_untouched_by_autocast(backend: str):
     class Loader:
         def __len__(self) -> int:

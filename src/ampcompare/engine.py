@@ -97,15 +97,16 @@ class Trainer:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         gradients = [p.grad for p in parameters if p.grad is not None]
         found: dict[str, Tensor] = {}
-        if diagnose:
+        if diagnose or config.clip_norm:
             found["grad/norm"] = gradient_norm(gradients)
+        if diagnose:
             scaled, unscaled = underflow_fractions(gradients, precision.scale_factor())
             found["grad/underflow_fraction"], found["grad/underflow_fraction_unscaled"] = scaled, unscaled
         if config.clip_value:
             torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
         if config.clip_norm:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
-            found.setdefault("grad/norm", norm)
+            # By the norm in fp32: that of fp16 gradients, taken in fp16, overflows.
+            torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, found["grad/norm"])
         return found
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:

@@ -135,13 +135,13 @@ def _main(folder: str) -> None:
         run.define_metric("*", step_metric="global_step")
         for row in one["rows"]:
             run.log(row)
-        run.config.update(one.get("late_config", {}))
+        run.config.update(one.get("late_config", {}), allow_val_change=True)
         for key, value in one["summary"].items():
             run.summary[key] = value
         if one["kill"]:
             import time
 
-            time.sleep(2.5)  # longer than the flush interval, as for a run killed in full flight
+            time.sleep(2)  # longer than the flush interval, as for a run killed in full flight
             os.kill(os.getpid(), 9)
         run.finish(exit_code=one["exit_code"])
 

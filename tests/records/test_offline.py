@@ -74,7 +74,8 @@ def test_history_equals_that_of_the_public_reader(real_runs, name):
 def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
     theirs = json.loads(leet(real_runs[name], "--summary"))
     ours = read(real_runs[name])
-    assert ours.config == theirs["config"]
+    # The public reader leaves out groups without members; here they are kept.
+    assert {k: v for k, v in ours.config.items() if v != {}} == theirs["config"]
     summary = {k: v for k, v in _as_leet_says(ours.summary).items() if v is not None}
     assert summary == without_nulls(theirs["summary"])
     assert (ours.id, ours.name, ours.project) == (theirs["run_id"], theirs["name"], theirs["project"])
@@ -171,7 +172,7 @@ def test_file_without_a_run_becomes_a_sentence(tmp_path, content, words):
     file.write_bytes(content)
     run = read(file, now=0)
     assert words in " ".join(run.problems)
-    assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "crashed" if content else "crashed", 0)
+    assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "crashed", 0)
 
 
 def test_pipe_and_folder_under_such_a_name_are_not_opened(tmp_path):

@@ -91,7 +91,7 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
         ("absent", "no such folder"),
         ("empty", "no runs in this folder"),
         ("broken/run-x.wandb", "no run can be read from it"),
-        ("nul\0name", "cannot be read"),
+        ("nul\0name", "no such folder"),
         ("x" * 5000, "cannot be read"),
     ],
 )

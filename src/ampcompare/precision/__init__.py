@@ -28,6 +28,8 @@ REGISTRY: dict[str, Backend] = {
     "none": Backend("ampcompare.precision.base:Precision", "standard", ("float16", "bfloat16"), True),
     "native": Backend("ampcompare.precision.native:Native", "torch-amp", ("float16", "bfloat16"), False),
     "apex_o1": Backend("ampcompare.precision.apex.o1:ApexO1", "nvidia-apex-amp", ("float16",), True),
+    "apex_o2": Backend("ampcompare.precision.apex.o2:ApexO2", "nvidia-apex-amp-o2", ("float16",), True),
+    "fp16": Backend("ampcompare.precision.half:Half", "pure-fp16", ("float16",), True),
 }
 
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, PrecisionOptions
@@ -39,10 +39,6 @@ class Native(Precision):
         self.scaler.scale(torch.zeros((), device=self.device))
         self._unscaled = False
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        create_momentum_buffers(optimizer)
-        return model, optimizer
-
     def forward_context(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype)
 
@@ -58,6 +54,7 @@ class Native(Precision):
         if not self.scaler.is_enabled():
             optimizer.step()
             return
+        create_momentum_buffers(optimizer)
         # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
         self.scaler.step(optimizer)
         mark_stepped(optimizer)
@@ -67,7 +64,8 @@ class Native(Precision):
         self._unscaled = False
 
     def scale_factor(self) -> Tensor:
-        return self.scaler._scale if self.scaler.is_enabled() else super().scale_factor()
+        scale = self.scaler._scale  # there since __init__, unless the scaler is disabled
+        return super().scale_factor() if scale is None else scale
 
     def scales_dynamically(self) -> bool:
         return self.scaler.is_enabled() and self.static_scale is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -12,22 +15,24 @@ def decides_on_device(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def step_unless(optimizer: Optimizer, found_inf: Tensor) -> None:
-    """Step the optimizer unless `found_inf` (0-d, on the device) is non-zero.
+def step_unless(optimizer: Optimizer, found_inf: Tensor, step: Callable[[], Any] | None = None) -> Any:
+    """Step the optimizer (by `step`, if its own was replaced) unless `found_inf` (0-d, on the device) is non-zero.
 
     A skipped step counts as a call for learning-rate schedulers, which otherwise warn that they were stepped first.
     """
+    step = step or optimizer.step
+    create_momentum_buffers(optimizer)
     if decides_on_device(optimizer):
         # PyTorch's own hand-over to fused kernels, as torch.amp.GradScaler uses it.
         vars(optimizer).update(grad_scale=None, found_inf=found_inf.to(torch.float32))
         try:
-            optimizer.step()
+            return step()
         finally:
             del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
-    elif found_inf.item():  # sync: other optimizers step from Python, so the host must know
+    if found_inf.item():  # sync: other optimizers step from Python, so the host must know
         mark_stepped(optimizer)
-    else:
-        optimizer.step()
+        return None
+    return step()
 
 
 def mark_stepped(optimizer: Optimizer) -> None:
@@ -36,15 +41,19 @@ def mark_stepped(optimizer: Optimizer) -> None:
 
 
 def create_momentum_buffers(optimizer: Optimizer) -> None:
-    """Give SGD with momentum its zero buffers before the first step.
+    """Give fused SGD with momentum its zero buffers before a step that may be skipped.
 
-    Fused SGD allocates them uninitialised in its first step; if that step overflows and is skipped, the garbage
-    stays (seen with torch 2.14.1). From zero buffers the first step computes 0 * momentum + gradient, the same.
+    It allocates them uninitialised in its first step; if that step overflows and is skipped, the garbage stays (seen
+    with torch 2.14.1). From zero buffers the first step computes 0 * momentum + gradient, the same; but not with
+    dampening, which the first step leaves out: there the host has to decide. Looks at every step, since parameters
+    may be added or unfrozen.
     """
     for group in optimizer.param_groups:
         if not (group.get("fused") and group.get("momentum")):
             continue
+        if group["dampening"]:
+            optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]
+            continue
         for parameter in group["params"]:
-            state = optimizer.state[parameter]
-            if parameter.requires_grad and state.get("momentum_buffer") is None:
-                state["momentum_buffer"] = torch.zeros_like(parameter)
+            if parameter.requires_grad and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

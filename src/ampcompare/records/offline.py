@@ -122,7 +122,7 @@ def _name_the_state(fragment: Fragment, now: float) -> None:
         fragment.problems.append("It holds no run record: its name and config are not known.")
     if fragment.exit_code is not None:
         fragment.state = "finished" if fragment.exit_code == 0 else "failed"
-    elif fragment.last_write and now - fragment.last_write.timestamp() <= RUNNING_SECONDS:
+    elif fragment.last_write and abs(now - fragment.last_write.timestamp()) <= RUNNING_SECONDS:
         fragment.state = "running"
 
 

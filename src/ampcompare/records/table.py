@@ -51,12 +51,12 @@ class Column:
             value = parse_json(text)
         values = self.values
         if isinstance(values, array) and not isinstance(value, float) and value is not None:
-            numbers: list[Any] = list(values)
-            values = self.values = [None if v != v else v for v in numbers]  # v != v: NaN, no value
+            values = self.values = [None if v != v else v for v in values]  # v != v: NaN, no value
         short = row - len(values)
         is_number_column = isinstance(values, array)
         if short > 0:
-            values.extend([NAN if is_number_column else None] * short)
+            nothing: Any = NAN if is_number_column else None
+            values.extend([nothing] * short)
         if value is None and is_number_column:
             value = NAN
         elif value != value:

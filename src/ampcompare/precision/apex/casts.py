@@ -7,6 +7,7 @@ thread that is not inside a context.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ _MISSING = object()
 _lock = threading.RLock()
 _users = 0
 _user_rules: dict[tuple[int, str], tuple[Any, str, str]] = {}  # (id of namespace, name) -> namespace, name, rule
-_installed: list[tuple[Any, str, Any]] = []  # namespace, name, what its own dict held before
+_installed: list[tuple[Any, str, Any, Any]] = []  # namespace, name, what its own dict held before, what it holds now
 _wrappers: dict[tuple[int, str], tuple[Any, Any]] = {}  # (id of namespace, name) -> original, wrapper
 
 
@@ -34,37 +35,50 @@ def casts(*, device_type: str | None = None, allow_banned: bool | None = None) -
     Inside another such context (or with casts on everywhere) it changes nothing but what is named. `device_type` is
     that of the tensors to cast; by default cuda where there is one.
     """
-    own = vars(STATE)
-    outermost = not own.get("on", False)
-    before = {name: own.get(name, _MISSING) for name in ("on", "device_type", "allow_banned")}
+    contexts, cache = STATE.contexts, STATE.cache
+    nested = STATE.on or bool(contexts)
     if device_type is None:
-        device_type = STATE.device_type if STATE.on else default_device_type()
+        device_type = STATE.device_type if nested else default_device_type()
     if allow_banned is None:
-        allow_banned = STATE.allow_banned if STATE.on else False
+        allow_banned = STATE.allow_banned if nested else False
     install()
-    if outermost:
-        STATE.cache.clear()  # weights may have been edited since in ways that leave no version (`.data`)
-    own.update(on=True, device_type=device_type, allow_banned=allow_banned)
     try:
-        yield
+        if not any(context["on"] for context in contexts):
+            cache.clear()  # weights may have been edited since in ways that leave no version (`.data`)
+        with _in_force(on=True, device_type=device_type, allow_banned=allow_banned):
+            yield
     finally:
-        for name, value in before.items():
-            own.pop(name, None) if value is _MISSING else own.__setitem__(name, value)
-        if outermost:
-            STATE.cache.clear()
+        if not any(context["on"] for context in contexts):
+            cache.clear()
         uninstall()
 
 
 @contextmanager
 def disable_casts() -> Iterator[None]:
     """The context in which no casts are in force, in this thread."""
+    with _in_force(on=False, device_type=STATE.device_type, allow_banned=STATE.allow_banned):
+        yield
+
+
+@contextmanager
+def _in_force(**context: Any) -> Iterator[None]:
+    """Open a context in this thread; the innermost that is open holds.
+
+    Contexts in generators may close in any order and, when collected, in another thread, so that going back to what
+    was found on opening would leave casts on for good.
+    """
     own = vars(STATE)
-    before = own.get("on", _MISSING)
-    own["on"] = False
+    contexts = own["contexts"]
+    contexts.append(context)
+    own.update(context)
     try:
         yield
     finally:
-        own.pop("on") if before is _MISSING else own.__setitem__("on", before)
+        contexts[:] = [other for other in contexts if other is not context]
+        for name in context:
+            own.pop(name, None)
+        if contexts:
+            own.update(contexts[-1])
 
 
 def default_device_type() -> str:
@@ -89,11 +103,7 @@ def uninstall() -> None:
         _users -= 1
         if _users == 0:
             while _installed:
-                namespace, name, before = _installed.pop()
-                if before is _MISSING:
-                    delattr(namespace, name)
-                else:
-                    setattr(namespace, name, before)
+                _put_back(*_installed.pop())
 
 
 @contextmanager
@@ -113,8 +123,8 @@ def register(namespace: Any, name: str, rule: str) -> None:
         raise ValueError(f"No function named {name} in module {where}.")
     with _lock:
         _user_rules[id(namespace), name] = (namespace, name, rule)
+        _unwrap(namespace, name)
         if _users:
-            _restore_one(namespace, name)
             _wrap(namespace, name, rule)
 
 
@@ -122,9 +132,7 @@ def forget_registered() -> None:
     """Drop the user's additions."""
     with _lock:
         for namespace, name, _ in _user_rules.values():
-            _wrappers.pop((id(namespace), name), None)
-            if _users:
-                _restore_one(namespace, name)
+            _unwrap(namespace, name)
         rules = {(id(n), name): (n, name, rule) for n, name, rule in entries()}
         again = [rules[key] for key in _user_rules if key in rules]
         _user_rules.clear()
@@ -143,7 +151,10 @@ def _all_entries() -> Iterator[tuple[Any, str, str]]:
 def _wrap(namespace: Any, name: str, rule: str) -> None:
     own = vars(namespace) if hasattr(namespace, "__dict__") else {}
     before = own.get(name, _MISSING)
-    original = before if isinstance(before, staticmethod | classmethod) else getattr(namespace, name)
+    original = getattr(namespace, name)
+    if isinstance(namespace, type):
+        static = inspect.getattr_static(namespace, name)  # its own or inherited; getattr would bind a class method
+        original = static if isinstance(static, staticmethod | classmethod) else original
     key = (id(namespace), name)
     known = _wrappers.get(key)
     if known is None or known[0] is not original:
@@ -152,16 +163,27 @@ def _wrap(namespace: Any, name: str, rule: str) -> None:
         else:
             wrapper = RULES[rule](original)
         known = _wrappers[key] = (original, wrapper)
-    _installed.append((namespace, name, before))
-    setattr(namespace, name, known[1])
+    _install_one(namespace, name, before, known[1])
 
 
-def _restore_one(namespace: Any, name: str) -> None:
-    for index, (where, what, before) in enumerate(_installed):
+def _install_one(namespace: Any, name: str, before: Any, wrapper: Any) -> None:
+    _installed.append((namespace, name, before, wrapper))
+    setattr(namespace, name, wrapper)
+
+
+def _put_back(namespace: Any, name: str, before: Any, wrapper: Any) -> None:
+    if vars(namespace).get(name) is not wrapper:
+        return  # replaced by somebody else meanwhile: theirs to put back
+    delattr(namespace, name) if before is _MISSING else setattr(namespace, name, before)
+
+
+def _unwrap(namespace: Any, name: str) -> None:
+    """Forget the wrapper of one function, and put the original back where it is installed."""
+    _wrappers.pop((id(namespace), name), None)
+    for index, (where, what, before, wrapper) in enumerate(_installed):
         if where is namespace and what == name:
             del _installed[index]
-            delattr(namespace, name) if before is _MISSING else setattr(namespace, name, before)
-            _wrappers.pop((id(namespace), name), None)
+            _put_back(where, what, before, wrapper)
             return
 
 
@@ -169,27 +191,25 @@ def _wrap_checkpointing() -> None:
     """Make a forward that is run again inside `backward`, in whichever thread, run under the casts of its first time.
 
     Both kinds of activation checkpointing look these names up in their module, also when the user imported
-    `checkpoint` by name before.
+    `checkpoint` by name before. The generator got its `_impl` between PyTorch 2.11 and 2.14.
     """
-    for namespace, name in (
-        (checkpointing.CheckpointFunction, "apply"),
-        (checkpointing, "_checkpoint_without_reentrant_generator"),
-    ):
+    generator = "_checkpoint_without_reentrant_generator"
+    name_here = f"{generator}_impl" if hasattr(checkpointing, f"{generator}_impl") else generator
+    for namespace, name in ((checkpointing.CheckpointFunction, "apply"), (checkpointing, name_here)):
         before = vars(namespace).get(name, _MISSING)
         original = getattr(namespace, name)
 
         def wrapper(function: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            return _original(_with_these_casts(function) if STATE.on else function, *args, **kwargs)
+            return _original(_with_these_casts(function), *args, **kwargs)
 
-        _installed.append((namespace, name, before))
-        setattr(namespace, name, staticmethod(wrapper) if isinstance(namespace, type) else wrapper)
+        _install_one(namespace, name, before, staticmethod(wrapper) if isinstance(namespace, type) else wrapper)
 
 
 def _with_these_casts(function: Any) -> Any:
-    device_type, allow_banned = STATE.device_type, STATE.allow_banned
+    on, device_type, allow_banned = STATE.on, STATE.device_type, STATE.allow_banned
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with casts(device_type=device_type, allow_banned=allow_banned):
+        with casts(device_type=device_type, allow_banned=allow_banned) if on else disable_casts():
             return function(*args, **kwargs)
 
     return run

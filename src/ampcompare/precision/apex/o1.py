@@ -11,14 +11,14 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.apex.casts import casts, installed
 from ampcompare.precision.apex.scaler import LossScaler
-from ampcompare.precision.apex.scaling import ScaledGradients, scaled_backward
+from ampcompare.precision.apex.scaling import ScaledGradients, finish_backward, scaled_backward
 from ampcompare.precision.apex.state import STATE
 from ampcompare.precision.base import Precision, PrecisionOptions
-from ampcompare.precision.skipping import create_momentum_buffers, step_unless
+from ampcompare.precision.skipping import step_unless
 
 
 class ApexScaling(Precision):
-    """Loss scaling as apex did it. After `backward` gradients are true gradients, so `unscale_` has nothing to do."""
+    """Loss scaling as apex did it. After a `backward` with sync=True gradients are true gradients already."""
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
@@ -36,19 +36,25 @@ class ApexScaling(Precision):
         self.gradients: ScaledGradients | None = None
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        create_momentum_buffers(optimizer)
         self.gradients = ScaledGradients(optimizer, self.device)
         return model, optimizer
 
     def scale(self, loss: Tensor) -> Tensor:
-        return loss.float() if self.scaler.does_nothing else loss.float() * self.scaler.scale
+        # A copy of the scale, since autograd keeps it and the schedule moves it in place.
+        return loss.float() if self.scaler.does_nothing else loss.float() * self.scaler.scale.clone()
 
     def backward(self, loss: Tensor, *, sync: bool = True) -> None:
         """With sync=False gradients stay scaled (`delay_unscale`), so that DDP may reduce the sum at the end."""
         scaled_backward(self.scaler, self._prepared(), self.scale(loss).backward, delay=not sync)
 
+    def unscale_(self, optimizer: Optimizer) -> None:
+        (gradients,) = self._prepared()
+        if gradients.scaled:  # every backward was with sync=False
+            finish_backward(self.scaler, [gradients], delay=False)
+
     def step(self, optimizer: Optimizer) -> None:
         (gradients,) = self._prepared()
+        self.unscale_(optimizer)
         if self.scaler.dynamic:
             step_unless(optimizer, gradients.skip)
             self._skipped += gradients.skip.to(torch.int64)

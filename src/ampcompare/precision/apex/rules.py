@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -90,10 +90,11 @@ def float_(function: Function) -> Function:
 
 
 def _types(x: Any, found: set[torch.dtype]) -> bool:
-    """Collect the floating types in x; whether any of its tensors is on the target device."""
+    """Collect the floating types in x; whether any of its floating tensors is on the target device."""
     if isinstance(x, Tensor):
-        if x.dtype.is_floating_point:
-            found.add(x.dtype)
+        if not x.dtype.is_floating_point:
+            return False
+        found.add(x.dtype)
         return x.device.type == STATE.device_type
     if isinstance(x, list | tuple) and _castable(x):
         return sum(_types(y, found) for y in x) > 0  # a sum, since every element must be looked at
@@ -120,8 +121,8 @@ def promote(function: Function) -> Function:
                 if found != {HALF, FLOAT}:
                     names = ", ".join(sorted(str(t).removeprefix("torch.") for t in found))
                     raise NotImplementedError(
-                        f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of float16 and float32 "
-                        "is defined; cast one of the arguments yourself"
+                        f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of float16 and "
+                        "float32 is defined; cast one of the arguments yourself"
                     )
                 args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
@@ -136,32 +137,47 @@ def sequence(function: Function) -> Function:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if STATE.on:
             tensors = args[0] if args else kwargs.get("tensors")
-            if isinstance(tensors, list | tuple) and all(isinstance(x, Tensor) for x in tensors):
-                if {x.dtype for x in tensors if x.dtype.is_floating_point} == {HALF, FLOAT}:
-                    cast = [to_float(x) for x in tensors]
-                    if args:
-                        args = (cast, *args[1:])
-                    else:
-                        kwargs = {**kwargs, "tensors": cast}
+            if _mixes_half_and_float(tensors):
+                cast = [to_float(x) for x in tensors]
+                if args:
+                    args = (cast, *args[1:])
+                else:
+                    kwargs = {**kwargs, "tensors": cast}
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def _mixes_half_and_float(tensors: Any) -> TypeGuard[list[Tensor] | tuple[Tensor, ...]]:
+    if not isinstance(tensors, list | tuple) or not all(isinstance(x, Tensor) for x in tensors):
+        return False
+    return {x.dtype for x in tensors if x.dtype.is_floating_point} == {HALF, FLOAT}
+
+
+def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The tensor that is changed in place, if it is ours: the first argument, or the one called `input`."""
+    target = args[0] if args else kwargs.get("input")
+    if not isinstance(target, Tensor) or target.device.type != STATE.device_type:
+        return None
+    return target if target.dtype.is_floating_point else None
+
+
+def _others(cast: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list, dict]:
+    """Cast all arguments but the target."""
+    new_args, new_kwargs = _arguments(cast, args[1:], kwargs)
+    return ([args[0], *new_args], new_kwargs) if args else ([], {**new_kwargs, "input": kwargs["input"]})
 
 
 def match(function: Function) -> Function:
     """Run in the type of the tensor that is changed in place: the other arguments follow it."""
 
     @functools.wraps(function)
-    def wrapper(target: Any, *args: Any, **kwargs: Any) -> Any:
-        if STATE.on and isinstance(target, Tensor) and target.device.type == STATE.device_type:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if STATE.on and (target := _target(args, kwargs)) is not None:
             dtype = target.dtype
-            if dtype is HALF:
-                args, kwargs = _arguments(to_half, args, kwargs)  # type: ignore[assignment]
-            elif dtype is FLOAT:
-                args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
-            elif dtype.is_floating_point:
-                args, kwargs = _arguments(functools.partial(_to, dtype), args, kwargs)  # type: ignore[assignment]
-        return function(target, *args, **kwargs)
+            cast = to_half if dtype is HALF else to_float if dtype is FLOAT else functools.partial(_to, dtype)
+            args, kwargs = _others(cast, args, kwargs)  # type: ignore[assignment]
+        return function(*args, **kwargs)
 
     return wrapper
 
@@ -176,15 +192,15 @@ def refuse(function: Function) -> Function:
     name = getattr(function, "__name__", str(function))
 
     @functools.wraps(function)
-    def wrapper(target: Any, *args: Any, **kwargs: Any) -> Any:
-        if STATE.on and isinstance(target, Tensor) and target.device.type == STATE.device_type:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if STATE.on and (target := _target(args, kwargs)) is not None:
             if target.dtype is HALF:
                 raise NotImplementedError(
                     f"apex O1 runs {name.rstrip('_')} in float32, so {name} cannot write into a float16 tensor; "
                     f"use {name.rstrip('_')}, or call .float() first"
                 )
-            args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
-        return function(target, *args, **kwargs)
+            args, kwargs = _others(to_float, args, kwargs)  # type: ignore[assignment]
+        return function(*args, **kwargs)
 
     return wrapper
 
@@ -196,13 +212,14 @@ def banned(function: Function) -> Function:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if STATE.on:
-            if not STATE.allow_banned and any(_has_half(x) for x in (*args, *kwargs.values())):
+            if STATE.allow_banned:
+                args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
+            elif any(_has_half(x) for x in (*args, *kwargs.values())):
                 raise NotImplementedError(
                     f"apex O1 does not run {name} on float16: the log of a sigmoid output underflows there. Drop the "
                     "sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss), "
                     "or pass allow_banned=True to run it in float32"
                 )
-            args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
 
     return wrapper

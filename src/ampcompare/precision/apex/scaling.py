@@ -19,11 +19,13 @@ from ampcompare.precision.apex.scaler import LossScaler
 class ScaledGradients:
     """The gradients of one optimizer: which are set aside, whether `.grad` is scaled, whether to skip the step."""
 
+    in_place = True  # whether the optimizer's gradients are where the backward leaves them
+
     def __init__(self, optimizer: Optimizer, device: torch.device | str) -> None:
         self.optimizer = optimizer
         self.skip = torch.zeros((), dtype=torch.float32, device=device)
         self._aside: dict[int, tuple[Tensor, Tensor]] = {}
-        self._scaled = False
+        self.scaled = False
 
     def parameters(self) -> Iterable[Tensor]:
         """Read anew each time, so that `add_param_group` needs no notice."""
@@ -31,8 +33,9 @@ class ScaledGradients:
 
     def set_aside(self) -> None:
         """Take the true gradients away before a backward; scaled ones stay and are added to."""
-        if self._scaled:
+        if self.scaled and self.new_gradients():
             return
+        self.scaled = False  # or the scaled ones were dropped, by zero_grad
         self._aside.clear()
         for parameter in self.parameters():
             if parameter.grad is not None:
@@ -48,7 +51,9 @@ class ScaledGradients:
         old, new = [], []
         for parameter, gradient in self._aside.values():
             if parameter.grad is not None:
-                if gradient.is_sparse or parameter.grad.is_sparse:
+                if gradient.is_sparse:
+                    gradient = parameter.grad + gradient  # in this order also for a dense and a sparse one
+                elif parameter.grad.is_sparse:
                     gradient = gradient + parameter.grad
                 else:
                     old.append(gradient)
@@ -57,14 +62,14 @@ class ScaledGradients:
         if old:
             torch._foreach_add_(old, new)
         self._aside.clear()
-        self._scaled = False
+        self.scaled = False
 
     def leave_scaled(self) -> None:
-        self._scaled = True
+        self.scaled = True
 
     def abandon(self) -> None:
         """After an error in the backward: drop what it left and restore what was there before."""
-        if not self._scaled:
+        if not self.scaled:
             for parameter in self.parameters():
                 parameter.grad = None
             self.give_back()
@@ -78,6 +83,9 @@ def scaled_backward(
     delay: bool = False,
 ) -> None:
     """One backward of a scaled loss into every optimizer's gradients, and one move of the scaler unless delayed."""
+    if scaler.does_nothing and all(gradients.in_place for gradients in optimizers):
+        backward()
+        return
     for gradients in optimizers:
         gradients.set_aside()
     try:
@@ -89,17 +97,25 @@ def scaled_backward(
     finish_backward(scaler, optimizers, delay=delay)
 
 
-def finish_backward(scaler: LossScaler, optimizers: Sequence[ScaledGradients], *, delay: bool) -> None:
-    """The exit of `scale_loss`: gradients become true, an overflow marks every optimizer, the scale moves."""
+@torch.no_grad()
+def finish_backward(
+    scaler: LossScaler, optimizers: Sequence[ScaledGradients], *, delay: bool, move: bool = True
+) -> None:
+    """The exit of `scale_loss`: gradients become true, an overflow marks every optimizer, the scale moves.
+
+    With move=False the scale waits for the next call, which still sees this one's overflow.
+    """
     if delay:
         for gradients in optimizers:
             gradients.leave_scaled()
         return
-    scaler.found_inf.zero_()
-    scaler.unscale_([g for gradients in optimizers for g in gradients.new_gradients()])
+    # Once each: optimizers may share parameters.
+    scaler.unscale_(list({id(g): g for gradients in optimizers for g in gradients.new_gradients()}.values()))
     for gradients in optimizers:
         gradients.give_back()
-    scaler.update()
     if scaler.dynamic:
         for gradients in optimizers:
             torch.maximum(gradients.skip, scaler.found_inf, out=gradients.skip)
+    if move:
+        scaler.update()
+        scaler.found_inf.zero_()

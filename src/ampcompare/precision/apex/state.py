@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import torch
 
@@ -24,6 +25,7 @@ class CastState(threading.local):
 
     def __init__(self) -> None:
         self.cache = WeightCache()  # one for each thread: copies belong to the graph that the thread builds
+        self.contexts: list[dict[str, Any]] = []  # those open in this thread, the one in force last
 
 
 STATE = CastState()

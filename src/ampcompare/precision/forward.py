@@ -1,0 +1,76 @@
+"""A model's forward with something around it: casts in force, inputs and outputs in a given type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def cast_floating(value: Any, dtype: torch.dtype) -> Any:
+    """Every floating tensor in nested lists, tuples and mappings as `dtype`; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(cast_floating(v, dtype) for v in value))
+    if isinstance(value, list | tuple):
+        return type(value)(cast_floating(v, dtype) for v in value)
+    if isinstance(value, dict):
+        return {k: cast_floating(v, dtype) for k, v in value.items()}
+    if isinstance(value, Mapping) and hasattr(value, "items") and hasattr(value, "data"):
+        return type(value)({k: cast_floating(v, dtype) for k, v in value.items()})  # dict-like model outputs
+    return value
+
+
+class WrappedForward:
+    """`model.forward` with inputs and outputs cast and a context around it.
+
+    An object rather than a closure, so that the model can still be copied and pickled: a copy's forward is its own.
+    `context` is a module-level callable that takes `context_options`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        inputs: torch.dtype | None = None,
+        outputs: torch.dtype | None = None,
+        context: Callable[..., AbstractContextManager[Any]] | None = None,
+        **context_options: Any,
+    ) -> None:
+        self.model, self.inputs, self.outputs = model, inputs, outputs
+        self.context, self.context_options = context, context_options
+        self.inner = vars(model).get("forward")  # an instance's own forward, where somebody else set one
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.inputs is not None:
+            args, kwargs = cast_floating(args, self.inputs), cast_floating(kwargs, self.inputs)
+        with self.context(**self.context_options) if self.context else nullcontext():
+            if self.inner is not None:
+                result = self.inner(*args, **kwargs)
+            else:
+                result = type(self.model).forward(self.model, *args, **kwargs)
+        return result if self.outputs is None else cast_floating(result, self.outputs)
+
+
+def wrap_forward(model: nn.Module, **how: Any) -> None:
+    """Put a WrappedForward on the model; see there for the options."""
+    model.forward = WrappedForward(model, **how)  # type: ignore[method-assign]
+
+
+def is_wrapped(model: nn.Module) -> bool:
+    return isinstance(vars(model).get("forward"), WrappedForward)
+
+
+def unwrap_forward(model: nn.Module) -> None:
+    """Give the model the forward back that it had before `wrap_forward`."""
+    wrapped = vars(model).get("forward")
+    if not isinstance(wrapped, WrappedForward):
+        return
+    if wrapped.inner is None:
+        del model.forward
+    else:
+        model.forward = wrapped.inner  # type: ignore[method-assign]
