@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -53,6 +54,8 @@ def report(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake, of usage or of input, is one line on stderr and exit code 2."""
     command: Any = typer.main.get_command(app)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character gets a ?
+        sys.stdout.reconfigure(errors="replace")
     try:
         status = command.main(args=arguments, prog_name="ampcompare", standalone_mode=False)
     except UserError as error:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare.config import TrainingConfig
-from ampcompare.measure.gradients import gradient_norm, underflow_fractions
+from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.precision.base import Precision
 
 Batch = tuple[Tensor, Tensor]
@@ -57,6 +57,8 @@ class Trainer:
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config = precision, config
+        # The optimizer's parameters are the model's in their order, also where a backend put masters in their place.
+        self._layer_groups = [name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()]
         # Looked up at each call: a backend may have replaced the function by then.
         self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
 
@@ -94,20 +96,25 @@ class Trainer:
         if not (diagnose or config.clip_norm or config.clip_value):
             return {}
         precision.unscale_(self.optimizer)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        named = [(name, p) for name, p in zip(self._layer_groups, self._parameters(), strict=True) if p.grad is not None]
+        parameters = [p for _, p in named]
         found: dict[str, Tensor] = {}
         if diagnose or config.clip_norm:
-            found["grad/norm"] = gradient_norm(gradients)
+            found["grad/norm"] = gradient_norm([p.grad for p in parameters if p.grad is not None])
         if diagnose:
-            scaled, unscaled = underflow_fractions(gradients, precision.scale_factor())
-            found["grad/underflow_fraction"], found["grad/underflow_fraction_unscaled"] = scaled, unscaled
+            groups: dict[str, list[Tensor]] = {}
+            for name, parameter in named:
+                groups.setdefault(name, []).append(parameter.grad)  # type: ignore[arg-type]
+            found |= look_at_gradients(groups, precision.scale_factor())
         if config.clip_value:
             torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
         if config.clip_norm:
             # By the norm in fp32: that of fp16 gradients, taken in fp16, overflows.
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, found["grad/norm"])
         return found
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
         """L2 norm of the true gradients, differentiable: through scaled gradients, as in PyTorch's AMP examples."""

@@ -16,9 +16,11 @@ from ampcompare.config import Config
 from ampcompare.engine import Loader, StepResult, Trainer, evaluate, micro_batches
 from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
+from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.interval import Interval
 from ampcompare.measure.scale_watch import ScaleWatch
 from ampcompare.measure.timing import StepTimer
+from ampcompare.metrics import Histogram
 
 Row = dict[str, Any]
 
@@ -164,8 +166,14 @@ class Fit:
         for step, position, gradients in self._pending:
             # The row of this very step carries its gradient norm itself.
             keys = [k for k in gradients if step != self.step or k != "grad/norm"]
-            values = torch.stack([gradients[k].double() for k in keys]).tolist()  # sync: the interval has ended
-            self.on_row(self._row(position, dict(zip(keys, values, strict=True)), step))
+            # sync: the interval has ended; one copy for all
+            values = torch.cat([gradients[k].double().reshape(-1) for k in keys]).tolist()
+            row: Row = {}
+            for key in keys:
+                size = gradients[key].numel()
+                row[key] = values[0] if gradients[key].ndim == 0 else exponent_histogram(values[:size])
+                del values[:size]
+            self.on_row(self._row(position, row, step))
         self._pending.clear()
 
     def _judge_loss(self, nonfinite: list[int], length: int, scale: float) -> None:
@@ -207,6 +215,11 @@ class Fit:
         self._images += images
         self._train_seconds += time.perf_counter() - self._resumed
         self._resumed = time.perf_counter()
+
+
+def exponent_histogram(counts: list[float]) -> Histogram:
+    """The histogram of `look_at_gradients` with the edges of its bins, as exponents of two."""
+    return Histogram([int(n) for n in counts], [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)])
 
 
 def steps_per_epoch(config: Config, train: Loader) -> int:

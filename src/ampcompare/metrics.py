@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 STEP = "global_step"
 # On every row.
 CLOCK = (STEP, "epoch", "time/elapsed_seconds", "time/train_seconds")
@@ -18,11 +20,27 @@ TRAIN = (
 )
 # When clipping or diagnostics are on.
 GRADIENT = ("grad/norm",)
-# Every `diagnostics.every` steps.
-DIAGNOSTICS = ("grad/underflow_fraction", "grad/underflow_fraction_unscaled")
+# Every `diagnostics.every` steps; the fractions also for each layer group, as `grad/underflow_fraction/layer1`.
+DIAGNOSTICS = (
+    "grad/underflow_fraction",
+    "grad/underflow_fraction_unscaled",
+    "grad/overflow_fraction",
+    "grad/zero_fraction",
+    "grad/exponents",
+)
 # After an epoch.
 EVAL = ("eval/loss", "eval/accuracy", "eval/top5_accuracy")
 ENERGY = ("energy/joules_per_image",)
+
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of values between edges; there is one edge more than counts."""
+
+    counts: list[int]
+    edges: list[float]
+
 
 HISTORY = frozenset({*CLOCK, *TRAIN, *GRADIENT, *DIAGNOSTICS, *EVAL, *ENERGY})
 
@@ -37,3 +55,8 @@ SUMMARY = frozenset(
         "environment",
     }
 )
+
+
+def is_history(key: str) -> bool:
+    """Whether a run's rows may hold this key."""
+    return key in HISTORY or key.rpartition("/")[0] in DIAGNOSTICS

@@ -69,7 +69,7 @@ class Tracker:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Record one row; it carries its own `global_step`."""
-        self._run.log(dict(row))
+        self._run.log({key: _logged(value) for key, value in row.items()})
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
         """End the record: finished with exit code 0, failed with any other."""
@@ -78,6 +78,12 @@ class Tracker:
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
         # client's service process is what can be relied on.
         wandb.teardown()
+
+
+def _logged(value: Any) -> Any:
+    if isinstance(value, metrics.Histogram):
+        return wandb.Histogram(np_histogram=(value.counts, value.edges))  # type: ignore[arg-type]
+    return value
 
 
 def _mode(config: Config, say: Callable[[str], None]) -> str | None:

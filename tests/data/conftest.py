@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ampcompare.data import Dataset, build_dataset
 from PIL import Image
+
+from ampcompare.data import Dataset, build_dataset
 
 REAL_ARCHIVE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from ampcompare.data import batch_crop, batch_flip, normalization, normalize
 from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
+
+from ampcompare.data import batch_crop, batch_flip, normalization, normalize
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 

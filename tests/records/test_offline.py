@@ -144,11 +144,11 @@ def test_states_follow_from_exit_code_and_age(real_runs):
     assert len(read(killed).history) == len(plan("none", 3)["rows"])
 
 
-def test_reading_survives_a_cut_at_every_byte_and_never_loses_an_earlier_row(real_runs, tmp_path):
+def test_a_cut_never_loses_an_earlier_row(real_runs, tmp_path):
     whole = real_runs["odd"].read_bytes()
     file = tmp_path / "run-cut.wandb"
     rows_before = 0
-    for cut in range(len(whole) + 1):
+    for cut in [*range(0, len(whole), 7), len(whole)]:  # every byte: see test_framing
         file.write_bytes(whole[:cut])
         fragment = read_fragment(file, now=0)
         assert fragment.rows >= rows_before, cut

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from records.offline_runs import Plan, plan
 
 from ampcompare.records import RunRecord
 from ampcompare.report.figures import RunFigures, figures_of
-from records.offline_runs import Plan, plan
 
 
 def run_of(made: Plan, *, state: str = "finished", problems: tuple[str, ...] = ()) -> RunRecord:
@@ -53,7 +53,7 @@ def make(backend: str, seed: int = 1, *, edit: Callable[[Plan], Any] | None = No
 def figures(**values: Any) -> RunFigures:
     """Figures with the given values and nothing else."""
     run = make("none", values.pop("seed", 1), steps=50, state=values.pop("state", "finished"))
-    named = {name: None for name in RunFigures.__dataclass_fields__} | {
+    named = dict.fromkeys(RunFigures.__dataclass_fields__) | {
         "run": run,
         "label": "none",
         "seed": run.option("seed"),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampcompare.report.figures import figures_of
-from ampcompare.report.series import MAX_SKIP_MARKS, curves, scale_curves, thin
+from ampcompare.report.series import MAX_SKIP_MARKS, curves, lay_out, scale_curves, thin
 from ampcompare.report.statistics import group_runs
 from report.fakes import make
 
@@ -104,6 +104,27 @@ def test_a_thousand_skips_become_few_marks():
     marks = [row for row in scale_curves(groups_of(run)) if row["kind"] == "skip"]
     assert len(marks) == MAX_SKIP_MARKS
     assert marks[-1]["skipped"] == 400
+
+
+def rows_of(label, ys):
+    return [{"backend": label, "kind": "line", "x": x, "y": y} for x, y in enumerate(ys)]
+
+
+def test_lines_that_coincide_are_counted_and_others_not():
+    rows = rows_of("a", [0, 50, 100, None]) + rows_of("b", [1, 50, 99, 3]) + rows_of("c", [100, 0, 0, 0])
+    assert lay_out(rows, ["a", "b", "c"]) == {"a": 1, "b": 0, "c": 0}
+    assert [row["place"] for row in rows] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_loss_scales_coincide_by_their_logarithm():
+    rows = rows_of("a", [1.0, 2.0**16]) + rows_of("b", [4.0, 2.0**16])
+    assert lay_out(rows, ["a", "b"])["a"] == 1
+    assert lay_out(rows, ["a", "b"], log2=True)["a"] == 0
+
+
+def test_lines_without_a_common_point_do_not_coincide():
+    rows = [*rows_of("a", [1.0]), {"backend": "b", "kind": "run", "x": 0, "y": 1.0}]
+    assert lay_out(rows, ["a", "b"]) == {"a": 0, "b": 0}
 
 
 def test_many_long_runs_stay_within_the_budget():

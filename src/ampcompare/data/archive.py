@@ -5,8 +5,10 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import re
 import stat
+import struct
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -129,6 +131,8 @@ def _tar_members(stream: _Stream, where: str) -> Iterator[Member]:
 
 def _zip_members(file: IO[bytes], where: str) -> Iterator[Member]:
     with zipfile.ZipFile(file) as archive:
+        if len(archive.infolist()) != (promised := _zip_count(file)):
+            raise zipfile.BadZipFile(f"{len(archive.infolist())} of {promised} members in its directory")
         for member in archive.infolist():
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -136,8 +140,21 @@ def _zip_members(file: IO[bytes], where: str) -> Iterator[Member]:
             if member.flag_bits & 1:
                 raise _refused(where, member.filename, "is encrypted")
             _check_size(where, member.filename, member.file_size)
+            # Read whatever it is: opening compares the two copies of its name, reading checks its sum. An image
+            # whose name in the directory was damaged might otherwise pass for a file that is not wanted.
+            data = archive.read(member)
             wanted = not member.is_dir() and _is_wanted(member.filename)
-            yield member.filename, member.is_dir(), archive.read(member) if wanted else None
+            yield member.filename, member.is_dir(), data if wanted else None
+
+
+def _zip_count(file: IO[bytes]) -> int:
+    """How many members the end record promises, which zipfile does not compare with those that it finds."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 2**16 - 100))
+    end = file.read()
+    count = struct.unpack_from("<H", end, end.rindex(b"PK\x05\x06") + 10)[0]
+    if count == 0xFFFF and b"PK\x06\x06" in end:
+        count = struct.unpack_from("<Q", end, end.rindex(b"PK\x06\x06") + 32)[0]
+    return count
 
 
 def _safe_parts(name: str, where: str) -> tuple[str, ...]:

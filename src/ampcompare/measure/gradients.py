@@ -1,14 +1,25 @@
-"""What fp16 does to gradients: how many would be flushed to zero at the loss scale, and without one."""
+"""What fp16 does to gradients: how many it would flush to zero at the loss scale, and without one.
+
+The picture that explains loss scaling: gradients spread over some forty binary orders of magnitude, fp16 holds those
+from 2**-24 to 2**16, and the scale decides which part of the spread falls into that window.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 # The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
 FLUSHED_TO_ZERO = 2.0**-25
+# The largest is 65504; from half a unit in the last place above it on, numbers round to infinity.
+ROUNDED_TO_INF = 65520.0
+# Bins of the histogram: |gradient| in [2**e, 2**(e+1)) for e from -48; the first and last bins take what lies beyond.
+FIRST_EXPONENT, LAST_EXPONENT = -48, 16
+BINS = LAST_EXPONENT - FIRST_EXPONENT + 1
+
+TOTALS = ("underflow_fraction", "underflow_fraction_unscaled", "overflow_fraction", "zero_fraction")
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -17,18 +28,37 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def underflow_fractions(gradients: Sequence[Tensor], scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Share of non-zero elements of the true gradients that fp16 would flush to zero.
+def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
+    """Shares of the true gradients' elements that fp16 cannot hold, per layer group and over all, on the device.
 
-    Returns two 0-d tensors on the device: at the loss scale `scale`, and at scale 1. No host sync.
+    `groups` are gradients by layer group, `scale` the loss scale (0-d). Of the non-zero elements:
+    `grad/underflow_fraction` would be flushed to zero at the scale, `grad/underflow_fraction_unscaled` at scale 1,
+    `grad/overflow_fraction` would become infinite at the scale (inf and nan count). Of all elements:
+    `grad/zero_fraction` are zero, where a backward in fp16 has flushed them. Each also as `NAME/GROUP`.
+    `grad/exponents` is a histogram [BINS] of the binary exponents of the non-zero elements. No host sync.
     """
-    nonzero = torch.zeros((), dtype=torch.float64, device=scale.device)
-    scaled, unscaled = nonzero.clone(), nonzero.clone()
-    for gradient in gradients:
-        size = gradient.detach().float().abs()
-        present = size > 0
-        nonzero += present.sum()
-        unscaled += (present & (size <= FLUSHED_TO_ZERO)).sum()
-        scaled += (present & (size * scale <= FLUSHED_TO_ZERO)).sum()
-    total = nonzero.clamp(min=1)
-    return scaled / total, unscaled / total
+    counts: dict[str, Tensor] = {}
+    histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)
+    for name, gradients in groups.items():
+        size = torch.cat([g.detach().to(scale.device).float().abs().flatten() for g in gradients])
+        scaled = size * scale
+        nonzero = size != 0  # true for nan
+        counts[name] = torch.stack(
+            [
+                (nonzero & (scaled <= FLUSHED_TO_ZERO)).sum(),
+                (nonzero & (size <= FLUSHED_TO_ZERO)).sum(),
+                (~(scaled < ROUNDED_TO_INF)).sum(),
+                size.numel() - nonzero.sum(),
+                nonzero.sum(),
+            ]
+        )
+        exponents = torch.frexp(size)[1] - 1 - FIRST_EXPONENT  # frexp's mantissa is in [0.5, 1)
+        histogram.scatter_add_(0, exponents.clamp(0, BINS - 1).long(), (nonzero & size.isfinite()).long())
+    found = {}
+    for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
+        suffix = f"/{name}" if name else ""
+        for key, count in zip(TOTALS, row, strict=False):
+            base = row[3] + row[4] if key == "zero_fraction" else row[4]
+            found[f"grad/{key}{suffix}"] = count.double() / base.clamp(min=1)
+    found["grad/exponents"] = histogram
+    return found

@@ -64,7 +64,7 @@ class Native(Precision):
         self._unscaled = False
 
     def scale_factor(self) -> Tensor:
-        scale = self.scaler._scale  # there since __init__, unless the scaler is disabled
+        scale = self.scaler._scale if self.scaler.is_enabled() else None
         return super().scale_factor() if scale is None else scale
 
     def scales_dynamically(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -18,6 +18,7 @@ SUBTITLE_CHARS = 58  # what fits a phone's width
 LEGEND_CHARS = 44
 LABEL_CHARS = 14  # of a longer backend name the rest is cut
 LINE_WIDTH = 2.5
+NESTED_STEP = 2.2  # pixels by which a line is wider than one that lies on it
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DATA = "data"
 
@@ -70,26 +71,25 @@ class Parts:
         """The opacity of what is picked, and next to nothing for the rest."""
         return alt.condition(self.pick, alt.value(full), alt.value(0.08))
 
-    def lines(self, interpolate: Any = "linear", *, nested: Sequence[float] = ()) -> list[alt.Chart]:
-        """Single runs thin and faint, then the line of each backend.
+    def lines(self, covered: Mapping[str, int], interpolate: Any = "linear") -> list[alt.Chart]:
+        """Single runs thin and faint, then the line of each backend in a layer of its own.
 
-        `nested` gives the width of each backend's line, each in a layer of its own, so that lines that coincide
-        all stay visible; rows then have a `place`, 0 for the lowest.
+        `covered` tells for each backend how many later lines lie on its own: each is drawn wider than those on it,
+        and with the dashes of the upper ones all stay visible. Rows have a `place`, 0 for the lowest line.
         """
         shared = {"x": self.x, "y": self.y, "detail": alt.Detail(field="id", type="nominal"), "color": self.colour()}
         layers = []
         if self.has("run"):
             thin = self.of("run").mark_line(strokeWidth=1, interpolate=interpolate)
             layers.append(thin.encode(**shared, opacity=self.dimmed(0.4)))
-        shared["opacity"] = self.dimmed(1.0)
-        if nested:
-            for place, width in enumerate(nested):
-                line = self.of("line").transform_filter(f"datum.place == {place}")
-                layers.append(line.mark_line(strokeWidth=width, interpolate=interpolate).encode(**shared))
-        else:
-            dash = alt.StrokeDash(field="backend", type="nominal", scale=self.scale("dash"), legend=self.legend())
-            line = self.of("line").mark_line(strokeWidth=LINE_WIDTH, interpolate=interpolate)
-            layers.append(line.encode(**shared, strokeDash=dash))
+        dash = alt.StrokeDash(field="backend", type="nominal", scale=self.scale("dash"), legend=self.legend())
+        for place in sorted({row["place"] for row in self.rows if row["kind"] == "line"}):
+            width = LINE_WIDTH + NESTED_STEP * covered[self.looks[place].label]
+            line = self.of("line").transform_filter(f"datum.place == {place}")
+            line = line.mark_line(strokeWidth=width, interpolate=interpolate)
+            layers.append(line.encode(**shared, strokeDash=dash, opacity=self.dimmed(1.0)))
+        if not layers:  # nothing was recorded; the specification still says what it would show
+            layers.append(self.of("line").mark_line().encode(**shared))
         layers[-1] = layers[-1].add_params(self.pick)
         return layers
 

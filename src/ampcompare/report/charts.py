@@ -12,16 +12,15 @@ from collections.abc import Callable, Sequence
 
 import altair as alt
 
-from ampcompare.report.chart_parts import DATA, HEIGHT, LINE_WIDTH, Parts, Spec, drawn_as, finish, quantity, steps, tip
+from ampcompare.report.chart_parts import DATA, HEIGHT, Parts, Spec, drawn_as, finish, quantity, steps, tip
 from ampcompare.report.palette import styles
-from ampcompare.report.series import Row, curves, scale_curves
+from ampcompare.report.series import Row, curves, lay_out, scale_curves
 from ampcompare.report.statistics import Group
 from ampcompare.report.verdict import Analysis
 from ampcompare.report.words import number, ratio
 
 BAR_HEIGHT = 46
 BAR_ROOM = 1.45  # of the longest bar's length, for the figure beside it on a phone
-NESTED_STEP = 3.0  # pixels by which a line is wider than one that lies on it
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 
@@ -80,14 +79,12 @@ def scale_factor(analysis: Analysis) -> Spec:
     """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
     rows = scale_curves(analysis.groups)
     looks = styles(row["backend"] for row in rows)
-    covered = _covered(rows, [style.label for style in looks])
+    covered = lay_out(rows, [style.label for style in looks], log2=True)
+    parts = Parts(rows, looks, steps("optimizer step"), _log2_axis(rows))
+    layers = [*parts.lines(covered, "step-after"), parts.hover(",~r", ("line", "run"))]
     for row in rows:
-        row["place"] = list(covered).index(row["backend"])
         if row["kind"] == "skip":
             row["size"] = CROSS_SIZE + CROSS_STEP * covered[row["backend"]]
-    parts = Parts(rows, looks, steps("optimizer step"), _log2_axis(rows))
-    widths = [LINE_WIDTH + NESTED_STEP * times for times in covered.values()]
-    layers = [*parts.lines("step-after", nested=widths), parts.hover(",~r", ("line", "run"))]
     if parts.has("skip"):
         crosses = parts.of("skip").mark_point(shape="cross", angle=45, filled=True, opacity=1)
         layers.append(
@@ -143,7 +140,7 @@ def _curves(
 ) -> Spec:
     looks = styles(row["backend"] for row in rows)
     parts = Parts(rows, looks, x, y, filled_legend=markers)
-    layers = parts.lines()
+    layers = parts.lines(lay_out(rows, [style.label for style in looks]))
     if markers:
         shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
         points = parts.of("line").mark_point(filled=True, size=55, opacity=1)
@@ -173,25 +170,12 @@ def _bar_rows(analysis: Analysis) -> list[Row]:
     return rows
 
 
-def _covered(rows: Sequence[Row], labels: Sequence[str]) -> dict[str, int]:
-    """For each backend, lowest line first, how many of the later lines run through a point of its own.
-
-    Backends often have the same loss scale throughout; each line is then drawn inside the one under it.
-    """
-    points: dict[str, set[tuple[float, float]]] = {label: set() for label in labels}
-    for row in rows:
-        if row["kind"] == "line":
-            points[row["backend"]].add((row["x"], row["y"]))
-    return {
-        label: sum(bool(points[label] & points[later]) for later in labels[i + 1 :]) for i, label in enumerate(labels)
-    }
-
-
 def _log2_axis(rows: Sequence[Row]) -> alt.Y:
     exponents = [math.log2(row["y"]) for row in rows if row["y"]] or [0.0]
     low, high = math.floor(min(exponents)), math.ceil(max(exponents))
     high = max(high, low + 1)
-    ticks = range(low, high + 1, max(1, math.ceil((high - low) / 9)))
+    stride = max(1, math.ceil((high - low) / 9))
+    ticks = [k for k in range(low, high + 1) if k % stride == 0]
     labels = [f"datum.value == {2.0**k!r} ? '{_power_of_two(k)}'" for k in ticks]
     axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
     # Room for a line's width above the highest scale and below the lowest.

@@ -20,6 +20,8 @@ from ampcompare.report.statistics import Group
 LINE_POINTS = 300  # two per pixel bucket of a chart some 560 px wide would be 1,120; 300 look the same and weigh less
 ROW_BUDGET = 6_000  # rows per chart, so that a page of 30 runs stays under 5 MB
 MIN_POINTS = 24
+EXACT = 17  # digits; 131,072 must not become 131,070 on an axis of powers of two
+COINCIDENT = 0.015  # some 4 pixels of a chart 250 px high
 MAX_SKIP_MARKS = 60
 MAX_NAME_CHARS = 80
 
@@ -60,9 +62,32 @@ def scale_curves(groups: Sequence[Group]) -> list[Row]:
             track = track[np.isfinite(track["y"]) & (track["y"] > 0)]
             if len(track):
                 kind = "line" if i == 0 else "run"
-                rows += _rows(_head(group, kind, figures), _corners(track), limit)
+                rows += _rows(_head(group, kind, figures), _corners(track), limit, EXACT)
                 rows += _skips(_head(group, "skip", figures), figures, track)
     return rows
+
+
+def lay_out(rows: Sequence[Row], labels: Sequence[str], *, log2: bool = False) -> dict[str, int]:
+    """Give each row the `place` of its backend, and tell for each backend how many later lines lie on its own.
+
+    A line lies on another where nine in ten of the points at the same x are nearer than COINCIDENT of the height.
+    Loss curves and loss scales of several backends often coincide; they are then drawn inside each other.
+    """
+    lines: dict[str, dict[float, float]] = {label: {} for label in labels}
+    for row in rows:
+        row["place"] = labels.index(row["backend"])
+        if row["kind"] == "line" and row["y"] is not None:
+            lines[row["backend"]][row["x"]] = math.log2(row["y"]) if log2 else row["y"]
+    drawn = [y for line in lines.values() for y in line.values()]
+    near = COINCIDENT * (max(drawn) - min(drawn)) if drawn else 0.0
+
+    def coincide(one: dict[float, float], other: dict[float, float]) -> bool:
+        distances = [abs(one[x] - other[x]) for x in one.keys() & other.keys()]
+        return bool(distances) and sum(d <= near for d in distances) >= 0.9 * len(distances)
+
+    return {
+        label: sum(coincide(lines[label], lines[later]) for later in labels[i + 1 :]) for i, label in enumerate(labels)
+    }
 
 
 def _skips(head: Row, figures: RunFigures, scale: pd.DataFrame) -> list[Row]:
@@ -75,7 +100,7 @@ def _skips(head: Row, figures: RunFigures, scale: pd.DataFrame) -> list[Row]:
     rows = []
     for step, total, new in zip(marked["x"], marked["y"], marked["rose"], strict=True):
         at = max(0, int(np.searchsorted(steps, step, side="right")) - 1)
-        rows.append(_row(head, step, scale["y"].iloc[at]) | {"skipped": int(total), "new": int(new)})
+        rows.append(_row(head, step, scale["y"].iloc[at], EXACT) | {"skipped": int(total), "new": int(new)})
     return rows
 
 
@@ -127,13 +152,13 @@ def _head(group: Group, kind: str, figures: RunFigures) -> Row:
     return {"backend": group.label, "run": _name(figures), "id": figures.run.id, "kind": kind}
 
 
-def _rows(head: Row, track: pd.DataFrame, limit: int) -> list[Row]:
+def _rows(head: Row, track: pd.DataFrame, limit: int, digits: int = 5) -> list[Row]:
     x, y = track["x"].to_numpy(), track["y"].to_numpy()
-    return [_row(head, x[i], y[i]) for i in thin(x, y, limit)]
+    return [_row(head, x[i], y[i], digits) for i in thin(x, y, limit)]
 
 
-def _row(head: Row, x: float, y: float) -> Row:
-    return {**head, "x": _short(x, 8), "y": _short(y, 5)}
+def _row(head: Row, x: float, y: float, digits: int) -> Row:
+    return {**head, "x": _short(x, 8), "y": _short(y, digits)}
 
 
 def _short(value: float, digits: int) -> float | int | None:

@@ -117,12 +117,12 @@ def _relative(comparison: Comparison, base: Group) -> list[str]:
         digits = 0 if amount >= 9.95 else 1
         more = "more" if comparison.memory_change > 0 else "less"
         same = f"{amount:.{digits}f}" == "0.0"
-        parts.append("the same peak memory" if same else f"{amount:.{digits}f} % {more} peak memory")
+        parts.append("an equal peak memory" if same else f"{amount:.{digits}f} % {more} peak memory")
     if comparison.accuracy_points is not None:
         better = "higher" if comparison.accuracy_points > 0 else "lower"
         amount_text = f"{abs(comparison.accuracy_points):.2f}"
         parts.append(
-            "the same best eval accuracy"
+            "an equal best eval accuracy"
             if float(amount_text) == 0
             else f"best eval accuracy {amount_text} points {better}"
         )

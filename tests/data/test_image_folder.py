@@ -1,0 +1,205 @@
+"""Class folders on disk: what is read, in which order, and each thing that can be wrong."""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ampcompare.data import build_dataset
+from ampcompare.data.decode import MAX_IMAGE_PIXELS
+from ampcompare.errors import UserError
+
+
+def load(root: Path):
+    return build_dataset("image_folder", str(root))
+
+
+def message_of(root: Path) -> str:
+    with pytest.raises(UserError) as error:
+        load(root)
+    text = str(error.value)
+    assert text.startswith("data.root=")
+    assert "\n" not in text
+    return text
+
+
+def save(path: Path, image: Image.Image, **options) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)
+
+
+def test_classes_and_images_come_in_order_of_their_names(folder, files):
+    dataset = load(folder)
+    assert dataset.classes == ("schwäne", "two words")
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.test.labels.tolist() == [0, 0, 1, 1]
+    expected = [np.asarray(Image.open(io.BytesIO(data))) for name, data in files.items() if name.startswith("train")]
+    assert dataset.train.images.shape == (6, 3, 6, 5)
+    np.testing.assert_array_equal(dataset.train.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "LA", "CMYK"])
+def test_every_kind_of_8_bit_image_becomes_rgb(folder, mode):
+    image = Image.fromarray(np.arange(90, dtype=np.uint8).reshape(6, 5, 3)).convert(mode)
+    save(folder / "train/schwäne/aaa.tif", image)
+    first = load(folder).train.images[0].permute(1, 2, 0).numpy()
+    np.testing.assert_array_equal(first, np.asarray(image.convert("RGB")))
+
+
+def test_hidden_files_are_ignored_and_other_files_left_out_with_a_word(folder, caplog):
+    for name in (".DS_Store", "train/._schwäne", "train/schwäne/._bild.png", ".git/config"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"hidden")
+    assert len(load(folder).train) == 6
+    assert not caplog.messages
+    for name in ("readme.txt", "train/labels.csv", "test/schwäne/Thumbs.db"):
+        (folder / name).write_bytes(b"no image")
+    assert len(load(folder).train) == 6
+    (message,) = caplog.messages
+    assert "left out 3 files" in message
+    assert "'readme.txt'" in message
+
+
+@pytest.mark.parametrize("root", [None, ""])
+def test_no_root_is_an_error(root):
+    with pytest.raises(UserError, match=r"data\.root is not set: data\.source=image_folder needs a folder or archive"):
+        build_dataset("image_folder", root)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nul\0character", "~no-such-user-at-all/x"])
+def test_missing_root_is_named(tmp_path, name):
+    root = name if name.startswith("~") else str(tmp_path / name)
+    with pytest.raises(UserError, match=r"^data\.root='.*(nowhere|nul|no-such-user).*'"):
+        build_dataset("image_folder", root)
+
+
+def test_root_without_splits_says_what_it_found(tmp_path):
+    (tmp_path / "val").mkdir()
+    assert "there is no folder 'train' in it (found: val): expected train/<class>/<image>" in message_of(tmp_path)
+
+
+def test_root_without_classes(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "test").mkdir()
+    assert "there are no class folders in 'train' and 'test'" in message_of(tmp_path)
+
+
+@pytest.mark.parametrize(("has", "lacks"), [("train", "test"), ("test", "train")])
+def test_class_on_one_side_only_is_named(folder, png, has, lacks):
+    extra = folder / has / "extra"
+    extra.mkdir()
+    (extra / "1.png").write_bytes(png())
+    assert f"class folder 'extra' is in '{has}' but not in '{lacks}'" in message_of(folder)
+
+
+def test_class_without_images_is_named(folder):
+    for split in ("train", "test"):
+        (folder / split / "empty").mkdir()
+    (folder / "test/empty/notes.txt").write_text("none yet")
+    assert "class folder 'test/empty' has no images" in message_of(folder)
+
+
+@pytest.mark.parametrize("place", ["train/stray.png", "train/schwäne/deeper/1.png"])
+def test_image_at_the_wrong_depth_is_named(folder, png, place):
+    (folder / place).parent.mkdir(exist_ok=True)
+    (folder / place).write_bytes(png())
+    text = message_of(folder)
+    assert "is out of place: expected train/<class>/<image>" in text
+    assert place.removesuffix("/1.png") in text
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_image_of_another_size_is_named(folder, png, split):
+    (folder / split / "two words/odd.png").write_bytes(png(height=7, width=5))
+    text = message_of(folder)
+    assert f"image '{split}/two words/odd.png' is 5x7 pixels but 'train/schwäne/bild 0 ä.png' is 5x6" in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n", b"\x89PNG\r\n\x1a\n" + bytes(40)],
+)
+def test_file_that_is_no_image_is_named(folder, content):
+    (folder / "test/two words/broken.jpg").write_bytes(content)
+    assert "image 'test/two words/broken.jpg' does not decode" in message_of(folder)
+
+
+@pytest.mark.filterwarnings("ignore:Truncated File Read")
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
+def test_truncated_image_is_named_whatever_its_format(folder, kind):
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 5, 3), np.uint8)).save(buffer, kind)
+    broken = buffer.getvalue()[: len(buffer.getvalue()) // 2]
+    (folder / "train/schwäne/broken.png").write_bytes(broken)
+    assert "image 'train/schwäne/broken.png' does not decode" in message_of(folder)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_deeper_than_8_bits_is_refused_instead_of_clipped(folder, mode):
+    save(folder / "train/schwäne/deep.tif", Image.new(mode, (5, 6)))
+    assert "image 'train/schwäne/deep.tif' has more than 8 bits a channel" in message_of(folder)
+
+
+@pytest.mark.parametrize("side", [4097, 12_000, 20_000])
+def test_decompression_bomb_is_refused_before_it_unfolds(folder, side):
+    save(folder / "train/schwäne/bomb.png", Image.new("1", (side, side)))
+    text = message_of(folder)
+    assert f"image 'train/schwäne/bomb.png' has more than {MAX_IMAGE_PIXELS:,} pixels" in text
+
+
+def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
+    monkeypatch.setattr("ampcompare.data.decode.memory_budget_bytes", lambda: 10 * 3 * 6 * 5 - 1)
+    assert "10 images of 5x6 pixels need" in message_of(folder)
+
+
+def test_links_to_images_are_followed_and_broken_ones_named(folder, png, tmp_path):
+    (tmp_path / "elsewhere.png").write_bytes(png(99))
+    os.symlink(tmp_path / "elsewhere.png", folder / "train/schwäne/link.png")
+    assert len(load(folder).train) == 7
+    os.unlink(tmp_path / "elsewhere.png")
+    assert "'train/schwäne/link.png' is a broken link or a special file" in message_of(folder)
+
+
+def test_a_pipe_in_place_of_an_image_does_not_hang(folder):
+    os.mkfifo(folder / "train/schwäne/pipe.png")
+    assert "'train/schwäne/pipe.png' is a broken link or a special file" in message_of(folder)
+
+
+def test_a_pipe_in_place_of_the_root_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "neither a file nor a folder" in message_of(tmp_path / "pipe")
+
+
+def test_a_name_that_is_not_utf8_is_named(folder):
+    with open(os.path.join(os.fsencode(folder), b"train", "schwäne".encode(), b"\xff.png"), "wb"):
+        pass
+    assert r"the name of 'train/schwäne/\\xff.png' is not UTF-8" in message_of(folder)
+
+
+def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder, png):
+    path = folder / "train/schwäne/bild 0 ä.bmp"
+    images = [Image.fromarray(np.full((6, 5, 3), value, np.uint8)) for value in (10, 200)]
+    save(path, images[0])
+    assert load(folder).train.images[0].float().mean() == 10
+    before = path.stat()
+    save(path, images[1])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert load(folder).train.images[0].float().mean() == 200
+
+
+def test_a_changed_folder_is_read_anew_and_a_copy_has_the_same_fingerprint(folder, png):
+    first = load(folder)
+    (folder / "train/schwäne/zzz.png").write_bytes(png(50))
+    second = load(folder)
+    assert len(second.train) == len(first.train) + 1
+    assert second.fingerprint != first.fingerprint
+    (folder / "train/schwäne/zzz.png").unlink()
+    moved = folder.rename(folder.with_name("elsewhere"))
+    third = load(moved)
+    assert third.fingerprint == first.fingerprint
+    assert torch.equal(third.train.images, first.train.images)

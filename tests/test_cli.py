@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from records.offline_runs import plan, write_runs
+
+from ampcompare.cli import main
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    backends = ("none", "native", "apex_o1")
+    plans = [plan(b, source="synthetic", device="Test CPU", device_type="cpu") for b in backends]
+    plans[2]["wandb"]["name"] = "\x1b[31m[bold]</script>"
+    write_runs(folder, plans)
+    return folder
+
+
+def ampcompare(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ampcompare.cli", *map(str, arguments)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | environment
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
+    out = tmp_path / "a" / "b"
+    done = ampcompare("report", runs, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for word in ("none", "native", "apex_o1", "1.90×", "9,200", "synthetic data", "Test CPU"):
+        assert word in done.stdout
+    assert "say nothing about a GPU" in " ".join(done.stdout.split())
+    assert done.stdout.splitlines()[-1] == f"page: {out / 'index.html'}"
+    assert [path.name for path in out.iterdir()] == ["index.html"]
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    assert "\x1b" not in done.stdout
+
+
+def test_report_with_another_baseline_over_an_older_page(runs, tmp_path):
+    done = ampcompare("report", runs, "--out", tmp_path, "--baseline", "native")
+    assert "0.526×" in done.stdout
+    missing = ampcompare("report", runs, "--out", tmp_path, "--baseline", "fp16")
+    assert missing.returncode == 0
+    assert "no run of the baseline 'fp16'" in missing.stdout
+
+
+def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
+    code = (
+        "import sys; from ampcompare.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: print(end.code, sorted({'torch', 'torchvision', 'wandb'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, "report", str(runs), "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Missing command"),
+        (("nonsense",), "No such command 'nonsense'"),
+        (("--nonsense",), "No such option"),
+        (("report",), "Missing argument"),
+        (("report", "{runs}", "--nonsense"), "No such option"),
+        (("report", "{runs}", "--out"), "requires an argument"),
+        (("report", "{tmp}/absent"), "absent: no such folder"),
+        (("report", "{runs}", "{tmp}/absent"), "absent: no such folder"),
+        (("report", "{tmp}"), "no runs in this folder"),
+        (("report", "{tmp}/text.wandb"), "not a .wandb file"),
+        (("report", "wandb:entity/project"), "wandb.mode=offline"),
+        (("report", "{runs}", "--out", "{tmp}/text.wandb"), "cannot be written to"),
+        (("report", "{runs}", "--out", "{tmp}/text.wandb/below"), "cannot be written to"),
+        (("report", "{runs}", "--out", "{tmp}/taken"), "cannot be written"),
+        (("report", "{tmp}/a\nb\x1b[2J"), r"a b\x1b[2J: no such folder"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(runs, tmp_path, capsys, arguments, words):
+    (tmp_path / "text.wandb").write_text("some text, not a run")
+    (tmp_path / "taken" / "index.html").mkdir(parents=True)
+    with pytest.raises(SystemExit) as end:
+        main([a.format(runs=runs, tmp=tmp_path) for a in arguments])
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert re.fullmatch(r"error: [^\n]+\n", said), said
+    assert words in said
+    assert not list(tmp_path.glob("**/.index.html.*"))
+
+
+@pytest.mark.parametrize("arguments", [("report", "absent"), ("report", "--nonsense")])
+def test_exit_code_of_the_process(tmp_path, arguments):
+    done = ampcompare(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_is_quick_and_names_the_commands():
+    started = time.monotonic()
+    done = ampcompare("--help")
+    assert time.monotonic() - started < 1.5  # 0.25 s alone; the machine may be busy
+    assert done.returncode == 0
+    assert "report" in done.stdout
+    assert "--baseline" in ampcompare("report", "--help").stdout
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from ampcompare.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print(sorted({'torch', 'wandb', 'pandas', 'altair', 'vl_convert'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_terminal_without_unicode_gets_the_table_all_the_same(runs, tmp_path):
+    done = ampcompare("report", runs, "--out", tmp_path, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "native" in done.stdout
+
+
+def test_reader_that_stops_reading_causes_no_traceback(runs, tmp_path):
+    command = [sys.executable, "-m", "ampcompare.cli", "report", str(runs), "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert "Traceback" not in process.stderr.read()
