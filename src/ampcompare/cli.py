@@ -51,6 +51,27 @@ def report(
     console.print(f"page: {path}", soft_wrap=True, markup=False)
 
 
+bench = typer.Typer(help="Measure, each backend in a process of its own.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.command()
+def recipe(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml.")
+    ] = None,
+    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = "none,native,apex_o1,apex_o2,fp16",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
+) -> None:
+    """The AMP recipe of PyTorch's tutorials: time and peak memory beside the published figures."""
+    from rich.console import Console
+
+    from ampcompare.bench.recipe_table import bench_recipe
+
+    bench_recipe(words or [], backends.split(","), device, rounds, Console(highlight=False))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake, of usage or of input, is one line on stderr and exit code 2."""
     command: Any = typer.main.get_command(app)

@@ -255,7 +255,10 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
     values: dict[str, Any] = {}
     if name is not None:
         path = find_config(name)
-        _merge(values, read_yaml(path), origin=f"{path.name}: ")
+        content = read_yaml(path)
+        if "benchmark" in content:
+            raise UserError(f"{path}: the config of a benchmark; run it with: ampcompare bench {content['benchmark']}")
+        _merge(values, content, origin=f"{path.name}: ")
     for word in overrides:
         key, value = split_override(word)
         _merge(values, _nest(key, value))

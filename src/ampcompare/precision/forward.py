@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,17 +12,25 @@ from torch import Tensor, nn
 
 
 def cast_floating(value: Any, dtype: torch.dtype) -> Any:
-    """Every floating tensor in nested lists, tuples and mappings as `dtype`; anything else as it is."""
+    """Every floating tensor in nested lists, tuples and mappings as `dtype`; anything else as it is.
+
+    A batch class of the user's is cast by its own `to(dtype)`, if it has one, as apex documented it.
+    """
     if isinstance(value, Tensor):
         return value.to(dtype) if value.is_floating_point() else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(cast_floating(v, dtype) for v in value))
     if isinstance(value, list | tuple):
-        return type(value)(cast_floating(v, dtype) for v in value)
-    if isinstance(value, dict):
+        return type(value)([cast_floating(v, dtype) for v in value])
+    if isinstance(value, MutableMapping):
+        same_kind = copy.copy(value)  # with whatever else it carries: default factory, encodings, attributes
+        for key, item in value.items():
+            same_kind[key] = cast_floating(item, dtype)
+        return same_kind
+    if isinstance(value, Mapping):
         return {k: cast_floating(v, dtype) for k, v in value.items()}
-    if isinstance(value, Mapping) and hasattr(value, "items") and hasattr(value, "data"):
-        return type(value)({k: cast_floating(v, dtype) for k, v in value.items()})  # dict-like model outputs
+    if callable(getattr(value, "to", None)) and not isinstance(value, nn.Module | type):
+        return value.to(dtype)
     return value
 
 

@@ -152,7 +152,7 @@ def test_static_scale_divides_too():
 
 def test_sparse_gradients_are_divided_and_checked():
     def sparse(values: list[float]) -> Tensor:
-        return torch.sparse_coo_tensor(torch.tensor([[0, 2, 0]]), torch.tensor(values), (3,))
+        return torch.sparse_coo_tensor(torch.tensor([[0, 2, 0]]), torch.tensor(values), (3,), check_invariants=True)
 
     scaler = LossScaler(init_scale=4.0)
     gradient = sparse([4.0, 8.0, 4.0])

@@ -248,6 +248,7 @@ def test_weight_shared_by_two_optimizers_is_unscaled_once():
     assert case.gradient == [7.0, 7.0]
 
 
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
 def test_gradients_with_a_graph_of_their_own_can_be_unscaled():
     case = _Case()
     loss = case.weight.exp().sum() * 8.0

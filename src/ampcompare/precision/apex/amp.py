@@ -13,7 +13,6 @@ everything, and `initialize(..., casts="forward")`, which leaves functions outsi
 
 from __future__ import annotations
 
-import types
 import warnings
 import weakref
 from collections import OrderedDict
@@ -29,13 +28,13 @@ from torch.optim import Optimizer
 from ampcompare.precision.apex import casts as _casts
 from ampcompare.precision.apex.casts import casts, disable_casts
 from ampcompare.precision.apex.levels import Properties, properties
-from ampcompare.precision.apex.master import MasterGradients, convert_network, fp32_state_dict
+from ampcompare.precision.apex.master import HALF_TYPES, MasterGradients, convert_network, save_in_fp32
+from ampcompare.precision.apex.optimizers import AmpOptimizer, is_initialized
 from ampcompare.precision.apex.rules import float_, half, promote
 from ampcompare.precision.apex.scaler import MAX_SCALE, LossScaler
 from ampcompare.precision.apex.scaling import ScaledGradients, finish_backward
 from ampcompare.precision.apex.state import STATE, everywhere
 from ampcompare.precision.forward import is_wrapped, unwrap_forward, wrap_forward
-from ampcompare.precision.skipping import step_unless
 
 __all__ = [
     "casts",
@@ -66,7 +65,7 @@ class _State:
     properties: Properties | None = None
     scalers: list[LossScaler] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
-    everywhere: bool = False
+    installed: bool = False
 
 
 _state = _State()
@@ -96,8 +95,11 @@ def initialize(
     Returns models and optimizers as they were given (one or a list); models alone without optimizers. `verbosity` is
     taken for compatibility. `casts` is "everywhere", as in apex (functions called outside a model's forward follow the
     O1 lists too), or "forward". Raises RuntimeError for what apex refused: an unknown level, options
-    that contradict it, a model that is wrapped, half or initialized already.
+    that contradict it, a model that is wrapped, half or initialized already. With enabled=False nothing is looked at.
     """
+    if not enabled:
+        _state.properties, _state.scalers = Properties(enabled=False), []
+        return models if optimizers is None else (models, optimizers)
     chosen = properties(
         opt_level,
         cast_model_type=cast_model_type,
@@ -111,15 +113,13 @@ def initialize(
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"num_losses={num_losses!r}: expected a whole number of at least 1")
     model_list = _as_list(models, nn.Module, "models", "torch.nn.Module")
-    optimizer_list = [] if optimizers is None else _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
-    if not enabled:
-        _state.properties, _state.scalers = Properties(enabled=False), []
-        return models if optimizers is None else (models, optimizers)
+    optimizer_list = (
+        [] if optimizers is None else _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
+    )
     for model in model_list:
         _check_model(model)
-    for optimizer in optimizer_list:
-        if _gradients(optimizer) is not None:
-            raise RuntimeError("An optimizer was given to amp.initialize twice; call amp.reset() before starting again.")
+    _check_once("model", model_list, [is_wrapped(model) for model in model_list])
+    _check_once("optimizer", optimizer_list, [is_initialized(optimizer) for optimizer in optimizer_list])
 
     device = _device(model_list)
     _state.properties = chosen
@@ -127,11 +127,13 @@ def initialize(
         LossScaler(chosen.loss_scale, device=device, min_scale=min_loss_scale, max_scale=max_loss_scale)
         for _ in range(num_losses)
     ]
+    _cast_functions(chosen.patch_torch_functions, casts == "everywhere", device.type, allow_banned)
+    for optimizer in optimizer_list:
+        _undo_with(optimizer, _recast_state)  # the last thing to be undone, when the model is fp32 again
     for model in model_list:
         _prepare_model(model, chosen, cast_model_outputs, device.type, allow_banned)
     for optimizer in optimizer_list:
         _prepare_optimizer(optimizer, chosen, device)
-    _cast_everywhere(chosen.patch_torch_functions and casts == "everywhere", device.type, allow_banned)
     return models if optimizers is None else (models, optimizers)
 
 
@@ -164,7 +166,7 @@ def scale_loss(
             f"loss_id={loss_id}: amp.initialize was told num_losses={len(_state.scalers)}, so 0 to "
             f"{len(_state.scalers) - 1} are there; pass a larger num_losses"
         )
-    gradients = [_initialized(o) for o in _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")]
+    gradients = [_gradients(o) for o in _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")]
     scaler = _state.scalers[loss_id]
     if scaler.does_nothing and all(g.in_place for g in gradients):
         yield loss.float()
@@ -184,6 +186,8 @@ def scale_loss(
 
 def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
     """The parameters that the optimizer updates: fp32 masters under O2, the model's own otherwise."""
+    if is_initialized(optimizer) and isinstance(gradients := _gradients(optimizer), MasterGradients):
+        gradients.adopt()  # a parameter group may have been added since, a checkpoint loaded
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -228,7 +232,7 @@ def register_promote_function(module: Any, function: str) -> None:
 
 def reset() -> None:
     """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers as before, in fp32."""
-    _cast_everywhere(False)
+    _cast_functions(False)
     _casts.forget_registered()
     while _state.undo:
         _state.undo.pop()()
@@ -236,84 +240,44 @@ def reset() -> None:
     STATE.cache.clear()
 
 
-def _cast_everywhere(on: bool, device_type: str = "cpu", allow_banned: bool = False) -> None:
-    if on and not _state.everywhere:
+def _cast_functions(on: bool, outside: bool = False, device_type: str = "cpu", allow_banned: bool = False) -> None:
+    """Install the wrappers, in force `outside` the models' forwards or inert there; or take them away."""
+    if on and not _state.installed:
         _casts.install()
-    everywhere(on, device_type, allow_banned)
-    if not on and _state.everywhere:
+    everywhere(on and outside, device_type, allow_banned)
+    if not on and _state.installed:
         _casts.uninstall()
-    _state.everywhere = on
+    _state.installed = on
 
 
 def _prepare_model(
     model: nn.Module, chosen: Properties, outputs: torch.dtype | None, device_type: str, allow_banned: bool
 ) -> None:
+    how: dict[str, Any] = {"outputs": outputs}
     if chosen.patch_torch_functions:
-        how = {"context": _casts.casts, "device_type": device_type, "allow_banned": allow_banned}
-        wrap_forward(model, outputs=outputs, **how)
-        _undo_with(model, unwrap_forward)
-        return
+        how |= {"context": _casts.casts, "device_type": device_type, "allow_banned": allow_banned}
     dtype = chosen.cast_model_type
-    if dtype is None:
-        return
-    if dtype is not torch.float32:
+    if dtype is not None:
+        how |= {"inputs": dtype, "outputs": outputs or torch.float32}
+    if dtype in HALF_TYPES:
         convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
-        hook = model.register_state_dict_post_hook(fp32_state_dict) if chosen.master_weights else None
-        if hook is not None:
-            _state.undo.append(hook.remove)
+        _state.undo.extend(handle.remove for handle in save_in_fp32(model))
         _undo_with(model, lambda m: convert_network(m, torch.float32, keep_batchnorm_fp32=False))
-    wrap_forward(model, inputs=dtype, outputs=outputs or torch.float32)
+    wrap_forward(model, **how)
     _undo_with(model, unwrap_forward)
 
 
 def _prepare_optimizer(optimizer: Optimizer, chosen: Properties, device: torch.device) -> None:
-    kind = MasterGradients if chosen.master_weights else ScaledGradients
-    gradients = kind(optimizer, device)
-    optimizer._amp_gradients = gradients  # type: ignore[attr-defined]
-    before_step, before_zero = optimizer.step, optimizer.zero_grad
-    active = True
+    gradients = (MasterGradients if chosen.master_weights else ScaledGradients)(optimizer, device)
+    _recast_state(optimizer)
+    AmpOptimizer(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
+    _undo_with(optimizer, AmpOptimizer.undo)
 
-    def step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        if not active:
-            return before_step() if closure is None else before_step(closure)
-        if isinstance(gradients, MasterGradients):
-            gradients.adopt()
-        if closure is not None:
-            # sync: a closure runs inside the step, so that the host must know first
-            if isinstance(gradients, MasterGradients) or gradients.skip.item():
-                raise RuntimeError("Currently, Amp does not support closure use with optimizers.")
-            return before_step(closure)
-        result = step_unless(optimizer, gradients.skip, before_step)
-        gradients.skip.zero_()
-        if isinstance(gradients, MasterGradients):
-            gradients.copy_to_model()
-        STATE.cache.clear()
-        return result
 
-    def zero_grad(self: Optimizer, set_to_none: bool = True) -> None:
-        if active and isinstance(gradients, MasterGradients):
-            gradients.clear_model_gradients()
-        before_zero(set_to_none=set_to_none)
-
-    # Bound methods: a scheduler that is made later wraps `step` by its descriptor.
-    optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
-    optimizer.zero_grad = types.MethodType(zero_grad, optimizer)  # type: ignore[method-assign]
-
-    def undo(optimizer: Optimizer) -> None:
-        nonlocal active
-        active = False  # for a scheduler that wrapped our step meanwhile
-        for name, ours in (("step", step), ("zero_grad", zero_grad)):
-            mine = vars(optimizer).get(name)
-            if isinstance(mine, types.MethodType) and mine.__func__ is ours:
-                delattr(optimizer, name)
-                before = before_step if name == "step" else before_zero
-                if not isinstance(before, types.MethodType) or before.__self__ is not optimizer:
-                    setattr(optimizer, name, before)
-        if isinstance(gradients, MasterGradients):
-            gradients.release()
-        del optimizer._amp_gradients  # type: ignore[attr-defined]
-
-    _undo_with(optimizer, undo)
+def _recast_state(optimizer: Optimizer) -> None:
+    """State that an optimizer has already (momentum) in the type of its parameters, by PyTorch's own rules."""
+    if optimizer.state:
+        optimizer.load_state_dict(optimizer.state_dict())
 
 
 def _undo_with(thing: Any, undo: Callable[[Any], None]) -> None:
@@ -335,8 +299,6 @@ def _check_model(model: nn.Module) -> None:
             f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be applied to the "
             "model(s) AFTER the model(s) have been returned from amp.initialize."
         )
-    if is_wrapped(model):
-        raise RuntimeError("A model was given to amp.initialize twice; call amp.reset() before starting again.")
     for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in named:
             if tensor.is_floating_point() and tensor.dtype is not torch.float32:
@@ -347,15 +309,15 @@ def _check_model(model: nn.Module) -> None:
                 )
 
 
-def _gradients(optimizer: Optimizer) -> ScaledGradients | None:
-    return getattr(optimizer, "_amp_gradients", None)
+def _check_once(kind: str, things: list[Any], before: list[bool]) -> None:
+    if any(before) or len({id(thing) for thing in things}) < len(things):
+        raise RuntimeError(f"The same {kind} was given to amp.initialize twice; call amp.reset() to start again.")
 
 
-def _initialized(optimizer: Optimizer) -> ScaledGradients:
-    gradients = _gradients(optimizer)
-    if gradients is None:
+def _gradients(optimizer: Optimizer) -> ScaledGradients:
+    if not is_initialized(optimizer):
         raise RuntimeError("amp.scale_loss was given an optimizer that amp.initialize never saw; initialize it first.")
-    return gradients
+    return AmpOptimizer.of(optimizer).gradients
 
 
 def _as_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:

@@ -34,30 +34,31 @@ LEVELS = {
 
 
 def properties(opt_level: str, **overrides: Any) -> Properties:
-    """The level with the caller's overrides (None: the level's own). Raises RuntimeError as apex did."""
+    """The level with the caller's overrides (None: the level's own).
+
+    Raises RuntimeError as apex did; ValueError for a loss scale that is none.
+    """
     if opt_level not in LEVELS:
         raise RuntimeError(
             f"Unexpected optimization level {opt_level!r}. Options are 'O0', 'O1', 'O2', 'O3'. "
             "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
         )
     given = {name: value for name, value in overrides.items() if value is not None}
+    if "cast_model_type" in given:
+        given["cast_model_type"] = _model_type(given["cast_model_type"])
     if opt_level == "O1":
         _refuse_for_o1(given)
     elif given.get("patch_torch_functions"):
         raise RuntimeError("patch_torch_functions=True can only be set by selecting opt_level O1.")
     if "loss_scale" in given:
         given["loss_scale"] = _loss_scale(given["loss_scale"])
-    if isinstance(given.get("keep_batchnorm_fp32"), str):
-        words = {"true": True, "false": False}
-        word = given["keep_batchnorm_fp32"].lower()
-        if word not in words:
-            raise RuntimeError(f"keep_batchnorm_fp32={word!r}: must be a boolean, the string 'True' or 'False', or None")
-        given["keep_batchnorm_fp32"] = words[word]
+    if "keep_batchnorm_fp32" in given:
+        given["keep_batchnorm_fp32"] = _keep_batchnorm(given["keep_batchnorm_fp32"])
     return dataclasses.replace(LEVELS[opt_level], **given)
 
 
 def _refuse_for_o1(given: dict[str, Any]) -> None:
-    if given.get("cast_model_type") is not None and given["cast_model_type"] is not False:
+    if given.get("cast_model_type") not in (None, torch.float32):
         raise RuntimeError(
             "O1 inserts casts around Torch functions rather than model weights, so with O1, the model weights "
             "themselves should remain FP32. If you wish to cast the model to a different type, use "
@@ -71,7 +72,22 @@ def _refuse_for_o1(given: dict[str, Any]) -> None:
         raise RuntimeError(
             "It doesn't make sense to use master_weights with O1. With O1, your model weights themselves should be FP32."
         )
-    given.pop("cast_model_type", None)
+
+
+def _model_type(value: Any) -> torch.dtype | None:
+    if value is False:  # apex's way to say: leave the model as it is
+        return None
+    if value not in (torch.float16, torch.bfloat16, torch.float32):
+        raise RuntimeError(f"cast_model_type={value!r}: expected torch.float16, torch.bfloat16, torch.float32 or False")
+    return value
+
+
+def _keep_batchnorm(value: Any) -> bool:
+    words = {"true": True, "false": False}
+    found = words.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise RuntimeError(f"keep_batchnorm_fp32={value!r}: expected a boolean, the string 'True' or 'False', or None")
+    return found
 
 
 def _loss_scale(value: Any) -> float | str:
@@ -82,5 +98,5 @@ def _loss_scale(value: Any) -> float | str:
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < float("inf"):
-        raise RuntimeError(f"loss_scale={value!r}: expected 'dynamic' or a positive number")
+        raise ValueError(f"loss_scale={value!r}: expected 'dynamic' or a positive number")
     return number

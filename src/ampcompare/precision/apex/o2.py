@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.apex.master import MasterGradients, convert_network, fp32_state_dict
+from ampcompare.precision.apex.master import MasterGradients, convert_network, save_in_fp32
 from ampcompare.precision.apex.o1 import ApexScaling
 from ampcompare.precision.forward import wrap_forward
 
@@ -19,11 +21,27 @@ class ApexO2(ApexScaling):
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         convert_network(model, torch.float16, keep_batchnorm_fp32=True)
         wrap_forward(model, inputs=torch.float16, outputs=torch.float32)
-        model.register_state_dict_post_hook(fp32_state_dict)
+        save_in_fp32(model)
         self.gradients = MasterGradients(optimizer, self.device)
         return model, optimizer
 
     def step(self, optimizer: Optimizer) -> None:
         super().step(optimizer)
-        assert isinstance(self.gradients, MasterGradients)
-        self.gradients.copy_to_model()  # after a skipped step it changes nothing
+        self._masters().copy_to_model()  # after a skipped step it changes nothing
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the masters, which neither the model's nor the optimizer's state holds."""
+        return super().state_dict() | {"masters": [master.detach().clone() for _, master in self._masters().pairs]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        masters = self._masters()
+        for (_, master), value in zip(masters.pairs, state["masters"], strict=True):
+            master.copy_(value)
+        masters.copy_to_model()
+
+    def _masters(self) -> MasterGradients:
+        (gradients,) = self._prepared()
+        assert isinstance(gradients, MasterGradients)
+        return gradients

@@ -33,7 +33,7 @@ class ScaledGradients:
 
     def set_aside(self) -> None:
         """Take the true gradients away before a backward; scaled ones stay and are added to."""
-        if self.scaled and self.new_gradients():
+        if self.scaled and self.has_new():
             return
         self.scaled = False  # or the scaled ones were dropped, by zero_grad
         self._aside.clear()
@@ -41,6 +41,10 @@ class ScaledGradients:
             if parameter.grad is not None:
                 self._aside[id(parameter)] = (parameter, parameter.grad)
                 parameter.grad = None
+
+    def has_new(self) -> bool:
+        """Whether a backward left anything since gradients were set aside."""
+        return any(p.grad is not None for p in self.parameters())
 
     def new_gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters() if p.grad is not None]
@@ -65,7 +69,11 @@ class ScaledGradients:
         self.scaled = False
 
     def leave_scaled(self) -> None:
-        self.scaled = True
+        """Without new gradients there is nothing that waits: what was set aside comes back."""
+        if self.has_new():
+            self.scaled = True
+        else:
+            self.give_back()
 
     def abandon(self) -> None:
         """After an error in the backward: drop what it left and restore what was there before."""

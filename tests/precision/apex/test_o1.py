@@ -1,0 +1,445 @@
+"""The O1 backend: casts and scaling through the contract, as the training loop uses them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ampcompare.precision import build_precision
+from ampcompare.precision.apex.casts import casts
+from ampcompare.precision.apex.state import STATE
+
+HALF, FLOAT = torch.float16, torch.float32
+
+
+class _Case:
+    """One weight whose gradient is what the test says."""
+
+    def __init__(self, optimizer: str = "SGD", fused: bool = False, momentum: float = 0.0, **options: object) -> None:
+        self.precision = build_precision("apex_o1", **options)
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+        extra = {"momentum": momentum} if momentum else {}
+        self.optimizer = getattr(torch.optim, optimizer)([self.weight], lr=0.5, fused=fused, **extra)
+        self.precision.prepare(nn.Module(), self.optimizer)
+
+    def backward(self, slope: float, *, sync: bool = True) -> None:
+        with self.precision.forward_context():
+            loss = (self.weight * slope).sum()
+        self.precision.backward(loss, sync=sync)
+
+    def step(self) -> None:
+        self.precision.step(self.optimizer)
+        self.optimizer.zero_grad()
+
+    @property
+    def scale(self) -> float:
+        return self.precision.scale_factor().item()
+
+    @property
+    def skipped(self) -> int:
+        return self.precision.skipped_steps().item()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_overflow_skips_the_step_and_halves_the_scale(fused):
+    case = _Case(fused=fused)
+    before = case.weight.detach().clone()
+    case.backward(math.inf)
+    case.step()
+    assert torch.equal(case.weight, before)
+    assert (case.scale, case.skipped) == (32768.0, 1)
+    case.backward(1.0)
+    case.step()
+    assert torch.equal(case.weight, before - 0.5)
+    assert (case.scale, case.skipped) == (32768.0, 1)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", [("SGD", 0.0), ("SGD", 0.9), ("Adam", 0.0), ("AdamW", 0.0)], ids=str)
+def test_skipped_step_leaves_weights_and_optimizer_bit_identical(kind, fused):
+    name, momentum = kind
+    case = _Case(name, fused, momentum)
+    for slope in (1.0, 2.0):
+        case.backward(slope)
+        case.step()
+    weight, state = case.weight.detach().clone(), copy.deepcopy(case.optimizer.state[case.weight])
+    case.backward(math.nan)
+    case.step()
+    assert torch.equal(case.weight, weight)
+    after = case.optimizer.state[case.weight]
+    assert after.keys() == state.keys()
+    assert all(torch.equal(torch.as_tensor(after[k]), torch.as_tensor(state[k])) for k in state if state[k] is not None)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_first_step_skipped_with_momentum_leaves_no_garbage(fused):
+    case, clean = _Case(fused=fused, momentum=0.9), _Case(momentum=0.9)
+    held = [torch.full((2,), math.nan) for _ in range(20)]
+    del held
+    case.backward(math.inf)
+    case.step()
+    for slope in (1.0, -2.0):
+        for each in (case, clean):
+            each.backward(slope)
+            each.step()
+    torch.testing.assert_close(case.weight, clean.weight)
+
+
+def test_schedule_moves_once_for_each_backward_not_for_each_step():
+    case = _Case(growth_interval=2)
+    case.backward(1.0)
+    case.backward(1.0)
+    assert case.scale == 2.0**17
+    case.step()
+    assert case.scale == 2.0**17
+    case.backward(math.inf)
+    case.backward(math.inf)
+    assert case.scale == 2.0**15
+    case.step()
+    assert case.skipped == 1
+    case.backward(1.0)
+    case.step()
+    assert case.skipped == 1
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_overflow_in_any_micro_batch_skips_the_step(bad, sync, fused):
+    case = _Case(fused=fused)
+    before = case.weight.detach().clone()
+    for number in range(3):
+        case.backward(math.inf if number == bad else 1.0, sync=sync or number == 2)
+    case.step()
+    assert torch.equal(case.weight, before)
+    assert case.skipped == 1
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_micro_batches_add_up(sync):
+    case = _Case(growth_interval=1)
+    for slope in (1.0, 2.0, 3.0):
+        case.backward(slope, sync=sync)
+    case.precision.unscale_(case.optimizer)
+    assert case.weight.grad.tolist() == [6.0, 6.0]
+    case.precision.unscale_(case.optimizer)
+    assert case.weight.grad.tolist() == [6.0, 6.0]
+    case.step()
+    assert case.weight.tolist() == [-2.0, -1.0]
+
+
+def test_step_after_micro_batches_without_a_last_one_unscales():
+    case = _Case()
+    case.backward(1.0, sync=False)
+    case.step()
+    assert case.weight.tolist() == [0.5, 1.5]
+    case.backward(math.inf, sync=False)
+    case.step()
+    assert case.weight.tolist() == [0.5, 1.5]
+    assert case.skipped == 1
+
+
+def test_gradients_are_true_after_backward_so_clipping_needs_no_unscaling():
+    case = _Case()
+    case.backward(3.0)
+    norm = nn.utils.clip_grad_norm_([case.weight], 1.0)
+    assert norm.item() == pytest.approx(3 * math.sqrt(2))
+    case.precision.unscale_(case.optimizer)
+    assert case.weight.grad.norm().item() == pytest.approx(1.0, rel=1e-4)
+
+
+def test_loss_in_half_is_scaled_in_float():
+    """At 2**16 its own gradient would overflow: no half holds that."""
+    case = _Case(init_scale=2.0**15)
+    with case.precision.forward_context():
+        loss = F.linear(torch.ones(1, 2), case.weight[None]).sum()
+    half = loss.half()
+    assert case.precision.scale(half).dtype is FLOAT
+    assert case.precision.scale(half).item() == 3.0 * 2.0**15
+    case.precision.backward(half)
+    assert case.weight.grad.tolist() == [1.0, 1.0]
+
+
+def test_static_one_leaves_the_loss_as_it_is_in_float():
+    case = _Case(loss_scale=1.0)
+    loss = case.weight.sum()
+    assert case.precision.scale(loss) is loss
+    assert case.precision.scale(loss.half()).dtype is FLOAT
+    case.backward(math.inf)
+    case.step()
+    assert not case.weight.isfinite().any()
+    assert (case.scale, case.skipped) == (1.0, 0)
+    assert case.precision.state_dict()["loss_scaler0"] == {"loss_scale": 1.0, "unskipped": 0}
+
+
+def test_static_scale_counts_and_never_skips():
+    case = _Case(loss_scale=128.0)
+    assert not case.precision.scales_dynamically()
+    case.backward(1.0)
+    assert case.weight.grad.tolist() == [1.0, 1.0]
+    case.step()
+    case.backward(math.inf)
+    case.step()
+    assert not case.weight.isfinite().any()
+    assert (case.scale, case.skipped) == (128.0, 0)
+    assert case.precision.state_dict()["loss_scaler0"] == {"loss_scale": 128.0, "unskipped": 2}
+
+
+def test_options_reach_the_scaler():
+    case = _Case(init_scale=2.0**20, max_loss_scale=2.0**10, min_loss_scale=2.0**9, growth_interval=1)
+    assert case.scale == 2.0**10
+    for _ in range(3):
+        case.backward(math.inf)
+    assert case.scale == 2.0**9
+    for _ in range(3):
+        case.backward(1.0)
+    assert case.scale == 2.0**10
+    case = _Case(growth_factor=4.0, backoff_factor=0.125, growth_interval=1)
+    case.backward(1.0)
+    assert case.scale == 2.0**18
+    case.backward(math.inf)
+    assert case.scale == 2.0**15
+
+
+def test_two_scaled_losses_may_be_alive_at_once():
+    case = _Case()
+    early = case.precision.scale((case.weight * 2.0).sum())
+    case.backward(math.inf)  # moves the scale
+    case.weight.grad = None
+    early.backward()
+    assert case.weight.grad.tolist() == [2.0 * 65536] * 2
+
+
+def test_weights_added_after_prepare_are_unscaled_and_stepped():
+    case = _Case()
+    late = nn.Parameter(torch.tensor([4.0]))
+    case.optimizer.add_param_group({"params": [late]})
+    case.precision.backward(case.weight.sum() + late.sum())
+    assert late.grad.tolist() == [1.0]
+    case.step()
+    assert late.tolist() == [3.5]
+    case.precision.backward((late * math.inf).sum())
+    case.step()
+    assert late.tolist() == [3.5]
+
+
+def test_sparse_embedding_trains():
+    precision = build_precision("apex_o1")
+    embedding = nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    precision.prepare(embedding, optimizer)
+    before = embedding.weight.detach().clone()
+    for sync in (False, True, True):
+        with precision.forward_context():
+            loss = embedding(torch.tensor([1, 1])).sum()
+        precision.backward(loss, sync=sync)
+    precision.step(optimizer)
+    expected = before.clone()
+    expected[1] -= 6.0
+    assert torch.equal(embedding.weight, expected)
+
+
+def test_exception_in_the_backward_restores_the_gradients():
+    case = _Case()
+    case.backward(1.0)
+    broken = case.weight.sum()
+    broken.register_hook(lambda gradient: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        case.precision.backward(broken)
+    assert case.weight.grad.tolist() == [1.0, 1.0]
+    case.step()
+    assert case.weight.tolist() == [0.5, 1.5]
+
+
+def test_backward_before_prepare_says_what_to_do():
+    precision = build_precision("apex_o1")
+    with pytest.raises(RuntimeError, match=r"apex_o1: call prepare\(model, optimizer\)"):
+        precision.backward(torch.ones((), requires_grad=True))
+
+
+def test_state_goes_on_exactly():
+    case, resumed = _Case(growth_interval=3), _Case(growth_interval=3)
+    for slope in (1.0, math.inf, 1.0, 1.0):
+        case.backward(slope)
+        case.step()
+    state = case.precision.state_dict()
+    assert state == {"skipped_steps": 1, "loss_scaler0": {"loss_scale": 32768.0, "unskipped": 2}}
+    resumed.precision.load_state_dict(state)
+    for each in (case, resumed):
+        each.backward(1.0)
+        each.step()
+    assert resumed.precision.state_dict() == case.precision.state_dict()
+    assert resumed.scale == 65536.0
+    assert resumed.skipped == 1
+
+
+def test_forward_context_casts_and_bans():
+    precision = build_precision("apex_o1")
+    with precision.forward_context():
+        assert torch.mm(torch.eye(2), torch.eye(2)).dtype is HALF
+        assert STATE.device_type == "cpu"
+        with pytest.raises(NotImplementedError):
+            F.binary_cross_entropy(torch.ones(1, dtype=HALF), torch.ones(1))
+    assert torch.mm(torch.eye(2), torch.eye(2)).dtype is FLOAT
+
+
+def test_session_keeps_the_wrappers_and_casts_nothing():
+    precision = build_precision("apex_o1")
+    original = torch.mm
+    with precision.session():
+        assert torch.mm is not original
+        assert torch.mm(torch.eye(2), torch.eye(2)).dtype is FLOAT
+        with precision.forward_context():
+            assert torch.mm(torch.eye(2), torch.eye(2)).dtype is HALF
+    assert torch.mm is original
+
+
+def test_weights_stay_float_and_get_float_gradients():
+    model = _net()
+    precision = build_precision("apex_o1")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    precision.prepare(model, optimizer)
+    with precision.forward_context():
+        loss = F.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.tensor([0, 1, 2, 3]))
+    assert loss.dtype is FLOAT
+    precision.backward(loss)
+    assert {p.dtype for p in model.parameters()} == {FLOAT}
+    assert {p.grad.dtype for p in model.parameters()} == {FLOAT}
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+
+
+def test_two_backends_in_one_process_do_not_influence_each_other():
+    """Each trains alone and then both in turns, one of them in a thread of its own as well."""
+
+    def start(name: str, **options: object):
+        model, precision = _net(), build_precision(name, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        precision.prepare(model, optimizer)
+        return model, precision, optimizer
+
+    def step(model: nn.Module, precision, optimizer, seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.randn(8, 3, 8, 8, generator=generator)
+        with precision.forward_context():
+            loss = F.cross_entropy(model(images), torch.arange(8))
+        precision.backward(loss)
+        precision.step(optimizer)
+        optimizer.zero_grad()
+        return loss.detach()
+
+    kinds = {"none": {}, "native": {}, "apex_o1": {}, "apex_o1 static": {"loss_scale": 64.0}}
+    alone = {}
+    for kind, options in kinds.items():
+        run = start(kind.split()[0], **options)
+        alone[kind] = [step(*run, seed) for seed in range(3)]
+    runs = {kind: start(kind.split()[0], **options) for kind, options in kinds.items()}
+    together: dict[str, list] = {kind: [] for kind in kinds}
+    with runs["apex_o1"][1].session():
+        for seed in range(3):
+            for kind, run in runs.items():
+                work = threading.Thread(target=lambda r=run, k=kind, s=seed: together[k].append(step(*r, s)))
+                work.start()
+                work.join()
+    for kind in kinds:
+        assert [x.item() for x in together[kind]] == [x.item() for x in alone[kind]]
+    assert runs["apex_o1"][1].scale_factor().item() == 65536.0
+    assert runs["apex_o1 static"][1].scale_factor().item() == 64.0
+
+
+@pytest.mark.gpu
+def test_tensors_on_the_cpu_are_untouched_where_the_device_is_cuda():
+    here, there = torch.eye(2), torch.eye(2, device="cuda")
+    with casts():
+        assert torch.mm(here, here).dtype is FLOAT
+        assert torch.mm(there, there).dtype is HALF
+        assert torch.exp(here.half()).dtype is HALF
+        assert torch.exp(there.half()).dtype is FLOAT
+        assert (there.half() + torch.tensor(1.0)).dtype is FLOAT
+        assert there.half().cpu().dtype is FLOAT
+
+
+@pytest.mark.gpu
+def test_step_with_a_fused_optimizer_never_waits_for_the_device():
+    precision = build_precision("apex_o1", "cuda")
+    model = _net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    precision.prepare(model, optimizer)
+    images, labels = torch.randn(8, 3, 8, 8, device="cuda"), torch.arange(8, device="cuda")
+    # The factor is made before: a number would be copied to the device, which waits.
+    factors = [torch.ones((), device="cuda"), torch.full((), math.inf, device="cuda")]
+
+    def step(factor: Tensor) -> None:
+        for sync in (False, True):
+            with precision.forward_context():
+                loss = F.cross_entropy(model(images), labels) * factor
+            precision.backward(loss, sync=sync)
+        precision.unscale_(optimizer)
+        precision.step(optimizer)
+        optimizer.zero_grad()
+
+    with precision.session():
+        step(factors[0])  # first use of libraries and kernels may wait
+        torch.cuda.synchronize()
+        before = [p.detach().clone() for p in model.parameters()]
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step(factors[1])
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert precision.skipped_steps().item() == 1
+    assert precision.scale_factor().item() == 32768.0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_recomputation_in_the_backward_thread_of_the_device_is_cast(use_reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    layer, dtypes = nn.Linear(8, 8).cuda(), []
+
+    def run(x: Tensor) -> Tensor:
+        y = layer(x)
+        dtypes.append(y.dtype)
+        return torch.relu(y)
+
+    x = torch.randn(4, 8, device="cuda", requires_grad=True)
+    with casts():
+        loss = checkpoint(run, x, use_reentrant=use_reentrant).float().sum()
+    loss.backward()
+    assert dtypes == [HALF, HALF]
+    assert layer.weight.grad.dtype is FLOAT
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("fused", [False, True])
+def test_skipped_step_on_the_device_leaves_the_weights(fused, momentum):
+    precision = build_precision("apex_o1", "cuda")
+    weight = nn.Parameter(torch.ones(1000, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=momentum, fused=fused)
+    precision.prepare(nn.Module(), optimizer)
+    for slope, expected in ((math.inf, 1.0), (1.0, 0.5), (math.nan, 0.5)):
+        precision.backward((weight * slope).sum())
+        precision.step(optimizer)
+        optimizer.zero_grad()
+        assert torch.equal(weight, torch.full_like(weight, expected))
+    assert precision.skipped_steps().item() == 2
+    assert precision.skipped_steps().device.type == precision.scale_factor().device.type == "cuda"

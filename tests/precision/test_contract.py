@@ -1,0 +1,272 @@
+"""What the training loop may rely on under every backend."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.precision.base import Precision
+
+BACKENDS = {
+    "none": ("none", {}),
+    "native": ("native", {}),
+    "native static": ("native", {"loss_scale": 512.0}),
+    "native bfloat16": ("native", {"dtype": "bfloat16"}),
+    "apex_o1": ("apex_o1", {}),
+    "apex_o1 static": ("apex_o1", {"loss_scale": 512.0}),
+    "apex_o1 static one": ("apex_o1", {"loss_scale": 1.0}),
+}
+SKIPPING = ["native", "native static", "apex_o1"]
+
+
+@pytest.fixture(params=BACKENDS)
+def precision(request: pytest.FixtureRequest) -> Precision:
+    return _build(request.param)
+
+
+def _build(kind: str) -> Precision:
+    name, options = BACKENDS[kind]
+    return build_precision(name, **options)
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, stride=2, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+
+
+def _batch(seed: int, size: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four classes that differ in the mean of their channels."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(4, (size,), generator=generator)
+    means = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [-1, -1, -1]])[labels]
+    return torch.randn(size, 3, 6, 6, generator=generator) + means[:, :, None, None], labels
+
+
+def _train(
+    precision: Precision, steps: int, *, accumulate: int = 1, fused: bool = False
+) -> tuple[list[float], nn.Module]:
+    model = _net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    model, optimizer = precision.prepare(model, optimizer)
+    losses = []
+    with precision.session():
+        for step in range(steps):
+            for number in range(accumulate):
+                images, labels = _batch(step * accumulate + number)
+                with precision.forward_context():
+                    loss = F.cross_entropy(model(images), labels) / accumulate
+                precision.backward(loss, sync=number == accumulate - 1)
+            precision.step(optimizer)
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses, model
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_loss_on_the_same_twenty_steps_stays_close_to_float(kind):
+    expected, _ = _train(Precision(), 20)
+    found, _ = _train(_build(kind), 20)
+    assert expected[-1] < 0.5 * expected[0]
+    assert found == pytest.approx(expected, abs=0.04 if "bfloat16" in kind else 0.01)
+    if kind != "none":
+        assert found != expected  # something was cast
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_micro_batches_train_as_under_float(kind, fused):
+    expected, _ = _train(Precision(), 4, accumulate=2)
+    found, _ = _train(_build(kind), 4, accumulate=2, fused=fused)
+    assert found == pytest.approx(expected, abs=0.03)
+
+
+def test_same_run_twice_is_the_same(precision):
+    first, model = _train(copy.copy(precision), 3)
+    name, options = precision.name, precision.options
+    second, again = _train(build_precision(name, **vars(options)), 3)
+    assert first == second
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_gradients_are_true_after_unscaling_however_often(precision):
+    model, (images, labels) = _net(), _batch(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    precision.prepare(model, optimizer)
+    reference = copy.deepcopy(model)
+    F.cross_entropy(reference(images), labels).backward()
+    with precision.forward_context():
+        loss = F.cross_entropy(model(images), labels)
+    precision.backward(loss)
+    for _ in range(3):
+        precision.unscale_(optimizer)
+    for a, b in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=0.1, atol=2e-3)
+
+
+def test_clipping_holds_on_true_gradients(precision):
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    precision.prepare(nn.Module(), optimizer)
+    precision.backward((weight * 100).sum())
+    precision.unscale_(optimizer)
+    assert nn.utils.clip_grad_norm_([weight], 0.5).item() == 100.0
+    precision.step(optimizer)
+    assert weight.item() == pytest.approx(0.5, abs=1e-4)
+
+
+def test_penalty_on_gradients_through_the_scale(precision):
+    """Double backward as in PyTorch's AMP examples."""
+    model, (images, labels) = _net(), _batch(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    precision.prepare(model, optimizer)
+
+    def gradients(precision: Precision, model: nn.Module) -> list[torch.Tensor]:
+        with precision.forward_context():
+            loss = F.cross_entropy(model(images), labels)
+        scaled = torch.autograd.grad(precision.scale(loss), list(model.parameters()), create_graph=True)
+        norm = torch.stack([(g.float() / precision.scale_factor()).square().sum() for g in scaled]).sum().sqrt()
+        precision.backward(loss.float() + norm)
+        precision.unscale_(optimizer)
+        return [p.grad for p in model.parameters()]
+
+    expected = gradients(Precision(), copy.deepcopy(model))
+    for found, wanted in zip(gradients(precision, model), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=0.2, atol=2e-2)
+
+
+def test_scale_and_skipped_steps_are_scalars_on_the_device(precision):
+    for _ in range(2):
+        assert precision.scale_factor().shape == precision.skipped_steps().shape == ()
+        assert precision.scale_factor().dtype is torch.float32
+        assert precision.skipped_steps().dtype is torch.int64
+        assert precision.scale_factor().device == precision.skipped_steps().device == precision.device
+        assert not precision.scale_factor().requires_grad
+        _train(precision, 1)
+    assert precision.scale_factor().item() == precision.state_dict().get("loss_scaler0", {}).get(
+        "loss_scale", precision.scale_factor().item()
+    )
+
+
+def test_contexts_can_be_entered_again_and_again(precision):
+    for _ in range(2):
+        with precision.session():
+            for _ in range(2):
+                with precision.forward_context(), precision.forward_context():
+                    pass
+
+
+def test_evaluation_outside_the_context_is_that_of_float(precision):
+    model, (images, _) = _net().eval(), _batch(0)
+    expected = model(images)
+    with precision.session(), torch.no_grad():
+        with precision.forward_context():
+            model(images)
+        assert torch.equal(model(images), expected)
+
+
+@pytest.mark.parametrize("kind", SKIPPING)
+@pytest.mark.parametrize("fused", [False, True])
+def test_overflow_leaves_everything_bit_identical(kind, fused):
+    precision = _build(kind)
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = torch.optim.Adam([weight], lr=0.1, fused=fused)
+    precision.prepare(nn.Module(), optimizer)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+
+    def step(slope: float) -> None:
+        precision.backward((weight * slope).sum())
+        precision.step(optimizer)
+        optimizer.zero_grad()
+        schedule.step()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(math.nan)  # the very first
+        assert weight.tolist() == [1.0, -2.0]
+        step(1.0)
+        before = [weight.detach().clone(), *(v.clone() for v in optimizer.state[weight].values())]
+        step(math.inf)
+    after = [weight, *optimizer.state[weight].values()]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    assert precision.skipped_steps().item() == 2
+
+
+def test_state_is_plain_numbers_and_comes_back(precision):
+    _train(precision, 2)
+    state = precision.state_dict()
+
+    def numbers(value: object) -> bool:
+        if isinstance(value, dict):
+            return all(isinstance(k, str) and numbers(v) for k, v in value.items())
+        return type(value) in (int, float)
+
+    assert numbers(state)
+    other = build_precision(precision.name, **vars(precision.options))
+    other.load_state_dict(copy.deepcopy(state))
+    assert other.state_dict() == state
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_disabled_backend_is_float(name):
+    precision = build_precision(name, enabled=False)
+    assert type(precision) is Precision
+    assert precision.name == name
+    with precision.forward_context():
+        assert torch.mm(torch.eye(2), torch.eye(2)).dtype is torch.float32
+    assert precision.scale_factor().item() == 1.0
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_backend_has_the_signatures_of_the_contract(name):
+    cls = type(build_precision(name))
+    assert issubclass(cls, Precision)
+    for method, function in inspect.getmembers(Precision, inspect.isfunction):
+        if not method.startswith("_"):
+            assert list(inspect.signature(getattr(cls, method)).parameters) == list(
+                inspect.signature(function).parameters
+            )
+
+
+def test_float_is_plain_training():
+    precision, weight = Precision(), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    assert precision.prepare(weight, optimizer) == (weight, optimizer)
+    loss = weight.sum()
+    assert precision.scale(loss) is loss
+    precision.backward(loss, sync=False)
+    precision.backward(weight.sum())
+    assert weight.grad.tolist() == [2.0, 2.0]
+    precision.step(optimizer)
+    assert weight.tolist() == [0.0, 0.0]
+    assert not precision.scales_dynamically()
+
+
+def test_unknown_backend_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"backend='o1': expected one of none, native, apex_o1"):
+        build_precision("o1")
+
+
+def test_registry_loads_no_torch():
+    """The command line lists backends at once."""
+    code = "import sys, ampcompare.precision; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,209 @@
+"""Native AMP: autocast and GradScaler through the contract."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ampcompare.precision import build_precision
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class _Case:
+    """One weight whose gradient is what the test says."""
+
+    def __init__(self, fused: bool = False, momentum: float = 0.0, **options: object) -> None:
+        self.precision = build_precision("native", **options)
+        self.weight = nn.Parameter(torch.tensor([1.0, 2.0]))
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.5, fused=fused, momentum=momentum)
+        self.precision.prepare(nn.Module(), self.optimizer)
+
+    def backward(self, slope: float, *, sync: bool = True) -> None:
+        with self.precision.forward_context():
+            loss = (self.weight * slope).sum()
+        self.precision.backward(loss, sync=sync)
+
+    def step(self) -> None:
+        self.precision.step(self.optimizer)
+        self.optimizer.zero_grad()
+
+    @property
+    def scale(self) -> float:
+        return self.precision.scale_factor().item()
+
+    @property
+    def skipped(self) -> int:
+        return self.precision.skipped_steps().item()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_forward_runs_in_the_type_that_was_asked_for(dtype):
+    precision = build_precision("native", dtype=dtype)
+    with precision.forward_context():
+        y = F.linear(torch.ones(1, 2), torch.ones(2, 2))
+        assert y.dtype is DTYPES[dtype]
+        assert F.softmax(y, 1).dtype is torch.float32
+    assert F.linear(torch.ones(1, 2), torch.ones(2, 2)).dtype is torch.float32
+
+
+@pytest.mark.parametrize("unscale_first", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_overflow_skips_the_step_and_halves_the_scale(fused, unscale_first):
+    case = _Case(fused)
+    before = case.weight.detach().clone()
+    for slope, skipped in ((math.inf, 1), (math.nan, 2)):
+        case.backward(slope)
+        if unscale_first:
+            case.precision.unscale_(case.optimizer)
+        case.step()
+        assert torch.equal(case.weight, before)
+        assert (case.scale, case.skipped) == (2.0 ** (16 - skipped), skipped)
+    case.backward(1.0)
+    if unscale_first:
+        case.precision.unscale_(case.optimizer)
+    case.step()
+    assert torch.equal(case.weight, before - 0.5)
+    assert (case.scale, case.skipped) == (2.0**14, 2)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_first_step_skipped_with_momentum_leaves_no_garbage(fused):
+    case, clean = _Case(fused, momentum=0.9), _Case(momentum=0.9)
+    held = [torch.full((2,), math.nan) for _ in range(20)]
+    del held
+    case.backward(math.inf)
+    case.step()
+    for slope in (1.0, -2.0):
+        for each in (case, clean):
+            each.backward(slope)
+            each.step()
+    torch.testing.assert_close(case.weight, clean.weight)
+
+
+def test_gradients_are_true_after_unscaling_once():
+    case = _Case()
+    case.backward(3.0, sync=False)
+    case.backward(1.0)
+    assert case.weight.grad.tolist() == [4.0 * 65536] * 2
+    case.precision.unscale_(case.optimizer)
+    assert case.weight.grad.tolist() == [4.0, 4.0]
+    case.precision.unscale_(case.optimizer)
+    assert case.weight.grad.tolist() == [4.0, 4.0]
+    case.step()
+    assert case.weight.tolist() == [-1.0, 0.0]
+    case.backward(2.0)
+    case.precision.unscale_(case.optimizer)
+    assert case.weight.grad.tolist() == [2.0, 2.0]
+
+
+def test_scale_moves_once_for_each_step_by_the_factors_that_were_asked_for():
+    case = _Case(init_scale=64.0, growth_interval=2, growth_factor=4.0, backoff_factor=0.25)
+    for _ in range(2):
+        case.backward(1.0, sync=False)
+        case.backward(1.0)
+        case.step()
+    assert case.scale == 256.0
+    case.backward(math.inf)
+    case.step()
+    assert case.scale == 64.0
+    assert case.precision.scales_dynamically()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_static_scale_stays_and_still_skips(fused):
+    case = _Case(fused, loss_scale=128.0, growth_interval=1)
+    assert not case.precision.scales_dynamically()
+    before = case.weight.detach().clone()
+    assert case.scale == 128.0
+    case.backward(math.inf)
+    case.step()
+    assert torch.equal(case.weight, before)
+    case.backward(1.0)
+    assert case.weight.grad.tolist() == [128.0, 128.0]
+    case.step()
+    assert torch.equal(case.weight, before - 0.5)
+    assert (case.scale, case.skipped) == (128.0, 1)
+
+
+def test_bfloat_has_no_scaler():
+    case = _Case(dtype="bfloat16")
+    assert not case.precision.scales_dynamically()
+    loss = case.weight.sum()
+    assert case.precision.scale(loss) is loss
+    assert case.precision.scale(loss.bfloat16()).dtype is torch.float32
+    case.backward(2.0)
+    case.precision.unscale_(case.optimizer)
+    assert case.weight.grad.tolist() == [2.0, 2.0]
+    case.step()
+    assert case.weight.tolist() == [0.0, 1.0]
+    case.backward(math.inf)
+    case.step()
+    assert not case.weight.isfinite().any()
+    assert (case.scale, case.skipped) == (1.0, 0)
+
+
+@pytest.mark.parametrize("options", [{"growth_interval": 3}, {"loss_scale": 8.0}, {"dtype": "bfloat16"}], ids=str)
+def test_state_goes_on_exactly(options):
+    case, resumed = _Case(**options), _Case(**options)
+    for slope in (1.0, math.inf, 1.0, 1.0):
+        case.backward(slope)
+        case.step()
+    resumed.precision.load_state_dict(case.precision.state_dict())
+    assert (resumed.scale, resumed.skipped) == (case.scale, case.skipped)
+    for each in (case, resumed):
+        each.backward(1.0)
+        each.step()
+    assert resumed.precision.state_dict() == case.precision.state_dict()
+
+
+def test_loss_in_half_is_scaled_in_float():
+    case = _Case(init_scale=2.0**15)
+    half = case.weight.sum().half()
+    assert case.precision.scale(half).dtype is torch.float32
+    case.precision.backward(half)
+    assert case.weight.grad.tolist() == [2.0**15] * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fused", [False, True])
+def test_skipped_step_on_the_device_leaves_the_weights(fused):
+    precision = build_precision("native", "cuda")
+    weight = nn.Parameter(torch.ones(1000, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9, fused=fused)
+    precision.prepare(nn.Module(), optimizer)
+    for slope, expected in ((math.inf, 1.0), (1.0, 0.5), (math.nan, 0.5)):
+        precision.backward((weight * slope).sum())
+        precision.step(optimizer)
+        optimizer.zero_grad()
+        assert torch.equal(weight, torch.full_like(weight, expected))
+    assert precision.skipped_steps().item() == 2
+    assert precision.skipped_steps().device.type == precision.scale_factor().device.type == "cuda"
+
+
+@pytest.mark.gpu
+def test_step_with_a_fused_optimizer_never_waits_for_the_device():
+    precision = build_precision("native", "cuda")
+    layer, x = nn.Linear(8, 8).cuda(), torch.randn(4, 8, device="cuda")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True)
+    precision.prepare(layer, optimizer)
+
+    def step() -> None:
+        with precision.forward_context():
+            loss = layer(x).square().mean()
+        precision.backward(loss)
+        precision.step(optimizer)
+        optimizer.zero_grad()
+
+    step()  # first use of libraries and kernels may wait
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert precision.skipped_steps().item() == 0
