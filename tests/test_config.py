@@ -32,7 +32,9 @@ def test_reference_is_the_seed_experiment():
     assert config.wandb.project == "comparison-amp"
 
 
-@pytest.mark.parametrize("path", sorted(set(CONFIG_DIR.glob("*.yaml")) - {CONFIG_DIR / "recipe_mlp.yaml"}), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted(set(CONFIG_DIR.glob("*.yaml")) - {CONFIG_DIR / "recipe_mlp.yaml"}), ids=lambda p: p.stem
+)
 def test_every_config_file_loads(path: Path):
     assert isinstance(load_config(path.stem), Config)
     assert load_config(str(path)) == load_config(path.stem)

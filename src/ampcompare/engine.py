@@ -96,7 +96,8 @@ class Trainer:
         if not (diagnose or config.clip_norm or config.clip_value):
             return {}
         precision.unscale_(self.optimizer)
-        named = [(name, p) for name, p in zip(self._layer_groups, self._parameters(), strict=True) if p.grad is not None]
+        pairs = zip(self._layer_groups, self._parameters(), strict=True)
+        named = [(name, p) for name, p in pairs if p.grad is not None]
         parameters = [p for _, p in named]
         found: dict[str, Tensor] = {}
         if diagnose or config.clip_norm:

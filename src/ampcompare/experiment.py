@@ -124,7 +124,7 @@ def build_trainer(config: Config, data: Dataset, train: DeviceLoader, device: to
     torch.manual_seed(config.seed)
     model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
     if config.memory_format == "channels_last":
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
     precision = build_precision(config.backend, device, **dataclasses.asdict(config.precision))
     model, optimizer = precision.prepare(model, build_optimizer(config.optimizer, model))
     per_epoch = steps_per_epoch(config, train)
@@ -144,7 +144,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
     try:
         if config.name == "sgd":
             return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **common)  # type: ignore[arg-type]
-        return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name](parameters, **common)  # type: ignore[arg-type]
+        return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name](parameters, **common)
     except RuntimeError as problem:
         raise UserError(f"optimizer.fused={config.fused}: {problem}; set optimizer.fused=false") from None
 

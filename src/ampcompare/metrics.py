@@ -33,7 +33,6 @@ EVAL = ("eval/loss", "eval/accuracy", "eval/top5_accuracy")
 ENERGY = ("energy/joules_per_image",)
 
 
-
 @dataclass(frozen=True)
 class Histogram:
     """Counts of values between edges; there is one edge more than counts."""

@@ -45,9 +45,7 @@ class _Case:
 def test_forward_runs_in_the_type_that_was_asked_for(dtype):
     precision = build_precision("native", dtype=dtype)
     with precision.forward_context():
-        y = F.linear(torch.ones(1, 2), torch.ones(2, 2))
-        assert y.dtype is DTYPES[dtype]
-        assert F.softmax(y, 1).dtype is torch.float32
+        assert F.linear(torch.ones(1, 2), torch.ones(2, 2)).dtype is DTYPES[dtype]
     assert F.linear(torch.ones(1, 2), torch.ones(2, 2)).dtype is torch.float32
 
 

@@ -40,7 +40,7 @@ def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict
     torch.manual_seed(0)
     shape = (config.batch_size, config.width)
     batches = [(torch.randn(shape, device=device), torch.randn(shape, device=device)) for _ in range(config.batches)]
-    model = make_mlp(config).to(device)
+    model: nn.Module = make_mlp(config).to(device)
     precision = build_precision(backend, device)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=config.lr))
     loss: Tensor = torch.zeros(())

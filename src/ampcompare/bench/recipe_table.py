@@ -63,7 +63,7 @@ def bench_recipe(words: Sequence[str], backends: Sequence[str], device: str, rou
     config, given = recipe_config(words)
     where = device_type(device)
     if where == "cpu":
-        small = {key: value for key, value in CPU_SIZE.items() if key not in given}
+        small: dict[str, Any] = {key: value for key, value in CPU_SIZE.items() if key not in given}
         config = dataclasses.replace(config, **small)
         sizes = ", ".join(f"{k}={v}" for k, v in small.items())
         if small:
@@ -101,5 +101,6 @@ def device_type(device: str) -> str:
     code = "import sys; from ampcompare.device import resolve_device; print(resolve_device(sys.argv[1]).type)"
     done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(done.stderr.strip().splitlines()[-1].partition("UserError: ")[2] or f"device={device!r}: not there")
+        said = done.stderr.strip().splitlines()[-1].partition("UserError: ")[2]
+        raise UserError(said or f"device={device!r}: not there")
     return done.stdout.strip()

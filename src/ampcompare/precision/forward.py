@@ -67,7 +67,7 @@ class WrappedForward:
 
 def wrap_forward(model: nn.Module, **how: Any) -> None:
     """Put a WrappedForward on the model; see there for the options."""
-    model.forward = WrappedForward(model, **how)  # type: ignore[method-assign]
+    model.forward = WrappedForward(model, **how)
 
 
 def is_wrapped(model: nn.Module) -> bool:
@@ -82,4 +82,4 @@ def unwrap_forward(model: nn.Module) -> None:
     if wrapped.inner is None:
         del model.forward
     else:
-        model.forward = wrapped.inner  # type: ignore[method-assign]
+        model.forward = wrapped.inner

@@ -231,7 +231,7 @@ def test_weights_added_after_prepare_are_unscaled_and_stepped():
 
 def test_sparse_embedding_trains():
     precision = build_precision("apex_o1")
-    embedding = nn.Embedding(4, 2, sparse=True)
+    embedding = nn.Embedding.from_pretrained(torch.ones(4, 2), freeze=False, sparse=True)
     optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
     precision.prepare(embedding, optimizer)
     before = embedding.weight.detach().clone()

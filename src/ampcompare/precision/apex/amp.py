@@ -128,11 +128,14 @@ def initialize(
         for _ in range(num_losses)
     ]
     _cast_functions(chosen.patch_torch_functions, casts == "everywhere", device.type, allow_banned)
-    for optimizer in optimizer_list:
+    half_updates = chosen.cast_model_type in HALF_TYPES and not chosen.master_weights
+    for optimizer in optimizer_list if half_updates else []:
         _undo_with(optimizer, _recast_state)  # the last thing to be undone, when the model is fp32 again
     for model in model_list:
         _prepare_model(model, chosen, cast_model_outputs, device.type, allow_banned)
     for optimizer in optimizer_list:
+        if half_updates:
+            _recast_state(optimizer)
         _prepare_optimizer(optimizer, chosen, device)
     return models if optimizers is None else (models, optimizers)
 
@@ -269,7 +272,6 @@ def _prepare_model(
 
 def _prepare_optimizer(optimizer: Optimizer, chosen: Properties, device: torch.device) -> None:
     gradients = (MasterGradients if chosen.master_weights else ScaledGradients)(optimizer, device)
-    _recast_state(optimizer)
     AmpOptimizer(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
     _undo_with(optimizer, AmpOptimizer.undo)
 

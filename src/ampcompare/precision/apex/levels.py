@@ -70,7 +70,8 @@ def _refuse_for_o1(given: dict[str, Any]) -> None:
         )
     if "master_weights" in given:
         raise RuntimeError(
-            "It doesn't make sense to use master_weights with O1. With O1, your model weights themselves should be FP32."
+            "It doesn't make sense to use master_weights with O1. With O1, your model weights themselves should be "
+            "FP32."
         )
 
 
