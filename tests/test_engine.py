@@ -8,6 +8,8 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -85,6 +87,37 @@ def test_micro_batches_are_as_one_batch(backend: str):
     for a, b, start in zip(weights(whole), weights(parts), network().parameters(), strict=True):
         assert (a - start).norm() > 0
         assert (a - b).norm() <= 0.01 * (a - start).norm()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    backend=st.sampled_from(BACKENDS),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    exponent=st.integers(0, 12),
+)
+def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(backend: str, sizes: list[int], exponent: int):
+    images, labels = batch(sum(sizes))
+    parts = list(zip(images.split(sizes), labels.split(sizes), strict=True))
+    split = applied_gradients(trainer(backend, network(), init_scale=2.0**exponent), parts)[0]
+    whole = applied_gradients(trainer(backend, network(), init_scale=2.0**exponent), [(images, labels)])[0]
+    assert (split - whole).norm() <= 5e-3 * whole.norm()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    backend=st.sampled_from(BACKENDS),
+    bound=st.floats(1e-3, 10),
+    value=st.none() | st.floats(1e-3, 1),
+    exponent=st.integers(0, 12),
+    count=st.integers(1, 3),
+)
+def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | None, exponent: int, count: int):
+    config = TrainingConfig(clip_norm=bound, clip_value=value)
+    batches = [batch(8, seed=i) for i in range(count)]
+    ours = applied_gradients(trainer(backend, network(), config, init_scale=2.0**exponent), batches)[0]
+    truth = applied_gradients(trainer("none", network(), config), batches)[0]
+    assert (ours - truth).norm() <= 0.02 * truth.norm()
+    assert ours.norm() <= bound * 1.005
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

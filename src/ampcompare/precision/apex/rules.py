@@ -19,6 +19,8 @@ from ampcompare.precision.apex.state import HALF, STATE
 
 Function = Callable[..., Any]
 FLOAT = torch.float32
+SEQUENCES = (list, tuple)
+NESTED = (Tensor, list, tuple)
 
 
 def _castable(x: Any) -> bool:
@@ -32,7 +34,8 @@ def _map(cast: Callable[[Tensor], Tensor], x: Any) -> Any:
     """Cast a castable argument, list and tuple types kept; anything else as it is."""
     if isinstance(x, Tensor):
         return cast(x)
-    if isinstance(x, list | tuple) and x and _castable(x):
+    # The look at the first element spares a convolution's stride and padding the walk through `_castable`.
+    if isinstance(x, SEQUENCES) and x and isinstance(x[0], NESTED) and _castable(x):
         items = [_map(cast, y) for y in x]
         if all(new is old for new, old in zip(items, x, strict=True)):
             return x
@@ -41,7 +44,7 @@ def _map(cast: Callable[[Tensor], Tensor], x: Any) -> Any:
 
 
 def _arguments(cast: Callable[[Tensor], Tensor], args: Iterable[Any], kwargs: dict[str, Any]) -> tuple[list, dict]:
-    new_args = [cast(x) if isinstance(x, Tensor) else _map(cast, x) for x in args]
+    new_args = [cast(x) if isinstance(x, Tensor) else _map(cast, x) if isinstance(x, SEQUENCES) else x for x in args]
     if kwargs:
         kwargs = {k: v if k == "out" else _map(cast, v) for k, v in kwargs.items()}
     return new_args, kwargs

@@ -1,0 +1,403 @@
+"""An optimizer's step and zero_grad under `amp.initialize`: skips, schedulers, closures, state, and the undoing."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import types
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
+
+from ampcompare.precision.apex import amp
+from ampcompare.precision.apex.optimizers import is_initialized
+from ampcompare.precision.apex.state import STATE
+
+INF = float("inf")
+
+
+@pytest.fixture(autouse=True)
+def _reset():
+    yield
+    amp.reset()
+
+
+def line(weight: float = 1.0) -> nn.Linear:
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(weight)
+    return model
+
+
+def backward(model: nn.Module, optimizers, factor: float = 1.0, **options) -> None:
+    with amp.scale_loss(model(torch.ones(1, 1)).sum() * factor, optimizers, **options) as scaled:
+        scaled.backward()
+
+
+def started(level: str = "O1", kind=torch.optim.SGD, model: nn.Module | None = None, **options):
+    model = line() if model is None else model
+    settings = {"lr": 0.125, **options.pop("settings", {})}
+    options.setdefault("max_loss_scale", 1024.0)  # at 2**16 a gradient of 1 is beyond fp16 already
+    return amp.initialize(model, kind(model.parameters(), **settings), opt_level=level, verbosity=0, **options)
+
+
+def test_overflow_skips_one_step_only() -> None:
+    model, optimizer = started()
+    backward(model, optimizer, INF)
+    optimizer.step()
+    assert model.weight.item() == 1
+    optimizer.zero_grad()
+    backward(model, optimizer)
+    optimizer.step()
+    assert model.weight.item() == 1 - 0.125
+
+
+def test_two_overflows_before_a_step_halve_twice_and_skip_once() -> None:
+    model, optimizer = started()
+    for _ in range(2):
+        backward(model, optimizer, INF)
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 256
+    optimizer.step()
+    optimizer.zero_grad()
+    backward(model, optimizer)
+    optimizer.step()
+    assert model.weight.item() == 1 - 0.125
+
+
+def test_overflow_of_any_micro_batch_skips_the_step() -> None:
+    model, optimizer = started()
+    backward(model, optimizer, INF)
+    backward(model, optimizer)
+    optimizer.step()
+    assert model.weight.item() == 1
+
+
+def test_skip_stays_for_the_next_step_when_gradients_are_dropped() -> None:
+    model, optimizer = started()
+    backward(model, optimizer, INF)
+    optimizer.zero_grad()
+    backward(model, optimizer)
+    optimizer.step()
+    assert model.weight.item() == 1
+
+
+def test_overflow_skips_the_optimizers_of_its_call_and_no_others() -> None:
+    models = [line() for _ in range(3)]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.125) for m in models]
+    models, optimizers = amp.initialize(models, optimizers, num_losses=2, max_loss_scale=1024.0)
+    backward(nn.Sequential(*models[:2]), optimizers[:2], INF, loss_id=0)
+    backward(models[2], optimizers[2], loss_id=1)
+    for optimizer in optimizers:
+        optimizer.step()
+    assert [m.weight.item() for m in models] == [1, 1, 0.875]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("loss_scale", [64.0, "64.0", 1.0])
+def test_static_scale_never_skips(level, loss_scale) -> None:
+    model, optimizer = started(level, loss_scale=loss_scale)
+    backward(model, optimizer, INF)
+    optimizer.step()
+    assert model.weight.item() == -INF
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == float(loss_scale)
+
+
+def test_static_scale_does_not_look_for_an_overflow_in_the_step(monkeypatch) -> None:
+    model, optimizer = started(loss_scale=8.0)
+    backward(model, optimizer)
+    monkeypatch.setattr(torch.Tensor, "item", None)  # a look would wait for the device
+    optimizer.step()
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("made", ["before", "after"])
+def test_scheduler_made_before_or_after_works_without_a_warning(level, made) -> None:
+    model = line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = StepLR(optimizer, 1, gamma=0.5) if made == "before" else None
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", verbosity=0)
+    scheduler = scheduler or StepLR(optimizer, 1, gamma=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for factor in (INF, 1.0, 1.0):  # the first step is skipped
+            backward(model, optimizer, factor)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+    assert model.weight.item() == 1 - 0.5 - 0.25
+    assert scheduler.get_last_lr() == [0.125]
+
+
+def test_scheduler_that_really_comes_first_is_still_warned_about() -> None:
+    _, optimizer = started()
+    scheduler = CosineAnnealingLR(optimizer, 4)
+    with pytest.warns(UserWarning, match="before `optimizer.step"):
+        scheduler.step()
+
+
+def test_optimizer_s_arithmetic_is_not_cast() -> None:
+    seen = []
+
+    class Squares(torch.optim.SGD):
+        def step(self, closure=None):
+            seen.append(torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype)
+            return super().step(closure)
+
+    model, optimizer = started(kind=Squares)
+    backward(model, optimizer)
+    optimizer.step()
+    assert seen == [torch.float32]
+    assert torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype is torch.float16
+
+
+def test_step_forgets_cached_weight_copies() -> None:
+    model, optimizer = started()
+    model(torch.ones(1, 1))
+    nn.functional.linear(torch.ones(1, 1), model.weight)  # outside a forward, where only a step or a backward clears
+    assert len(STATE.cache) == 1
+    optimizer.step()
+    assert len(STATE.cache) == 0
+
+
+def closure_of(model, optimizer, factors):
+    factors = iter(factors)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 1)).sum() * next(factors)
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        return loss
+
+    return closure
+
+
+def test_closure_runs_under_o1_with_casts_and_its_loss_comes_back() -> None:
+    model, optimizer = started()
+    seen = []
+    model.register_forward_hook(lambda m, a, output: seen.append(output.dtype))
+    assert optimizer.step(closure_of(model, optimizer, [2.0])).item() == 2
+    assert model.weight.item() == 1 - 0.25
+    assert seen == [torch.float16]
+
+
+def test_overflow_inside_a_closure_skips_that_step_and_no_other() -> None:
+    model, optimizer = started()
+    scheduler = StepLR(optimizer, 1)
+    closure = closure_of(model, optimizer, [INF, 1.0])
+    assert optimizer.step(closure).item() == INF
+    assert model.weight.item() == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler.step()
+    optimizer.param_groups[0]["lr"] = 0.5
+    optimizer.step(closure)
+    assert model.weight.item() == 0.5
+
+
+def test_closure_is_refused_when_a_skip_is_due_and_the_skip_stays() -> None:
+    model, optimizer = started()
+    backward(model, optimizer, INF)
+    with pytest.raises(RuntimeError, match="does not support closure use"):
+        optimizer.step(lambda: None)
+    optimizer.step()
+    assert model.weight.item() == 1
+
+
+def test_closure_is_refused_under_o2() -> None:
+    _, optimizer = started("O2")
+    with pytest.raises(RuntimeError, match="does not support closure use"):
+        optimizer.step(lambda: None)
+
+
+def test_lbfgs_finds_the_minimum_under_o1_and_is_refused_under_o2() -> None:
+    model, optimizer = started(kind=torch.optim.LBFGS, settings={"lr": 1.0})
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(torch.ones(1, 1)).float() - 3).square().sum()
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        return loss
+
+    for _ in range(5):
+        optimizer.step(closure)
+    assert model.weight.item() == pytest.approx(3, abs=1e-2)
+    amp.reset()
+    _, optimizer = started("O2", kind=torch.optim.LBFGS)
+    with pytest.raises(RuntimeError, match="does not support closure use"):
+        optimizer.step(closure)
+
+
+def test_zero_grad_without_arguments_of_an_old_optimizer_is_called_as_it_is() -> None:
+    class Old(torch.optim.SGD):
+        def zero_grad(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+
+    model, optimizer = started(kind=Old)
+    backward(model, optimizer)
+    optimizer.zero_grad()
+    assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("to_none", [True, False])
+def test_zero_grad_leaves_nothing_to_add_to(level, to_none) -> None:
+    model, optimizer = started(level)
+    for delay in (False, True):
+        backward(model, optimizer, 3.0, delay_unscale=delay)
+        optimizer.zero_grad(set_to_none=to_none)
+        gradients = [p.grad for p in (*amp.master_params(optimizer), *model.parameters())]
+        assert all(g is None if to_none else g is None or g.item() == 0 for g in gradients)
+    backward(model, optimizer)
+    assert next(amp.master_params(optimizer)).grad.item() == 1
+
+
+def test_fused_optimizer_skips_and_steps() -> None:
+    model, optimizer = started(settings={"fused": True, "momentum": 0.5})
+    backward(model, optimizer, INF)
+    optimizer.step()
+    assert model.weight.item() == 1
+    optimizer.zero_grad()
+    backward(model, optimizer)
+    optimizer.step()
+    assert model.weight.item() == 0.875
+
+
+def test_momentum_from_before_o3_is_cast_with_the_parameters_and_back() -> None:
+    model = line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    amp.initialize(model, optimizer, opt_level="O3")
+    assert optimizer.state[model.weight]["momentum_buffer"].dtype is torch.float16
+    amp.reset()
+    assert optimizer.state[model.weight]["momentum_buffer"].dtype is torch.float32
+    assert optimizer.state[model.weight]["momentum_buffer"].item() == 1
+
+
+def test_param_groups_are_the_same_objects_under_o1() -> None:
+    model = line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    group = optimizer.param_groups[0]
+    amp.initialize(model, optimizer)
+    assert optimizer.param_groups[0] is group
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_reset_gives_step_and_zero_grad_back(level) -> None:
+    model = line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    before = set(vars(optimizer))
+    amp.initialize(model, optimizer, opt_level=level, loss_scale=4.0)
+    assert is_initialized(optimizer)
+    amp.reset()
+    assert set(vars(optimizer)) == before
+    assert not is_initialized(optimizer)
+    optimizer.zero_grad()
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    assert model.weight.item() == 0.5
+
+
+@pytest.mark.parametrize("as_method", [True, False])
+def test_reset_gives_back_a_step_that_somebody_else_had_put_there(as_method) -> None:
+    model = line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    calls = []
+    if as_method:
+        optimizer.step = own = types.MethodType(lambda self: calls.append(1), optimizer)
+    else:
+        optimizer.step = own = lambda: calls.append(1)
+    amp.initialize(model, optimizer)
+    optimizer.step()
+    amp.reset()
+    assert optimizer.step is own
+    optimizer.step()
+    assert calls == [1, 1]
+
+
+@pytest.mark.parametrize("made", ["before", "between"])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_scheduler_works_on_after_reset(made, level) -> None:
+    model = line()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = StepLR(optimizer, 1, gamma=0.5) if made == "before" else None
+    amp.initialize(model, optimizer, opt_level=level)
+    scheduler = scheduler or StepLR(optimizer, 1, gamma=0.5)
+    backward(model, optimizer, INF)
+    amp.reset()  # and with it the skip that was due
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            scheduler.step()
+    assert model.weight.item() == 1 - 1 - 0.5
+    assert scheduler.get_last_lr() == [0.25]
+
+
+def test_initialize_again_after_reset_with_a_scheduler_in_between() -> None:
+    model, optimizer = started()
+    scheduler = StepLR(optimizer, 1, gamma=0.5)
+    amp.reset()
+    amp.initialize(model, optimizer, verbosity=0)
+    for factor in (INF, 1.0):
+        backward(model, optimizer, factor)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    assert model.weight.item() == 1 - 0.0625
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_model_and_optimizer_are_not_kept_alive(level) -> None:
+    model, optimizer = started(level)
+    backward(model, optimizer)
+    optimizer.step()
+    references = [weakref.ref(model), weakref.ref(optimizer), weakref.ref(model.weight)]
+    del model, optimizer
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 3
+    amp.reset()
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_copied_optimizer_is_a_plain_one_with_the_same_state(how, level) -> None:
+    model, optimizer = started(level, settings={"momentum": 0.5})
+    backward(model, optimizer)
+    optimizer.step()
+    twin = how(optimizer)
+    assert not is_initialized(twin)
+    (ours,), (theirs,) = amp.master_params(optimizer), amp.master_params(twin)
+    assert theirs is not ours
+    assert torch.equal(theirs, ours)
+    assert twin.state[theirs]["momentum_buffer"].item() == 1
+    theirs.grad = torch.ones_like(theirs)
+    twin.step()
+    assert theirs.item() == pytest.approx(0.875 - 0.125 * 1.5)
+    assert ours.item() == 0.875
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_group_added_after_initialize_is_trained(level) -> None:
+    first, second = line(), line()
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.125)
+    models, optimizer = amp.initialize([first, second], optimizer, opt_level=level, max_loss_scale=1024.0)
+    optimizer.add_param_group({"params": list(second.parameters()), "lr": 0.25})
+    backward(nn.Sequential(*models), optimizer)
+    assert [p.grad.item() for p in amp.master_params(optimizer)] == [1, 1]
+    optimizer.step()
+    assert [m.weight.item() for m in models] == [0.875, 0.75]
+    assert [p.item() for p in amp.master_params(optimizer)] == [0.875, 0.75]
