@@ -53,6 +53,12 @@ def backward(model: nn.Module, optimizer, factor: float = 1.0, **options) -> Non
         scaled.backward()
 
 
+def backward_that_fails(loss, optimizer) -> None:
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+        raise RuntimeError("after the gradient")
+
+
 def master(optimizer) -> torch.Tensor:
     (found,) = amp.master_params(optimizer)
     return found
@@ -212,13 +218,27 @@ def test_gradients_of_a_plain_backward_are_true_ones() -> None:
     assert model.weight.item() == 0.875
 
 
+def test_gradients_from_a_plain_backward_after_a_scaled_one_are_added() -> None:
+    model, optimizer = started(line())
+    backward(model, optimizer, 2.0)
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    assert model.weight.item() == 1 - 0.125 * 3
+
+
+def test_delayed_gradients_of_fp32_parameters_are_unscaled_once() -> None:
+    model, optimizer = started(nn.BatchNorm1d(1).eval())
+    backward(model, optimizer, 2.0, delay_unscale=True)
+    backward(model, optimizer)
+    assert model.bias.grad.item() == 3
+
+
 def test_error_in_the_backward_leaves_the_gradients_from_before() -> None:
     model, optimizer = started(line())
     backward(model, optimizer, 2.0)
     loss = model(torch.ones(1, 1)).sum()
-    with pytest.raises(ZeroDivisionError), amp.scale_loss(loss, optimizer) as scaled:
-        scaled.backward()
-        raise ZeroDivisionError
+    with pytest.raises(RuntimeError, match="after the gradient"):
+        backward_that_fails(loss, optimizer)
     assert master(optimizer).grad.item() == 2
     assert model.weight.grad is None
 
@@ -243,8 +263,8 @@ def test_model_zero_grad_is_enough_after_a_skip() -> None:
 
 def test_clipping_the_masters_clips_the_update() -> None:
     model, optimizer = started(line())
-    backward(model, optimizer, 100.0)
-    assert torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0).item() == 100
+    backward(model, optimizer, 32.0)
+    assert torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0).item() == 32
     optimizer.step()
     assert model.weight.item() == pytest.approx(0.875, abs=1e-3)
 
@@ -300,6 +320,23 @@ def test_checkpoint_loaded_after_initialize_is_what_is_trained() -> None:
     backward(model, optimizer)
     optimizer.step()
     assert model.weight.item() == 3 - 0.125
+
+
+def test_ordinary_steps_compare_no_weights(monkeypatch) -> None:
+    model, optimizer = started(line())
+    monkeypatch.setattr(torch, "equal", None)  # the host would wait for the device
+    for _ in range(2):
+        backward(model, optimizer)
+        optimizer.step()
+
+
+def test_master_edited_after_a_checkpoint_was_loaded_keeps_the_edit() -> None:
+    model, optimizer = started(line())
+    model.load_state_dict(line(3.0).state_dict())
+    with torch.no_grad():
+        master(optimizer).fill_(5)
+    backward(model, optimizer)
+    assert master(optimizer).item() == 5
 
 
 def test_checkpoint_loaded_between_backward_and_step_is_what_is_updated() -> None:
@@ -503,6 +540,16 @@ def test_backend_s_saved_state_does_not_move_with_training() -> None:
 def test_backend_s_model_saves_fp32() -> None:
     _, model, _ = backend(net())
     assert {t.dtype for t in model.state_dict().values()} == {FLOAT, torch.int64}
+
+
+def test_backend_takes_fp32_and_gives_fp32() -> None:
+    _, model, _ = backend(line())
+    assert model(torch.ones(1, 1)).dtype is FLOAT
+
+
+def test_backend_keeps_batchnorm_in_fp32() -> None:
+    _, model, _ = backend(net())
+    assert (model[0].weight.dtype, model[1].weight.dtype) == (HALF, FLOAT)
 
 
 def test_backend_with_static_scale_one_still_moves_gradients_to_the_masters() -> None:

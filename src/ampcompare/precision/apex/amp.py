@@ -169,7 +169,8 @@ def scale_loss(
             f"loss_id={loss_id}: amp.initialize was told num_losses={len(_state.scalers)}, so 0 to "
             f"{len(_state.scalers) - 1} are there; pass a larger num_losses"
         )
-    gradients = [_gradients(o) for o in _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")]
+    optimizer_list = _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
+    gradients = [_gradients(optimizer) for optimizer in dict.fromkeys(optimizer_list)]  # each once
     scaler = _state.scalers[loss_id]
     if scaler.does_nothing and all(g.in_place for g in gradients):
         yield loss.float()

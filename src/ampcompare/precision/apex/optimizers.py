@@ -15,7 +15,7 @@ from ampcompare.precision.apex.casts import disable_casts
 from ampcompare.precision.apex.master import MasterGradients
 from ampcompare.precision.apex.scaling import ScaledGradients
 from ampcompare.precision.apex.state import STATE
-from ampcompare.precision.skipping import mark_stepped, step_unless
+from ampcompare.precision.skipping import step_unless
 
 
 class _OverflowError(Exception):
@@ -93,7 +93,6 @@ class AmpOptimizer:
         try:
             return self.before_step(checked)
         except _OverflowError as overflow:
-            mark_stepped(self.optimizer)
             return overflow.args[0]
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
