@@ -76,10 +76,11 @@ def test_weights_that_are_equal_have_copies_of_their_own():
         assert len(STATE.cache) == 2
 
 
-def test_id_of_a_weight_that_is_gone_is_not_mistaken_for_another():
+@pytest.mark.parametrize("trained", [True, False])
+def test_id_of_a_weight_that_is_gone_is_not_mistaken_for_another(trained):
     with casts(device_type="cpu"):
         for value in range(20):
-            assert _copy(nn.Parameter(torch.full((2,), float(value))))[0] == value
+            assert _copy(nn.Parameter(torch.full((2,), float(value)), requires_grad=trained))[0] == value
 
 
 def test_copy_made_without_gradient_does_not_serve_a_forward_with_one(weight):
@@ -97,6 +98,11 @@ def test_copy_with_gradient_serves_a_forward_without(weight):
         copy = _copy(weight)
         with torch.no_grad():
             assert _copy(weight) is copy
+
+
+def test_forward_without_gradient_casts_once(weight):
+    with casts(device_type="cpu"), torch.no_grad():
+        assert _copy(weight) is _copy(weight)
 
 
 def test_evaluation_in_between_costs_no_gradient(weight):
@@ -174,6 +180,18 @@ def test_inference_mode_leaves_no_copy_behind(weight):
         copy = _copy(weight)
     copy.float().sum().backward()
     assert torch.equal(weight.grad, torch.ones(3))
+
+
+def test_frozen_weight_seen_in_inference_mode_can_serve_a_gradient_later(weight):
+    """An inference tensor may not be saved for backward."""
+    weight.requires_grad_(False)
+    x = torch.ones(3, requires_grad=True)
+    with casts(device_type="cpu"):
+        with torch.inference_mode():
+            _copy(weight)
+        loss = (x * _copy(weight)).sum()
+    loss.backward()
+    assert torch.equal(x.grad, weight)
 
 
 def test_weight_made_in_inference_mode_is_cast():

@@ -85,6 +85,13 @@ def test_every_name_is_as_before_after_a_session():
     assert not _differences(before)
 
 
+def test_functions_are_wrapped_once_however_deep():
+    original = torch.mm
+    with installed(), casts(), installed(), casts():
+        assert torch.mm.__wrapped__ is original
+    assert torch.mm is original
+
+
 def test_casts_end_with_the_context_and_not_before_in_a_session():
     with installed():
         assert _dtype() is FLOAT
@@ -246,6 +253,21 @@ def test_contexts_may_close_in_any_order():
     assert _dtype() is FLOAT
     with installed():
         assert _dtype() is FLOAT
+
+
+def test_context_that_closes_first_leaves_the_one_opened_later_in_force():
+    def generate() -> Iterator[None]:
+        with casts(device_type="cpu", allow_banned=True):
+            yield
+
+    for inner in (disable_casts(), casts(device_type="cpu", allow_banned=False)):
+        generator = generate()
+        next(generator)
+        with inner:
+            before = STATE.on, STATE.allow_banned
+            generator.close()
+            assert (STATE.on, STATE.allow_banned) == before
+        assert not STATE.on
 
 
 def test_generator_collected_in_another_thread_leaves_its_own_thread_as_it_was():

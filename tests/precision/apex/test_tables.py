@@ -118,6 +118,8 @@ def test_listed_sequence_is_promoted(name, monkeypatch):
     half, single = _ones(HALF, FLOAT)
     (sequence,) = _received(monkeypatch, torch, name, [half, single])
     assert _dtypes(sequence) == [FLOAT, FLOAT]
+    mixed = _ones(HALF, torch.float64)
+    assert _received(monkeypatch, torch, name, mixed) == [mixed]  # PyTorch's to judge
 
 
 @pytest.mark.parametrize(("namespace", "name"), MATCH, ids=_name)
