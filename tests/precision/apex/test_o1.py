@@ -121,6 +121,14 @@ def test_overflow_in_any_micro_batch_skips_the_step(bad, sync, fused):
     assert case.skipped == 1
 
 
+def test_gradients_of_a_micro_batch_stay_scaled_and_move_nothing():
+    """So that a DistributedDataParallel model reduces their sum once, at the last."""
+    case = _Case()
+    case.backward(2.0, sync=False)
+    assert case.weight.grad.tolist() == [2.0 * 65536] * 2
+    assert case.precision.state_dict()["loss_scaler0"]["unskipped"] == 0
+
+
 @pytest.mark.parametrize("sync", [False, True])
 def test_micro_batches_add_up(sync):
     case = _Case(growth_interval=1)
@@ -164,6 +172,14 @@ def test_loss_in_half_is_scaled_in_float():
     assert case.precision.scale(half).item() == 3.0 * 2.0**15
     case.precision.backward(half)
     assert case.weight.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_scaled_loss_is_float_whatever_the_loss_was(dtype, shape):
+    for options in ({}, {"loss_scale": 8.0}, {"loss_scale": 1.0}):
+        precision = _Case(**options).precision
+        assert precision.scale(torch.ones(shape, dtype=dtype)).dtype is FLOAT
 
 
 def test_static_one_leaves_the_loss_as_it_is_in_float():

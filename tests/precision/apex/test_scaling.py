@@ -83,6 +83,15 @@ def test_true_gradients_before_a_delayed_backward_are_kept_out_of_the_scaling():
     assert case.gradient == [10.0, 10.0]
 
 
+def test_delayed_backward_without_gradients_gives_the_true_ones_back():
+    case, elsewhere = _Case(), nn.Parameter(torch.ones(()))
+    case.backward(2.0)
+    scaled_backward(case.scaler, [case.gradients], (elsewhere * 3.0).backward, delay=True)
+    assert case.gradient == [2.0, 2.0]
+    case.backward(5.0)
+    assert case.gradient == [7.0, 7.0]
+
+
 def test_gradients_dropped_after_a_delayed_backward_do_not_come_back():
     case = _Case()
     case.backward(2.0)
@@ -254,6 +263,18 @@ def test_gradients_with_a_graph_of_their_own_can_be_unscaled():
     loss = case.weight.exp().sum() * 8.0
     scaled_backward(case.scaler, [case.gradients], lambda: loss.backward(create_graph=True))
     assert case.gradient == [1.0, 1.0]
+
+
+def test_scale_can_wait_for_a_later_finish_and_still_sees_the_overflow():
+    bad, good = _Case(), _Case()
+    for case, slope in ((bad, math.inf), (good, 1.0)):
+        case.scaler = bad.scaler
+        case.backward(slope, delay=True)
+    finish_backward(bad.scaler, [bad.gradients], delay=False, move=False)
+    assert bad.scaler.state_dict() == {"loss_scale": 8.0, "unskipped": 0}
+    finish_backward(bad.scaler, [good.gradients], delay=False)
+    assert bad.scaler.state_dict() == {"loss_scale": 4.0, "unskipped": 0}
+    assert [bad.gradients.skip.item(), good.gradients.skip.item()] == [1.0, 1.0]
 
 
 def test_finish_without_a_backward_unscales_what_is_there():

@@ -105,7 +105,6 @@ def scaled_backward(
     finish_backward(scaler, optimizers, delay=delay)
 
 
-@torch.no_grad()
 def finish_backward(
     scaler: LossScaler, optimizers: Sequence[ScaledGradients], *, delay: bool, move: bool = True
 ) -> None:
