@@ -205,3 +205,16 @@ def test_step_with_a_fused_optimizer_never_waits_for_the_device():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert precision.skipped_steps().item() == 0
+
+
+def test_a_loss_scale_of_one_switches_the_scaler_off():
+    precision = build_precision("native", loss_scale=1.0)
+    weight = torch.nn.Parameter(torch.ones(2))
+    _, optimizer = precision.prepare(torch.nn.Linear(1, 1), torch.optim.SGD([weight], lr=1.0))
+    precision.backward((weight * torch.tensor([1.0, float("inf")])).sum())
+    precision.step(optimizer)
+    assert weight[0].item() == 0.0
+    assert weight[1].item() == float("-inf")  # nobody looked
+    assert precision.scale_factor().item() == 1.0
+    assert precision.skipped_steps().item() == 0
+    assert not precision.scales_dynamically()

@@ -17,7 +17,7 @@ class Native(Precision):
     """What PyTorch's documentation calls automatic mixed precision.
 
     fp16 scales the loss; bf16 has the exponent range of fp32 and needs no scaling. A static `loss_scale` stays put,
-    but a step with inf or nan is still skipped, as GradScaler does.
+    but a step with inf or nan is still skipped, as GradScaler does; at 1 there is no scaler at all.
     """
 
     name = "native"
@@ -33,7 +33,7 @@ class Native(Precision):
             growth_factor=o.growth_factor,
             backoff_factor=o.backoff_factor,
             growth_interval=o.growth_interval,
-            enabled=self.dtype is torch.float16,
+            enabled=self.dtype is torch.float16 and self.static_scale != 1.0,
         )
         # GradScaler allocates its scale on the first call of scale(); logging may ask before.
         self.scaler.scale(torch.zeros((), device=self.device))
