@@ -106,8 +106,9 @@ def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(backend: 
 @settings(max_examples=25, deadline=None)
 @given(
     backend=st.sampled_from(BACKENDS),
-    bound=st.floats(1e-3, 10),
-    value=st.none() | st.floats(1e-3, 1),
+    # Not smaller: fp16 gradients are stored in fp16, and below about 1e-5 an element rounds by more than a per cent.
+    bound=st.floats(0.1, 10),
+    value=st.none() | st.floats(1e-2, 1),
     exponent=st.integers(0, 12),
     count=st.integers(1, 3),
 )
@@ -116,8 +117,11 @@ def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | Non
     batches = [batch(8, seed=i) for i in range(count)]
     ours = applied_gradients(trainer(backend, network(), config, init_scale=2.0**exponent), batches)[0]
     truth = applied_gradients(trainer("none", network(), config), batches)[0]
+    plain = applied_gradients(trainer("none", network()), batches)[0]
+    by_value = plain if value is None else plain.clamp(-value, value)
+    expected = by_value * min(1.0, bound / by_value.norm().item())
+    assert (truth - expected).norm() <= 1e-4 * expected.norm()
     assert (ours - truth).norm() <= 0.02 * truth.norm()
-    assert ours.norm() <= bound * 1.005
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -101,7 +101,7 @@ class Trainer:
         parameters = [p for _, p in named]
         found: dict[str, Tensor] = {}
         if diagnose or config.clip_norm:
-            found["grad/norm"] = gradient_norm([p.grad for p in parameters if p.grad is not None])
+            found["grad/norm"] = self._norm(parameters)
         if diagnose:
             groups: dict[str, list[Tensor]] = {}
             for name, parameter in named:
@@ -110,9 +110,14 @@ class Trainer:
         if config.clip_value:
             torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
         if config.clip_norm:
-            # By the norm in fp32: that of fp16 gradients, taken in fp16, overflows.
-            torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, found["grad/norm"])
+            norm = self._norm(parameters) if config.clip_value else found["grad/norm"]
+            torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
         return found
+
+    @staticmethod
+    def _norm(parameters: Sequence[Tensor]) -> Tensor:
+        """In fp32: the norm of fp16 gradients, taken in fp16, overflows."""
+        return gradient_norm([p.grad for p in parameters if p.grad is not None])
 
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
