@@ -125,7 +125,7 @@ def test_memory_of_a_cpu_is_the_resident_set():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     before, after = map(float, done.stdout.split())
-    assert before > 50
+    assert 50 < before < 1000  # its own, not that of this process, which launched it
     assert 500 < after - before < 800  # the peak of the imports lies above what they keep
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch
 
@@ -21,6 +22,13 @@ def peak_mib(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / MIB
     if device.type == "mps":
         return torch.mps.current_allocated_memory() / MIB
+    try:
+        # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass  # not Linux
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is bytes on macOS, KiB on Linux
