@@ -226,8 +226,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._send(json.dumps(state.graphql(json.loads(raw))).encode())
             elif len(path) == 5 and path[0] == "files" and path[4] == "file_stream":
                 run = state.project(path[1], path[2]).run(path[3])
-                run.stream(json.loads(raw))
-                self._send(b"{}")
+                self._send(json.dumps(run.stream(json.loads(raw))).encode())
             else:
                 self.send_error(404)
 

@@ -56,7 +56,7 @@ class Run:
         """Take in the input of `upsertBucket`."""
         if given.get("config"):
             wrapped = json.loads(given["config"])
-            self.config |= {key: value["value"] if "value" in value else value for key, value in wrapped.items()}
+            self.config |= {key: value.get("value", value) for key, value in wrapped.items()}
         if given.get("summaryMetrics"):
             self.summary = json.loads(given["summaryMetrics"])
         self.name = given.get("displayName") or self.name or f"run-{self.number}"
@@ -67,8 +67,8 @@ class Run:
         self.state = given.get("state") or "running"
         self.heartbeat_at = now()
 
-    def stream(self, body: Mapping[str, Any]) -> None:
-        """Take in one request of the file stream: rows by offset, the summary, the end."""
+    def stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Take in one request of the file stream: rows by offset, the summary, the end. Says whether to stop."""
         for name, chunk in (body.get("files") or {}).items():
             offset, lines = chunk.get("offset", 0), chunk["content"]
             if name == "wandb-history.jsonl":
@@ -83,6 +83,7 @@ class Run:
             self.state = "finished" if self.exit_code == 0 else "failed"
             if self.stop_requested or self.exit_code == EXIT_INTERRUPTED:
                 self.state = "killed"
+        return {"stopped": self.stop_requested, "exitcode": self.exit_code, "limits": {}}
 
     def node(self, base_url: str) -> dict[str, Any]:
         """What a query may ask of the run."""
