@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ class Sweep:
     text: str
     state: str = "RUNNING"
     agents: dict[str, list[Run]] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)  # the parameters of each run, in order
 
     def __post_init__(self) -> None:
         self.config: dict[str, Any] = yaml.safe_load(self.text)
@@ -60,6 +60,7 @@ class Sweep:
             return [{"type": "exit"}]
         run = self.project.run(f"{self.id}{len(self.runs):03d}")
         run.sweep, run.config = self, dict(chosen)
+        self.tried.append(chosen)
         self.agents[agent].append(run)
         args = {key: {"value": value} for key, value in chosen.items()}
         return [{"type": "run", "run_id": run.id, "program": self.config.get("program"), "args": args}]
@@ -132,8 +133,3 @@ def _draw(rule: Mapping[str, Any], dice: random.Random) -> Any:
     if kind == "normal":
         return dice.gauss(rule.get("mu", 0), rule.get("sigma", 1))
     return dice.uniform(low, high)
-
-
-def commands_text(commands: list[dict[str, Any]]) -> str:
-    """Commands as the heartbeat carries them: JSON in a string."""
-    return json.dumps(commands)

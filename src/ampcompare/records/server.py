@@ -38,7 +38,7 @@ def read_server(source: str) -> list[RunRecord]:
         runs = [_read_run(run) for run in _find_runs(entity, project, sweep)]
     if not runs:
         what = "sweep" if sweep else "project"
-        raise UserError(f"{source}: no runs in this {what}; see `wandb.Api()` or its page, or name another {what}")
+        raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
     return runs
 
 
@@ -58,7 +58,7 @@ def _told_in_one_line(source: str) -> Iterator[None]:
     try:
         yield
     except wandb.errors.UsageError as problem:
-        raise UserError(f"{source}: {_first_line(problem)}; or set WANDB_API_KEY") from None
+        raise UserError(f"{source}: {_first_line(problem)}, or name a folder of runs (wandb.mode=offline)") from None
     except wandb.errors.AuthenticationError as problem:
         raise UserError(
             f"{source}: W&B's server cannot be asked: {_first_line(problem)}; see WANDB_BASE_URL, WANDB_API_KEY and "
