@@ -62,6 +62,8 @@ class SweepDisplay:
                 self.done += 1
         if self._live is None:
             self.say(self._line(job))
+        if job.state == "finished" and self.sweep.metric and job.value is None:
+            self.say(f"run {job.number} never logged {self._metric}: the sweep learns nothing from it")
         if job.state == "failed":
             self.say(f"run {job.number} failed ({_last_line(job)}); its output: {job.log}")
 

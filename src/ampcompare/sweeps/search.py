@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
@@ -116,30 +117,34 @@ class Search:
             trial.set_user_attr(key, value)
         return Trying(trial, run_id, parameters, 1)
 
-    def alive(self, trying: Trying) -> None:
-        """A sign of life of the worker that has this attempt."""
-        self.storage.record_heartbeat(trying.trial._trial_id)
+    def alive(self, trying: Trying) -> bool:
+        """A sign of life of the worker that has this attempt. False: another has taken it over in the meantime."""
+        trial_id = trying.trial._trial_id
+        self.storage.record_heartbeat(trial_id)
+        return self.storage.get_trial(trial_id).state == TrialState.RUNNING
 
     def should_stop(self, trying: Trying, band: int, value: float) -> bool:
         """Report the metric at a band of hyperband; whether the run is among those to stop."""
-        trying.trial.report(value, band)
+        try:
+            trying.trial.report(value, band)
+        except UpdateFinishedTrialError:  # it was taken over; the next sign of life tells
+            return False
         return trying.trial.should_prune()
 
     def finish(self, trying: Trying, state: str, value: float | None) -> bool:
-        """Record how an attempt ended: finished, stopped (by hyperband) or failed. False if it was taken from us."""
-        trying.trial.set_user_attr("state", state)
-        outcome = {"finished": TrialState.COMPLETE, "stopped": TrialState.PRUNED}.get(state, TrialState.FAIL)
-        values = None
-        if outcome is TrialState.COMPLETE:
+        """Record how an attempt ended: finished, stopped (by hyperband) or failed. False if it was taken over."""
+        if state == "stopped":
+            return self._end(trying, state, TrialState.PRUNED)
+        if state == "finished" and self.sweep.metric is None:
             # Optuna wants a value of a complete trial. Without a metric there is none; nothing reads this 0.
-            values = [value] if value is not None else None if self.sweep.metric else [0.0]
-            outcome = TrialState.COMPLETE if values else TrialState.FAIL
-        return self._tell(trying.trial, outcome, values)
+            return self._end(trying, state, TrialState.COMPLETE, [0.0])
+        if state == "finished" and value is not None:
+            return self._end(trying, state, TrialState.COMPLETE, [value])
+        return self._end(trying, state, TrialState.FAIL)
 
     def give_up(self, trying: Trying) -> None:
         """End an attempt that the user interrupted, and queue its run again."""
-        trying.trial.set_user_attr("state", "interrupted")
-        if self._tell(trying.trial, TrialState.FAIL, None):
+        if self._end(trying, "interrupted", TrialState.FAIL):
             self._queue_again(self._trials()[trying.trial.number], attempts=None)
 
     def rows(self) -> list[Row]:
@@ -167,10 +172,11 @@ class Search:
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
 
-    def _tell(self, trial: Trial, state: TrialState, values: list[float] | None) -> bool:
+    def _end(self, trying: Trying, word: str, state: TrialState, values: list[float] | None = None) -> bool:
         try:
-            self.storage.set_trial_state_values(trial._trial_id, state, values)
-        except optuna.exceptions.UpdateFinishedTrialError:
+            trying.trial.set_user_attr("state", word)
+            self.storage.set_trial_state_values(trying.trial._trial_id, state, values)
+        except UpdateFinishedTrialError:
             return False
         return True
 

@@ -129,7 +129,8 @@ class Worker(threading.Thread):
         while (code := run.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
             if now >= next_sign:
-                place.search.alive(trying)
+                if not place.search.alive(trying):  # we were silent too long, and another worker repeats it
+                    run.kill()
                 next_sign = now + place.search.heartbeat_seconds
             if follower:
                 values = follower.values()
