@@ -29,7 +29,11 @@ def _commands() -> None:
 @app.command()
 def report(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE", help="Folders of runs (output_dir), or .wandb files.")
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Folders of runs (output_dir), .wandb files, wandb:ENTITY/PROJECT, wandb:ENTITY/PROJECT/SWEEP.",
+        ),
     ],
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for index.html.")] = "report",
     baseline: Annotated[

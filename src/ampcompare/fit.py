@@ -32,7 +32,8 @@ class TrainingError(Exception):
 class Fit:
     """Trains to the end of the config, handing each row to `on_row` and each step's number to `on_step`.
 
-    `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`.
+    `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`. `should_stop` is
+    asked after each step and within the evaluation; then the training ends with the row of the last step.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class Fit:
         on_row: Callable[[Row], None] = lambda row: None,
         on_step: Callable[[int], None] = lambda step: None,
         on_note: Callable[[str], None] = lambda note: None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.trainer, self.train, self.test, self.config = trainer, train, test, config
         self.on_row, self.on_step, self.on_note = on_row, on_step, on_note
+        self.should_stop, self.stopped = should_stop, False
         self.precision = trainer.precision
         self.device = trainer.precision.device
         self.steps_per_epoch = steps_per_epoch(config, train)
@@ -75,9 +78,9 @@ class Fit:
             for epoch in range(self.config.epochs):
                 self._train_epoch(epoch)
                 last = self.step >= self.total_steps
-                if last or (epoch + 1) % self.config.eval.every == 0:
+                if not self.stopped and (last or (epoch + 1) % self.config.eval.every == 0):
                     self._evaluate(epoch)
-                if last:
+                if last or self.stopped:
                     break
         return self.summary()
 
@@ -114,19 +117,21 @@ class Fit:
             if self.timer.warm and not self._peak_reset:
                 memory.reset_peak(self.device)
                 self._peak_reset = True
-            last = self.step == self.total_steps
+            self.stopped = self.should_stop()
+            last = self.stopped or self.step == self.total_steps
             if diagnose:
                 self._pending.append((self.step, position, result.gradients))
             if self.step % config.log.every == 0 or last:
                 self._log(position, result)
                 self._resume()
+            self._last = position, result
             self.on_step(self.step)
             if last:
                 break
         self._pause()
         joules = self.energy.joules()
         if joules is not None and images:
-            self.on_row(self._row(epoch + 1, {"energy/joules_per_image": joules / images}))
+            self.on_row(self._row(position, {"energy/joules_per_image": joules / images}))
 
     def _log(self, position: float, result: StepResult) -> None:
         self._pause()
@@ -190,7 +195,19 @@ class Fit:
 
     def _evaluate(self, epoch: int) -> None:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
-        metrics = evaluate(self.trainer.model, self.test, self.precision, autocast=self.config.eval.autocast)
+        metrics = evaluate(
+            self.trainer.model,
+            self.test,
+            self.precision,
+            autocast=self.config.eval.autocast,
+            should_stop=self.should_stop,
+        )
+        if metrics is None:
+            self.stopped = True
+            if len(self.interval):  # the steps since the last row
+                self._resume()
+                self._log(*self._last)
+            return
         if math.isfinite(metrics["eval/loss"]):
             self._evals.append((position, metrics["eval/accuracy"]))
         self.on_row(self._row(position, metrics))
