@@ -109,7 +109,7 @@ class Fit:
             self._learning_rate = self.trainer.optimizer.param_groups[0]["lr"]
             result = self.trainer.step(batches, diagnose=diagnose)
             self.interval.add(result.loss, result.correct, result.images)
-            self.timer.lap(result.images)
+            self.timer.lap(result.images, cold=result.cold)
             images += result.images
             if self.timer.warm and not self._peak_reset:
                 memory.reset_peak(self.device)

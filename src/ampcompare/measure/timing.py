@@ -6,6 +6,8 @@ import time
 
 import torch
 
+Mark = torch.cuda.Event | float
+
 
 class StepTimer:
     """Times optimizer steps between `resume` and `read`.
@@ -19,8 +21,9 @@ class StepTimer:
         self._device = device
         self._warmup = warmup_steps
         self._laps = 0
-        self._marks: list[torch.cuda.Event | float] = []
-        self._images: list[int] = []
+        self._last: Mark = 0.0
+        self._spans: list[tuple[Mark, Mark]] = []
+        self._images = 0
 
     @property
     def warm(self) -> bool:
@@ -29,29 +32,28 @@ class StepTimer:
 
     def resume(self) -> None:
         """Start a window here: what happened since the last `read` is not timed."""
-        self._marks = [self._mark()]
-        self._images = []
+        self._last = self._mark()
+        self._spans, self._images = [], 0
 
-    def lap(self, images: int) -> None:
-        """End one step that trained on so many images."""
+    def lap(self, images: int, *, cold: bool = False) -> None:
+        """End one step that trained on so many images. A `cold` one, in which something was compiled, is left out."""
         self._laps += 1
-        if self._laps <= self._warmup:
-            self._marks = [self._mark()]
-            return
-        self._marks.append(self._mark())
-        self._images.append(images)
+        now = self._mark()
+        if self._laps > self._warmup and not cold:
+            self._spans.append((self._last, now))
+            self._images += images
+        self._last = now
 
     def read(self) -> tuple[list[float], int]:
         """Step times of the window in ms and the images trained on in it. Waits for the device."""
-        if self._cuda and self._marks:
-            self._marks[-1].synchronize()  # type: ignore[union-attr]  # sync: the window ends when its last step has
-        pairs = zip(self._marks, self._marks[1:], strict=False)
-        times = [self._between(a, b) for a, b in pairs]
-        images = sum(self._images)
-        self._marks, self._images = [], []
+        if self._cuda and self._spans:
+            self._spans[-1][1].synchronize()  # type: ignore[union-attr]  # sync: the window ends with its last step
+        times = [self._between(*span) for span in self._spans]
+        images = self._images
+        self._spans, self._images = [], 0
         return times, images
 
-    def _mark(self) -> torch.cuda.Event | float:
+    def _mark(self) -> Mark:
         if self._cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self._device))
@@ -60,7 +62,7 @@ class StepTimer:
             torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
         return time.perf_counter()
 
-    def _between(self, start: torch.cuda.Event | float, end: torch.cuda.Event | float) -> float:
+    def _between(self, start: Mark, end: Mark) -> float:
         if isinstance(start, float):
             return (end - start) * 1e3  # type: ignore[operator]
         return start.elapsed_time(end)  # type: ignore[arg-type]
