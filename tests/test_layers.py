@@ -44,7 +44,7 @@ def test_training_imports_none_of_the_reports_libraries():
     parts = (
         "experiment execution engine fit tracking progress models device config options precision data measure".split()
     )
-    for path in modules(*parts.split()):
+    for path in modules(*parts):
         names = imports(path)
         assert not {name.partition(".")[0] for name in names} & REPORT_LIBRARIES, path
         assert not any(name.startswith(("ampcompare.report", "ampcompare.records")) for name in names), path
