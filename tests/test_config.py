@@ -100,7 +100,7 @@ def test_words_become_values(word: str, key: str, value: object):
         ("wandb.project=a/b", "wandb.project='a/b': expected 1 to 128 characters"),
         ("wandb.name=${oc.env:HOME}", "interpolation is not supported"),
         ("resume=auto", "resume='auto': expected one of never"),
-        ("execution=cuda_graph", "execution='cuda_graph': expected one of eager"),
+        ("execution=graphs", "execution='graphs': expected one of eager, compile, cuda_graph"),
         ("checkpoint.every_epochs=2", "checkpoint.every_epochs='2': expected null"),
         ("optimizer.nesterov=true", "optimizer.nesterov=true: needs"),
         ("data.source=image_folder", "data.root=None: data.source=image_folder needs a folder or archive"),

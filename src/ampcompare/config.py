@@ -170,7 +170,16 @@ class Config:
         pattern_words="one of auto, cpu, cuda, cuda:N, mps",
         hints={"gpu": "cuda", "0": "cuda:0", "cuda:": "cuda"},
     )
-    execution: str = option("eager", "how the step is run", choices=("eager",))
+    execution: str = option(
+        "eager",
+        "how a step is run: line by line, its forward and backward compiled (torch.compile), or the whole as one CUDA "
+        "graph",
+        choices=("eager", "compile", "cuda_graph"),
+        hints={
+            **dict.fromkeys(("torch.compile", "torch_compile", "compiled", "inductor", "true"), "compile"),
+            **dict.fromkeys(("cudagraph", "cuda-graph", "cuda_graphs", "cudagraphs", "graph"), "cuda_graph"),
+        },
+    )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
         "contiguous",
@@ -226,6 +235,16 @@ def check(config: Config) -> None:
             f"precision.min_loss_scale={floor:g}: expected at most precision.init_scale={precision.init_scale:g}; "
             "lower it or raise init_scale"
         )
+    if config.execution != "eager" and config.training.gradient_penalty:
+        raise UserError(
+            f"execution={config.execution!r}: training.gradient_penalty={config.training.gradient_penalty:g} needs the "
+            "gradient of a gradient, which this execution does not give; use execution=eager"
+        )
+    if config.execution == "cuda_graph" and config.training.accumulate > 1:
+        raise UserError(
+            f"execution='cuda_graph': training.accumulate={config.training.accumulate} has more than one micro-batch "
+            "in a step, the graph holds one; use execution=compile, or accumulate=1 with a larger batch_size"
+        )
     backend = REGISTRY[config.backend]
     if precision.enabled:
         if precision.dtype not in backend.dtypes:
@@ -263,6 +282,11 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
         key, value = split_override(word)
         _merge(values, _nest(key, value))
     return build(Config, values)
+
+
+def check_option(key: str, value: Any) -> None:
+    """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
+    _merge({}, _nest(key, value))
 
 
 def find_config(name: str) -> Path:

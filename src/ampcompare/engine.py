@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare.config import TrainingConfig
+from ampcompare.execution import build_forward
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.precision.base import Precision
 
@@ -41,6 +42,7 @@ class StepResult:
     correct: Tensor
     images: int
     gradients: dict[str, Tensor] = field(default_factory=dict)  # grad/... metrics, where they were asked for
+    cold: bool = False  # whether something was compiled in it: no step to time
 
 
 class Trainer:
@@ -54,6 +56,7 @@ class Trainer:
         precision: Precision,
         config: TrainingConfig,
         criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+        execution: str = "eager",
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config = precision, config
@@ -61,6 +64,7 @@ class Trainer:
         self._layer_groups = [name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()]
         # Looked up at each call: a backend may have replaced the function by then.
         self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
+        self.forward = build_forward(execution, model, self.criterion)
 
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
@@ -70,11 +74,11 @@ class Trainer:
         precision, config = self.precision, self.config
         self.model.train()
         images = sum(len(labels) for _, labels in batches)
-        losses, corrects = [], []
+        losses, corrects, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
             with precision.forward_context():
-                logits = self.model(inputs)
-                loss = self.criterion(logits, labels)
+                logits, loss = self.forward(inputs, labels)
+            cold |= self.forward.cold
             if config.gradient_penalty:
                 loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
             # Each micro-batch weighs by its images: the last one of an epoch may be short.
@@ -88,8 +92,8 @@ class Trainer:
         self.scheduler.step()
         self.optimizer.zero_grad(set_to_none=True)
         if len(batches) == 1:
-            return StepResult(losses[0], corrects[0], images, gradients)
-        return StepResult(torch.stack(losses).float().sum(), torch.stack(corrects).sum(), images, gradients)
+            return StepResult(losses[0], corrects[0], images, gradients, cold)
+        return StepResult(torch.stack(losses).float().sum(), torch.stack(corrects).sum(), images, gradients, cold)
 
     def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
         config, precision = self.config, self.precision

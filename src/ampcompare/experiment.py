@@ -20,6 +20,7 @@ from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
 from ampcompare.engine import Trainer, learning_rate_factor
 from ampcompare.errors import UserError
+from ampcompare.execution import check_execution
 from ampcompare.fit import Fit, TrainingError, steps_per_epoch, total_steps
 from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
@@ -49,6 +50,7 @@ def run(config: Config, console: Console | None = None) -> Result:
     console = console or Console(highlight=False)
     device = resolve_device(config.device)
     set_numerics(config)
+    check_execution(config, device)
     check_output(Path(config.output_dir))
     data = build_dataset(
         source=config.data.source,
@@ -159,7 +161,9 @@ def build_trainer(config: Config, data: Dataset, train: DeviceLoader, device: to
         warmup_steps=config.schedule.warmup_epochs * per_epoch,
         total_steps=config.epochs * per_epoch,
     )
-    return Trainer(model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
+    return Trainer(
+        model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, execution=config.execution
+    )
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:

@@ -1,4 +1,9 @@
-"""The loop of a run: epochs of steps, rows at log intervals, evaluation, the figures of the summary."""
+"""The loop of a run: epochs of steps, rows at log intervals, evaluation, the figures of the summary.
+
+On a GPU a row is read one log interval after its own, when its values have long arrived, so that the host need not wait
+for the steps it has queued; each row carries its own step. Before an evaluation and at the end, whatever ends the run,
+all rows are read. A killed process loses the row that was waiting, beside the steps since.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,10 @@ import math
 import time
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ampcompare.config import Config
@@ -17,9 +22,9 @@ from ampcompare.engine import Loader, StepResult, Trainer, evaluate, micro_batch
 from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.gradients import FIRST_EXPONENT
-from ampcompare.measure.interval import Interval
+from ampcompare.measure.interval import Interval, IntervalValues, Reading
 from ampcompare.measure.scale_watch import ScaleWatch
-from ampcompare.measure.timing import StepTimer
+from ampcompare.measure.timing import StepTimer, Window, wait_for
 from ampcompare.metrics import Histogram
 
 Row = dict[str, Any]
@@ -29,11 +34,24 @@ class TrainingError(Exception):
     """The training cannot go on: one line that names the step, the reason and what to try. Exit code 1."""
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A log interval that has ended on the host: its row but for the values that are still on their way."""
+
+    step: int
+    row: Row
+    steps: int
+    windows: list[Window]
+    reading: Reading
+    looks: list[Row]  # the rows of the looks at the gradients, likewise
+
+
 class Fit:
     """Trains to the end of the config, handing each row to `on_row` and each step's number to `on_step`.
 
     `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`. `should_stop` is
-    asked after each step and within the evaluation; then the training ends with the row of the last step.
+    asked after each step and within the evaluation; then the training ends with the row of the last step. With `lag`
+    rows are read one interval late; None is what the device needs.
     """
 
     def __init__(
@@ -47,12 +65,14 @@ class Fit:
         on_step: Callable[[int], None] = lambda step: None,
         on_note: Callable[[str], None] = lambda note: None,
         should_stop: Callable[[], bool] = lambda: False,
+        lag: bool | None = None,
     ) -> None:
         self.trainer, self.train, self.test, self.config = trainer, train, test, config
         self.on_row, self.on_step, self.on_note = on_row, on_step, on_note
         self.should_stop, self.stopped = should_stop, False
         self.precision = trainer.precision
         self.device = trainer.precision.device
+        self.lag = self.device.type == "cuda" if lag is None else lag
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = total_steps(config, train)
         self.timer = StepTimer(self.device, config.log.warmup_steps)
@@ -60,9 +80,9 @@ class Fit:
         self.energy = EnergyMeter(self.device)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
         self.step = 0
-        self._times: list[float] = []  # of the steps since the last row, and the images in them
-        self._images = 0
-        self._pending: list[tuple[int, float, dict[str, Tensor]]] = []
+        self._windows: list[Window] = []  # since the last row
+        self._looks: list[tuple[int, float, dict[str, Tensor]]] = []
+        self._waiting: list[Waiting] = []
         self._began = time.perf_counter()
         self._resumed = self._began
         self._train_seconds = 0.0
@@ -74,15 +94,29 @@ class Fit:
 
     def run(self) -> Row:
         """Train; returns the summary. Raises TrainingError when the loss is not finite and that is to stop the run."""
-        with self.precision.session():
-            for epoch in range(self.config.epochs):
-                self._train_epoch(epoch)
-                last = self.step >= self.total_steps
-                if not self.stopped and (last or (epoch + 1) % self.config.eval.every == 0):
-                    self._evaluate(epoch)
-                if last or self.stopped:
-                    break
+        try:
+            with self.precision.session():
+                self._train()
+        except BaseException as problem:
+            self._save_rows(problem)
+            raise
         return self.summary()
+
+    def _train(self) -> None:
+        for epoch in range(self.config.epochs):
+            self._train_epoch(epoch)
+            last = self.step >= self.total_steps
+            if not self.stopped and (last or (epoch + 1) % self.config.eval.every == 0):
+                self._evaluate(epoch)
+            if last or self.stopped:
+                break
+
+    def _save_rows(self, problem: BaseException) -> None:
+        """Hand out the rows that wait when the run ends early."""
+        try:
+            self._read(len(self._waiting), judge=False)
+        except Exception as second:  # a device that failed gives nothing any more
+            problem.add_note(f"the rows of the last log interval are lost: {second}")
 
     def summary(self) -> Row:
         """What the run came to so far, beside the last value of each metric."""
@@ -112,7 +146,7 @@ class Fit:
             self._learning_rate = self.trainer.optimizer.param_groups[0]["lr"]
             result = self.trainer.step(batches, diagnose=diagnose)
             self.interval.add(result.loss, result.correct, result.images)
-            self.timer.lap(result.images)
+            self.timer.lap(result.images, cold=result.cold)
             images += result.images
             if self.timer.warm and not self._peak_reset:
                 memory.reset_peak(self.device)
@@ -120,7 +154,7 @@ class Fit:
             self.stopped = self.should_stop()
             last = self.stopped or self.step == self.total_steps
             if diagnose:
-                self._pending.append((self.step, position, result.gradients))
+                self._looks.append((self.step, position, result.gradients))
             if self.step % config.log.every == 0 or last:
                 self._log(position, result)
                 self._resume()
@@ -128,64 +162,83 @@ class Fit:
             self.on_step(self.step)
             if last:
                 break
+        wait_for(self.device)  # sync: the epoch's time and energy end with its last step
         self._pause()
+        self._read(len(self._waiting))
         joules = self.energy.joules()
         if joules is not None and images:
             self.on_row(self._row(position, {"energy/joules_per_image": joules / images}))
 
     def _log(self, position: float, result: StepResult) -> None:
+        """End a log interval: queue the copy of its values, read the interval before."""
         self._pause()
-        times, images = self._times, self._images
-        self._times, self._images = [], 0
-        length = len(self.interval)
-        # sync: the end of a log interval, outside the timed window
-        values = self.interval.read(self.precision.scale_factor(), self.precision.skipped_steps())
-        self._log_diagnostics()
+        windows, self._windows = self._windows, []
+        looks, self._looks = self._looks, []
+        steps = len(self.interval)
+        scalars = {
+            "amp/scale_factor": self.precision.scale_factor(),
+            "amp/skipped_steps": self.precision.skipped_steps(),
+        }
+        if "grad/norm" in result.gradients:
+            scalars["grad/norm"] = result.gradients["grad/norm"]
+        # The row of this very step carries its gradient norm itself.
+        looked = [{k: x for k, x in g.items() if s != self.step or k != "grad/norm"} for s, _, g in looks]
+        look_rows = [self._row(where, {}, step) for step, where, _ in looks]
         row: Row = {
-            "train/loss": values.loss,
-            "train/accuracy": values.accuracy,
             "train/learning_rate": self._learning_rate,
-            "amp/scale_factor": values.scale,
-            "amp/skipped_steps": values.skipped,
             "memory/peak_mib": memory.peak_mib(self.device),
         }
+        self._waiting.append(
+            Waiting(
+                self.step,
+                self._row(position, row),
+                steps,
+                windows,
+                self.interval.close(scalars, looked),
+                look_rows,
+            )
+        )
+        self._read(len(self._waiting) - self.lag)
+
+    def _read(self, count: int, *, judge: bool = True) -> None:
+        """Hand out the rows of the oldest `count` intervals that wait."""
+        for _ in range(count):
+            waiting = self._waiting.pop(0)
+            values = waiting.reading.read()
+            for row, look in zip(waiting.looks, values.looks, strict=True):
+                found = {k: exponent_histogram(x) if isinstance(x, list) else x for k, x in look.items()}
+                self.on_row(row | found)
+            self.on_row(waiting.row | self._figures(values, waiting.windows))
+            if judge:
+                self._judge(waiting, values)
+
+    def _figures(self, values: IntervalValues, windows: list[Window]) -> Row:
+        row: Row = {"train/loss": values.loss, "train/accuracy": values.accuracy, **values.scalars}
+        row["amp/skipped_steps"] = round(row["amp/skipped_steps"])
+        times = [t for window in windows for t in window.times_ms()]
         if times:
-            throughput = images / sum(times) * 1e3
+            throughput = sum(window.images for window in windows) / sum(times) * 1e3
             row |= {
                 "throughput/images_per_second": throughput,
                 "throughput/step_time_ms": sum(times) / len(times),
             }
             self._throughputs.append(throughput)
             self._step_times.extend(times)
-        if "grad/norm" in result.gradients:
-            row["grad/norm"] = result.gradients["grad/norm"].item()  # sync: the interval has ended
-        self.on_row(self._row(position, row))
+        return row
+
+    def _judge(self, waiting: Waiting, values: IntervalValues) -> None:
+        scale, skipped = values.scalars["amp/scale_factor"], round(values.scalars["amp/skipped_steps"])
         if self.precision.scales_dynamically():
-            note = self.watch.look(self.step, length, values.scale, values.skipped)
+            note = self.watch.look(waiting.step, waiting.steps, scale, skipped)
             if note:
                 self.on_note(note)
-        self._judge_loss(values.nonfinite_steps, length, values.scale)
+        if values.nonfinite_steps:
+            self._judge_loss(waiting.step - waiting.steps + values.nonfinite_steps[0] + 1, scale)
 
-    def _log_diagnostics(self) -> None:
-        """Rows of the looks at the gradients since the last one, each under its own step."""
-        for step, position, gradients in self._pending:
-            # The row of this very step carries its gradient norm itself.
-            keys = [k for k in gradients if step != self.step or k != "grad/norm"]
-            # sync: the interval has ended; one copy for all
-            values = torch.cat([gradients[k].double().reshape(-1) for k in keys]).tolist()
-            row: Row = {}
-            for key in keys:
-                size = gradients[key].numel()
-                row[key] = values[0] if gradients[key].ndim == 0 else exponent_histogram(values[:size])
-                del values[:size]
-            self.on_row(self._row(position, row, step))
-        self._pending.clear()
-
-    def _judge_loss(self, nonfinite: list[int], length: int, scale: float) -> None:
-        """Stop on a loss that no loss scale can mend."""
-        if not nonfinite or (self.precision.scales_dynamically() and scale > 1):
+    def _judge_loss(self, step: int, scale: float) -> None:
+        """Stop on a loss that was not finite at a step and that no loss scale can mend."""
+        if self.precision.scales_dynamically() and scale > 1:
             return
-        step = self.step - length + nonfinite[0] + 1
         what = f"step {step}: the training loss is not finite (loss scale {scale:g})"
         if self.config.training.on_nan == "stop":
             raise TrainingError(
@@ -226,12 +279,11 @@ class Fit:
         self.timer.resume()
 
     def _pause(self) -> None:
-        """End the timed window, at a log interval or an epoch's end. Waits for the device."""
-        times, images = self.timer.read()
-        self._times += times
-        self._images += images
-        self._train_seconds += time.perf_counter() - self._resumed
-        self._resumed = time.perf_counter()
+        """End the timed window, at a log interval or an epoch's end."""
+        self._windows.append(self.timer.pause())
+        now = time.perf_counter()
+        self._train_seconds += now - self._resumed
+        self._resumed = now
 
 
 def exponent_histogram(counts: list[float]) -> Histogram:

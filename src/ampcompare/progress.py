@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -17,7 +16,6 @@ class TrainingDisplay:
     def __init__(self, console: Console, total_steps: int, name: str) -> None:
         self.console, self.total = console, total_steps
         self._latest: dict[str, Any] = {}
-        self._began = time.perf_counter()
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
@@ -54,7 +52,7 @@ class TrainingDisplay:
             self._progress.update(self._task, metrics=self._metrics(self._latest))
         elif "train/loss" in row:
             step = row["global_step"]
-            left = (time.perf_counter() - self._began) / step * (self.total - step)
+            left = row["time/elapsed_seconds"] / step * (self.total - step)
             self.say(f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {_clock(left)} left")
         elif "eval/accuracy" in row:
             self.say(f"epoch {row['epoch']:.2f}  eval loss {row['eval/loss']:.4f}  eval acc {row['eval/accuracy']:.2%}")

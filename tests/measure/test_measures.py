@@ -20,24 +20,26 @@ from ampcompare.measure.timing import StepTimer
 CPU = torch.device("cpu")
 
 
-def test_timer_counts_steps_and_leaves_out_warm_up_and_pauses():
+def test_timer_counts_steps_and_leaves_out_warm_up_pauses_and_cold_steps():
     timer = StepTimer(CPU, warmup_steps=2)
     timer.resume()
-    for _ in range(4):
-        time.sleep(0.01)
-        timer.lap(8)
-    times, images = timer.read()
-    assert len(times) == 2
-    assert images == 16
-    assert all(9 < t < 60 for t in times)
+    for number in range(6):
+        time.sleep(0.2 if number == 3 else 0.01)
+        timer.lap(8, cold=number == 3)  # compiled something
+    window = timer.pause()
+    assert len(window.times_ms()) == 3
+    assert window.images == 24
+    assert all(9 < t < 100 for t in window.times_ms())
     time.sleep(0.2)  # logging, evaluation
     timer.resume()
     time.sleep(0.01)
     timer.lap(8)
-    times, images = timer.read()
-    assert len(times) == 1
-    assert times[0] < 100
-    assert timer.read() == ([], 0)
+    second = timer.pause()
+    assert len(second.times_ms()) == 1
+    assert second.times_ms()[0] < 100
+    assert len(window.times_ms()) == 3  # a window keeps its own
+    empty = timer.pause()
+    assert (empty.times_ms(), empty.images) == ([], 0)
 
 
 def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones():
@@ -45,16 +47,29 @@ def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones():
     for loss, correct, images in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:  # one more than announced
         interval.add(torch.tensor(loss), torch.tensor(correct), images)
     assert len(interval) == 3
-    values = interval.read(torch.tensor(512.0), torch.tensor(3))
+    reading = interval.close({"scale": torch.tensor(512.0), "skipped": torch.tensor(3)})
+    interval.add(torch.tensor(1.0), torch.tensor(4), 8)
+    interval.add(torch.tensor(2.5), torch.tensor(1), 4)
+    values = reading.read()  # while the next interval goes on
     assert math.isnan(values.loss)
     assert values.nonfinite_steps == [2]
     assert values.accuracy == 5 / 16
-    assert (values.scale, values.skipped) == (512.0, 3)
-    interval.add(torch.tensor(1.0), torch.tensor(4), 8)
-    interval.add(torch.tensor(2.5), torch.tensor(1), 4)
-    again = interval.read(torch.tensor(1.0), torch.tensor(3))
+    assert values.scalars == {"scale": 512.0, "skipped": 3}
+    again = interval.close({}).read()
     assert again.loss == 1.5
     assert again.nonfinite_steps == []
+
+
+def test_a_reading_keeps_what_held_at_the_intervals_end():
+    interval, scale = Interval(1, CPU), torch.tensor(4.0)
+    interval.add(torch.tensor(1.0), torch.tensor(1), 2)
+    counts = torch.tensor([3, 2**30 + 1])  # more than fp32 can count
+    reading = interval.close({"scale": scale}, [{"counts": counts, "norm": torch.tensor(0.5)}, {}])
+    for changed in (scale, counts):
+        changed.mul_(2)
+    values = reading.read()
+    assert values.scalars["scale"] == 4.0
+    assert values.looks == [{"counts": [3, 2**30 + 1], "norm": 0.5}, {}]
 
 
 def test_underflow_is_what_the_cast_to_fp16_does():
@@ -155,7 +170,7 @@ def test_timer_on_a_gpu_measures_the_device_not_the_queue():
         for _ in range(10):
             matrix @ matrix
         timer.lap(1)
-    times, _ = timer.read()
+    times = timer.pause().times_ms()
     began = time.perf_counter()
     for _ in range(10):
         matrix @ matrix

@@ -1,8 +1,9 @@
-"""Loss, accuracy and counters of one log interval: gathered on the device, read once at its end."""
+"""Loss, accuracy and counters of one log interval: gathered on the device, copied once at its end, read when there."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,20 +12,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class IntervalValues:
-    """What an interval came to, on the host. `nonfinite_steps` are positions (0-based) within the interval."""
+    """What an interval came to, on the host. `nonfinite_steps` are positions (0-based) within the interval.
+
+    `scalars` and `looks` are the tensors that were given at its end: numbers, lists for those with elements.
+    """
 
     loss: float
     accuracy: float
-    scale: float
-    skipped: int
     nonfinite_steps: list[int]
+    scalars: dict[str, float]
+    looks: list[dict[str, float | list[float]]]
 
 
 class Interval:
-    """Sums of up to `length` steps in a buffer on the device; one slot a step, one copy to read them all."""
+    """Sums of up to `length` steps in a buffer on the device; one slot a step, one copy of them all."""
 
     def __init__(self, length: int, device: torch.device) -> None:
-        self._device = device
         self._images: list[int] = []
         self._buffer = torch.zeros((2, length), dtype=torch.float32, device=device)
 
@@ -40,14 +43,46 @@ class Interval:
         self._buffer[1, slot] = correct
         self._images.append(images)
 
-    def read(self, scale: Tensor, skipped: Tensor) -> IntervalValues:
-        """End the interval. Waits for the device."""
-        count = len(self._images)
-        parts = [self._buffer[:, :count].reshape(-1), scale.reshape(1).float(), skipped.reshape(1).float()]
-        *values, last_scale, last_skipped = torch.cat(parts).tolist()  # sync: one copy a log interval
-        losses, correct = values[:count], values[count:]
+    def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
+        """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
+        images, self._images = self._images, []
+        tensors = [self._buffer[:, : len(images)], *scalars.values(), *(x for look in looks for x in look.values())]
+        return Reading(images, tensors, list(scalars), [list(look) for look in looks])
+
+
+class Reading:
+    """The values of a closed interval on their way to the host. On a GPU by pinned memory, behind the queued steps."""
+
+    def __init__(
+        self, images: list[int], tensors: Sequence[Tensor], scalars: list[str], looks: list[list[str]]
+    ) -> None:
+        self._images, self._scalars, self._looks = images, scalars, looks
+        self._shapes = [tensor.shape for tensor in tensors]
+        values = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+        self._arrived: torch.cuda.Event | None = None
+        if values.device.type == "cuda":
+            pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            values = pinned.copy_(values, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        self._values = values
+
+    def read(self) -> IntervalValues:
+        """The values. Waits for the device up to the interval's end, not for what was queued after it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()  # sync: the copy of this interval; one interval later it is there
+        numbers = iter(self._values.tolist())
+        steps = [[next(numbers) for _ in self._images] for _ in range(2)]
+        shapes = iter(self._shapes[1:])
+        scalars = {key: _take(numbers, next(shapes)) for key in self._scalars}
+        looks = [{key: _take(numbers, next(shapes)) for key in keys} for keys in self._looks]
+        losses, correct = steps
         images = sum(self._images)
         loss = sum(n * x for n, x in zip(self._images, losses, strict=True)) / images
         bad = [i for i, x in enumerate(losses) if not math.isfinite(x)]
-        self._images = []
-        return IntervalValues(loss, sum(correct) / images, last_scale, round(last_skipped), bad)
+        return IntervalValues(loss, sum(correct) / images, bad, scalars, looks)  # type: ignore[arg-type]
+
+
+def _take(numbers: object, shape: torch.Size) -> float | list[float]:
+    values = [next(numbers) for _ in range(shape.numel())]  # type: ignore[call-overload]
+    return values if shape else values[0]

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 
 import torch
 
+Mark = torch.cuda.Event | float
+
 
 class StepTimer:
-    """Times optimizer steps between `resume` and `read`.
+    """Times optimizer steps between `resume` and `pause`.
 
-    Call `resume()` before the first step of a window, `lap(images)` after each step, `read()` to end the window.
+    Call `resume()` before the first step of a window, `lap(images)` after each step, `pause()` to end the window.
     The first `warmup_steps` laps of the whole run are not counted.
     """
 
     def __init__(self, device: torch.device, warmup_steps: int) -> None:
-        self._cuda = device.type == "cuda"
         self._device = device
         self._warmup = warmup_steps
         self._laps = 0
-        self._marks: list[torch.cuda.Event | float] = []
-        self._images: list[int] = []
+        self._last: Mark = 0.0
+        self._window = Window()
 
     @property
     def warm(self) -> bool:
@@ -28,31 +30,26 @@ class StepTimer:
         return self._laps >= self._warmup
 
     def resume(self) -> None:
-        """Start a window here: what happened since the last `read` is not timed."""
-        self._marks = [self._mark()]
-        self._images = []
+        """Start a window here: what happened since the last `pause` is not timed."""
+        self._last = self._mark()
+        self._window = Window()
 
-    def lap(self, images: int) -> None:
-        """End one step that trained on so many images."""
+    def lap(self, images: int, *, cold: bool = False) -> None:
+        """End one step that trained on so many images. A `cold` one, in which something was compiled, is left out."""
         self._laps += 1
-        if self._laps <= self._warmup:
-            self._marks = [self._mark()]
-            return
-        self._marks.append(self._mark())
-        self._images.append(images)
+        now = self._mark()
+        if self._laps > self._warmup and not cold:
+            self._window.spans.append((self._last, now))
+            self._window.images += images
+        self._last = now
 
-    def read(self) -> tuple[list[float], int]:
-        """Step times of the window in ms and the images trained on in it. Waits for the device."""
-        if self._cuda and self._marks:
-            self._marks[-1].synchronize()  # type: ignore[union-attr]  # sync: the window ends when its last step has
-        pairs = zip(self._marks, self._marks[1:], strict=False)
-        times = [self._between(a, b) for a, b in pairs]
-        images = sum(self._images)
-        self._marks, self._images = [], []
-        return times, images
+    def pause(self) -> Window:
+        """End the window. Does not wait for the device: `Window.times_ms` does, when it is asked."""
+        window, self._window = self._window, Window()
+        return window
 
-    def _mark(self) -> torch.cuda.Event | float:
-        if self._cuda:
+    def _mark(self) -> Mark:
+        if self._device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record(torch.cuda.current_stream(self._device))
             return event
@@ -60,7 +57,28 @@ class StepTimer:
             torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
         return time.perf_counter()
 
-    def _between(self, start: torch.cuda.Event | float, end: torch.cuda.Event | float) -> float:
-        if isinstance(start, float):
-            return (end - start) * 1e3  # type: ignore[operator]
-        return start.elapsed_time(end)  # type: ignore[arg-type]
+
+@dataclass
+class Window:
+    """The steps between a `resume` and a `pause`: where each began and ended, and the images of them all."""
+
+    spans: list[tuple[Mark, Mark]] = field(default_factory=list)
+    images: int = 0
+
+    def times_ms(self) -> list[float]:
+        """The time of each step. Waits until the device has done the last of them."""
+        if self.spans and not isinstance(self.spans[-1][1], float):
+            self.spans[-1][1].synchronize()  # sync: the window ends when its last step has
+        return [_between_ms(*span) for span in self.spans]
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done what is queued."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # sync: what this is for
+
+
+def _between_ms(start: Mark, end: Mark) -> float:
+    if isinstance(start, float):
+        return (end - start) * 1e3  # type: ignore[operator]
+    return start.elapsed_time(end)  # type: ignore[arg-type]

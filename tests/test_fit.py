@@ -1,0 +1,158 @@
+"""Rows that are read one interval late say the same as rows read at once, and none is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ampcompare.config import load_config
+from ampcompare.data import build_dataset
+from ampcompare.experiment import build_trainer, make_loader
+from ampcompare.fit import Fit, TrainingError
+from ampcompare.precision import REGISTRY
+
+CPU = torch.device("cpu")
+
+
+class Stopped(Exception):
+    """An end from outside."""
+
+
+def make_fit(quick: tuple[str, ...], *words: str, lag: bool, stop_at: int | None = None, **on: Any) -> tuple[Fit, list]:
+    """A Fit and the list that its rows come to, each with the step at which it came."""
+    config = load_config(None, [*quick, *words])
+    device = torch.device("cuda" if torch.cuda.is_available() and config.device == "cuda" else "cpu")
+    data = build_dataset(source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=64)
+    train, test = (make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test))
+    came: list[tuple[int, dict[str, Any]]] = []
+
+    def on_step(step: int) -> None:
+        if step == stop_at:
+            raise Stopped
+
+    fit = Fit(
+        build_trainer(config, data, train, device),
+        train,
+        test,
+        config,
+        on_row=lambda row: came.append((fit.step, row)),
+        lag=lag,
+        **({"on_step": on_step} | on),
+    )
+    return fit, came
+
+
+def measured(rows: list) -> list[dict[str, Any]]:
+    """Rows without what the clock says."""
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "throughput/", "memory/"))} for _, row in rows]
+
+
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[str, ...], backend: str):
+    words = (f"backend={backend}", "log.every=3", "diagnostics.every=2", "training.clip_norm=1", "epochs=3")
+    found = {}
+    for lag in (False, True):
+        fit, came = make_fit(quick_overrides, *words, lag=lag)
+        summary = fit.run()
+        found[lag] = measured(came), summary["best/eval_accuracy"]
+    assert found[True] == found[False]
+
+
+def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overrides: tuple[str, ...]):
+    words = ("log.every=3", "diagnostics.every=null", "epochs=2", "data.train_limit=256")  # 8 steps an epoch, 16 in all
+    fit, came = make_fit(quick_overrides, *words, lag=True)
+    fit.run()
+    steps = [(at, row["global_step"], "eval/loss" in row) for at, row in came]
+    assert steps == [
+        (6, 3, False),
+        (8, 6, False),
+        (8, 8, True),
+        (12, 9, False),
+        (15, 12, False),
+        (16, 15, False),
+        (16, 16, False),
+        (16, 16, True),
+    ]
+    elapsed = [row["time/elapsed_seconds"] for _, row in came]
+    assert elapsed == sorted(elapsed)
+
+
+def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_overrides: tuple[str, ...]):
+    words = ("optimizer.lr=1e30", "log.every=4", "data.train_limit=512")
+    problems = []
+    for lag in (False, True):
+        fit, came = make_fit(quick_overrides, *words, lag=lag)
+        with pytest.raises(TrainingError) as caught:
+            fit.run()
+        problems.append(str(caught.value))
+        assert fit.step == (8 if lag else 4)  # one interval later
+        # The row that shows it is kept, and with lag that of the interval after.
+        assert [row["global_step"] for _, row in came if "train/loss" in row] == ([4, 8] if lag else [4])
+    assert problems[0] == problems[1]
+
+
+def test_a_late_loss_that_is_not_finite_stops_also_at_the_runs_end(quick_overrides: tuple[str, ...]):
+    fit, _ = make_fit(quick_overrides, "optimizer.lr=1e30", "log.every=8", lag=True)
+    with pytest.raises(TrainingError, match="the training loss is not finite"):
+        fit.run()
+
+
+def test_the_scale_watch_names_the_same_step_when_rows_are_late(quick_overrides: tuple[str, ...]):
+    words = ("backend=native", "data.std=[1e-30,1e-30,1e-30]", "log.every=1", "epochs=6", "training.on_nan=continue")
+    found = []
+    for lag in (False, True):
+        notes: list[str] = []
+        fit, _ = make_fit(quick_overrides, *words, lag=lag, on_note=notes.append)
+        found.append((fit.run()["amp/scale_collapsed_at_step"], notes))
+    assert found[0][0] > 0
+    assert found[0] == found[1]
+
+
+def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tuple[str, ...]):
+    for lag in (False, True):
+        fit, came = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=lag, stop_at=7)
+        with pytest.raises(Stopped):
+            fit.run()
+        assert [row["global_step"] for _, row in came if "train/loss" in row] == [3, 6]
+
+
+def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(quick_overrides: tuple[str, ...], monkeypatch):
+    fit, _ = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=True, stop_at=4)
+    from ampcompare.measure.interval import Reading
+
+    def fails(self: Reading) -> None:
+        raise RuntimeError("device-side assert")
+
+    monkeypatch.setattr(Reading, "read", fails)
+    with pytest.raises(Stopped) as caught:
+        fit.run()
+    assert caught.value.__notes__ == ["the rows of the last log interval are lost: device-side assert"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", list(REGISTRY))
+@pytest.mark.parametrize("execution", ["eager", "compile", "cuda_graph"])
+def test_fifty_steps_on_a_gpu_wait_for_nothing(quick_overrides: tuple[str, ...], backend: str, execution: str):
+    """Logging, diagnostics and the decision to skip a step included."""
+
+    def on_step(step: int) -> None:
+        if step == 30:
+            torch.cuda.set_sync_debug_mode("error")
+        elif step == 80:
+            torch.cuda.set_sync_debug_mode("default")
+
+    words = ("device=cuda", f"backend={backend}", f"execution={execution}", "optimizer.momentum=0.9", "epochs=1")
+    many = (
+        "data.train_limit=3200",
+        "log.every=10",
+        "diagnostics.every=null" if execution == "cuda_graph" else "epochs=1",
+    )
+    fit, came = make_fit(quick_overrides, *words, *many, lag=True, on_step=on_step)
+    try:
+        fit.run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert fit.step == 100
+    assert sum("train/loss" in row for _, row in came) == 10
