@@ -17,27 +17,28 @@ from ampcompare.config import Config, load_config
 from ampcompare.errors import UserError, exit_with
 from ampcompare.stopping import EXIT_INTERRUPTED, leave
 
-USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH] [key=value | --key=value ...]
+USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH ...] [key=value | --key=value | --key value | --flag]
 
-Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
+Trains one run. --config names a file of configs/ or a path (default: reference); words override its values, and a
+later --config those of an earlier one. A JSON object as a word is taken as its keys and values.
 The options, each with its default, meaning and what it may be:
 """
 
 
 def parse(words: list[str]) -> Config:
     """The config that the command line asks for. Raises UserError."""
-    name, overrides = "reference", []
+    names, overrides = [], []
     rest = iter(words)
     for word in rest:
         if word == "--config":
-            name = next(rest, "")
-            if not name:
+            names.append(next(rest, ""))
+            if not names[-1]:
                 raise UserError("--config: expected a name or a path after it, such as --config demo")
         elif word.startswith("--config="):
-            name = word.removeprefix("--config=")
+            names.append(word.removeprefix("--config="))
         else:
             overrides.append(word)
-    return load_config(name, overrides)
+    return load_config(names or "reference", overrides)
 
 
 def main(words: list[str]) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.options import Leaf, build, convert, groups, leaves, option
+from ampcompare.overrides import read_words
 from ampcompare.precision import REGISTRY
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
@@ -210,6 +212,13 @@ class Config:
         """The whole tree as plain values, as it is logged."""
         return dataclasses.asdict(self)
 
+    def value(self, key: str) -> Any:
+        """The value at a dotted key."""
+        found: Any = self
+        for part in key.split("."):
+            found = getattr(found, part)
+        return found
+
 
 def check(config: Config) -> None:
     """Raise UserError for values that are fine alone and wrong together."""
@@ -265,21 +274,21 @@ def check(config: Config) -> None:
         )
 
 
-def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:
-    """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
+def load_config(name: str | Iterable[str] | None = None, overrides: Iterable[str] = ()) -> Config:
+    """The config from YAML files and words such as `key=value` (see `overrides.py`), the later one winning.
 
-    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None means the defaults alone.
+    `name` is a path, or the name of a file in `configs/` with or without `.yaml`, or several; None means the
+    defaults alone.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
     values: dict[str, Any] = {}
-    if name is not None:
-        path = find_config(name)
+    for one in [name] if isinstance(name, str) else name or ():
+        path = find_config(one)
         content = read_yaml(path)
         if "benchmark" in content:
             raise UserError(f"{path}: the config of a benchmark; run it with: ampcompare bench {content['benchmark']}")
         _merge(values, content, origin=f"{path.name}: ")
-    for word in overrides:
-        key, value = split_override(word)
+    for key, value in read_words(overrides, LEAVES):
         _merge(values, _nest(key, value))
     return build(Config, values)
 
@@ -326,12 +335,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def split_override(word: str) -> tuple[str, str]:
-    """`key=value` or `--key=value` as key and text. Raises UserError."""
-    key, equals, value = word.removeprefix("--").partition("=")
-    if not equals or not key.strip():
-        raise UserError(f"{word!r}: expected key=value, such as backend=native or optimizer.lr=0.05")
-    return key.strip(), value
+def typed_values(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in a nested or flat tree, by dotted key. Raises UserError."""
+    values: dict[str, Any] = {}
+    _merge(values, tree)
+    return values
 
 
 def _nest(key: str, value: Any) -> dict[str, Any]:
@@ -373,11 +381,16 @@ def _convert(leaf: Leaf, value: Any, origin: str) -> Any:
 
 
 def _parse(text: str) -> Any:
-    """A word as YAML, the text itself where it is none."""
+    """A word as YAML, the text itself where it is none. W&B's agent writes lists and mappings as Python does."""
+    import ast
+
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if text.startswith(("{", "[")):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(text)
     try:
         return OmegaConf.to_container(OmegaConf.create(f"value: {text}"), resolve=False)["value"]  # type: ignore[index, call-overload]
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, KeyError, RecursionError):

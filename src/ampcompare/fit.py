@@ -260,6 +260,7 @@ class Fit:
             if len(self.interval):  # the steps since the last row
                 self._resume()
                 self._log(*self._last)
+                self._read(len(self._waiting))
             return
         if math.isfinite(metrics["eval/loss"]):
             self._evals.append((position, metrics["eval/accuracy"]))

@@ -67,6 +67,9 @@ def _told_in_one_line(source: str) -> Iterator[None]:
     # ValueError: what is not there, and an answer that is no JSON.
     except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:
         raise UserError(f"{source}: W&B's server says: {_first_line(problem)}; expected {FORMS}") from None
+    finally:
+        if wandb.run is None:  # leave the process as it was: the client holds a service and what it read of settings
+            wandb.teardown()
 
 
 def _first_line(problem: BaseException) -> str:

@@ -7,8 +7,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ampcompare import metrics
-from ampcompare.config import check_option, split_override
+from ampcompare.config import check_option
 from ampcompare.errors import UserError
+from ampcompare.overrides import split_override
 from ampcompare.sweeps.definition import Sweep, violations_error
 
 ENTRYPOINT = "run_experiment.py"

@@ -1,0 +1,34 @@
+"""Under a sweep: whether the run was started with the values that the sweep chose for it.
+
+W&B shows the sweep's values in the run's config, whatever the program was given. A command without `${args}`, or with
+`${args_no_boolean_flags}` and a false parameter that is true by default, would train one thing and show another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from ampcompare.config import GROUPS, LEAVES, Config, typed_values
+from ampcompare.errors import UserError
+
+
+def check_parameters(config: Config) -> None:
+    """Compare the config with what an agent left for W&B's client. Raises UserError where they differ."""
+    import yaml
+
+    path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
+    if not path or not Path(path).is_file():
+        return
+    chosen = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    for name, entry in chosen.items():
+        if not isinstance(entry, Mapping) or not (name in LEAVES or name in GROUPS):
+            continue  # the file's version; a parameter that is none of ours
+        for key, value in typed_values({name: entry["value"]}).items():
+            given = config.value(key)
+            if given != value:
+                raise UserError(
+                    f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let the command "
+                    "end with ${args_no_hyphens}, which has every parameter"
+                )
