@@ -196,6 +196,7 @@ def _say_where(console: Console, config: Config, tracker: Tracker) -> None:
     say(f"record: {tracker.record}")
     if tracker.url:
         say(f"page:   {tracker.url}")
+        say(f"sync:   wandb sync --include-online {_quoted(tracker.record)} (if the upload was cut short)")
     else:
         say(f"sync:   wandb sync {_quoted(tracker.record)}")
     say(f"see:    ampcompare report {_quoted(Path(config.output_dir))} --out report")

@@ -69,6 +69,8 @@ def test_a_server_that_dies_in_mid_run_costs_neither_rows_nor_minutes(tmp_path: 
 
     wandb_server.come_back()
     assert there.state == "running"
-    done = wandb("sync", str(before.paths[0].parent), env=environ)
+    sync = f"wandb sync --include-online {before.paths[0].parent.resolve()}"
+    assert sync in output
+    done = wandb(*sync.split()[1:], env=environ)
     assert done.returncode == 0, done.stderr
     assert_same(before, read_back(wandb_server, tmp_path, "wandb:tester/p"))
