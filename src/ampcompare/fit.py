@@ -136,7 +136,9 @@ class Fit:
         self.energy.start()
         images = 0
         self._resume()
-        for number, batches in enumerate(micro_batches(self.train.epoch(epoch), config.training.accumulate), 1):
+        for number, batches in enumerate(
+            micro_batches(self.trainer.feed(self.train, epoch), config.training.accumulate), 1
+        ):
             self.step += 1
             position = epoch + number / self.steps_per_epoch
             diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
@@ -146,8 +148,9 @@ class Fit:
             self.timer.lap(result.images, cold=result.cold)
             images += result.images
             if self.timer.warm and not self._peak_reset:
-                memory.reset_peak(self.device)
                 self._peak_reset = True
+                if not self.trainer.holds_peak:
+                    memory.reset_peak(self.device)
             last = self.step == self.total_steps
             if diagnose:
                 self._looks.append((self.step, position, result.gradients))
