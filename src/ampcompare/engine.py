@@ -84,7 +84,8 @@ class Trainer:
     def compute(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """What the device does in a step: all but the schedule."""
         precision, config = self.precision, self.config
-        self.model.train()
+        if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
+            self.model.train()
         images = sum(len(labels) for _, labels in batches)
         losses, corrects, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):

@@ -73,7 +73,7 @@ class Fit:
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = total_steps(config, train)
         self.timer = StepTimer(self.device, config.log.warmup_steps)
-        self.interval = Interval(config.log.every, self.device)
+        self.interval = Interval()
         self.energy = EnergyMeter(self.device)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
         self.step = 0

@@ -12,7 +12,6 @@ Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.am
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -53,8 +52,10 @@ class GraphTrainer(Trainer):
             rate.fill_(group["lr"])
         self._replay()
         self.scheduler.step()
-        # The tensors are the graph's own and the next launch writes them anew: whoever keeps them longer copies them.
-        return dataclasses.replace(self._result, images=plan.shape[1], cold=cold)
+        result = self._result
+        # Copies: the tensors are the graph's own, and the next launch writes them anew.
+        gradients = {key: value.clone() for key, value in result.gradients.items()}
+        return StepResult(result.loss.clone(), result.correct.clone(), plan.shape[1], gradients, cold)
 
     def _is_full(self, plan: Tensor) -> bool:
         """Whether the batch is as large as the first one was: the last of an epoch may be smaller."""
