@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout r
 
 from ampcompare.config import Config, load_config
 from ampcompare.errors import UserError, exit_with
+from ampcompare.stopping import EXIT_INTERRUPTED, leave
 
 USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH] [key=value | --key=value ...]
 
@@ -40,7 +41,7 @@ def parse(words: list[str]) -> Config:
 
 
 def main(words: list[str]) -> int:
-    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 interrupted."""
+    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 143 stopped."""
     if "--help" in words or "-h" in words:
         from ampcompare.options import describe
 
@@ -54,8 +55,8 @@ def main(words: list[str]) -> int:
     except UserError as problem:
         exit_with(problem)
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))

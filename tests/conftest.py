@@ -62,6 +62,17 @@ def cifar_archive() -> Path:
     return ARCHIVE
 
 
+@pytest.fixture
+def wandb_server():
+    """A stand-in for W&B's server, on loopback. A query that it broke on fails the test."""
+    from wandb_server import Server
+
+    server = Server()
+    yield server
+    server.close()
+    assert not server.errors
+
+
 @pytest.fixture(scope="session")
 def quick_overrides() -> tuple[str, ...]:
     return QUICK

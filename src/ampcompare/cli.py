@@ -29,7 +29,11 @@ def _commands() -> None:
 @app.command()
 def report(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE", help="Folders of runs (output_dir), or .wandb files.")
+        list[str],
+        typer.Argument(
+            metavar="SOURCE",
+            help="Folders of runs (output_dir), .wandb files, wandb:ENTITY/PROJECT, wandb:ENTITY/PROJECT/SWEEP.",
+        ),
     ],
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for index.html.")] = "report",
     baseline: Annotated[
@@ -49,6 +53,35 @@ def report(
     print_table(analysis, console)
     path = write_page(analysis, folder)
     console.print(f"page: {path}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def sweep(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A W&B sweep file, such as sweeps/compare_backends.yaml.")
+    ],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; by default one for each GPU, or one.")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="Database that machines share; by default a file in output_dir.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The sweep's name and W&B group; by default the file's.")] = None,
+    grace: Annotated[
+        float, typer.Option(min=2, help="Seconds of silence after which another worker's run is taken over.")
+    ] = 60.0,
+) -> None:
+    """Run a W&B sweep file without a server. Started again, it goes on where it was."""
+    from rich.console import Console
+
+    from ampcompare.sweeps.run import run_sweep
+
+    console = Console(highlight=False)
+    code = run_sweep(file, words or [], console, workers=workers, storage=storage, name=name, grace_seconds=grace)
+    raise typer.Exit(code)
 
 
 bench = typer.Typer(help="Measure, each backend in a process of its own.", no_args_is_help=True)

@@ -35,6 +35,11 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
     return build(Config, values)
 
 
+def check_option(key: str, value: Any) -> None:
+    """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
+    _merge({}, _nest(key, value))
+
+
 def find_config(name: str) -> Path:
     """The file that `--config` names."""
     candidates = [Path(name), CONFIG_DIR / name, CONFIG_DIR / f"{name}.yaml"]

@@ -148,9 +148,17 @@ class Trainer:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, loader: Loader, precision: Precision, *, autocast: bool = False) -> dict[str, float]:
+def evaluate(
+    model: nn.Module,
+    loader: Loader,
+    precision: Precision,
+    *,
+    autocast: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
     """Loss and accuracies over the whole of `loader`, in full precision unless `autocast`. Waits for the device once.
 
+    None if `should_stop` says so between two batches.
     BatchNorm uses and keeps its running statistics; the model is left in evaluation mode.
     """
     model.eval()
@@ -158,6 +166,8 @@ def evaluate(model: nn.Module, loader: Loader, precision: Precision, *, autocast
     totals = torch.zeros(3, dtype=torch.float64, device=device)
     count = 0
     for inputs, labels in loader.epoch(0):
+        if should_stop():
+            return None
         with precision.forward_context() if autocast else nullcontext():
             logits = model(inputs)
         logits = logits.float()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,10 +27,11 @@ from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
+from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking import Tracker, run_name
 
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
+RECORDED_INTERRUPTED = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 
 
 @dataclass(frozen=True)
@@ -62,34 +64,57 @@ def run(config: Config, console: Console | None = None) -> Result:
     trainer = build_trainer(config, data, train, device)
     environment = describe_environment(device, **effective_numerics(config), fused=is_fused(config, device))
 
-    with TrainingDisplay(console, total_steps(config, train), config.wandb.name or run_name(config)) as display:
+    name = config.wandb.name or run_name(config)
+    stop = StopRequest()
+    with TrainingDisplay(console, total_steps(config, train), name) as display:
         display.say(_headline(config, data, environment))
-        tracker = Tracker.start(config, environment, display.say)
+        tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb)
 
         def on_row(row: dict[str, Any]) -> None:
             tracker.log(row)
             display.row(row)
 
-        fit = Fit(trainer, train, test, config, on_row=on_row, on_step=display.step, on_note=display.say)
+        fit = Fit(
+            trainer,
+            train,
+            test,
+            config,
+            on_row=on_row,
+            on_step=display.step,
+            on_note=display.say,
+            should_stop=stop.is_made,
+        )
         exit_code = EXIT_FAILED
-        try:
-            fit.run()
-            exit_code = 0
-        except TrainingError as problem:
-            display.say(f"error: {problem}")
-        except torch.OutOfMemoryError:
-            display.say(
-                f"error: out of memory on {device} with batch_size={config.batch_size}; try a smaller batch_size with "
-                "training.accumulate, or memory-saving precision (backend=native)"
-            )
-        except KeyboardInterrupt:
-            exit_code = EXIT_INTERRUPTED
-            display.say(f"interrupted at step {fit.step}: the record so far is kept")
-        finally:
-            summary = fit.summary()
-            tracker.finish(summary, exit_code)
+        with stop:
+            try:
+                exit_code = _train(fit, stop, display.say)
+            finally:
+                summary = fit.summary()
+                tracker.finish(summary, RECORDED_INTERRUPTED if exit_code > 128 else exit_code)
     _say_where(console, config, tracker)
     return Result(exit_code, tracker.record, summary)
+
+
+def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
+    """Run the fit; returns the exit code, having said why it is not 0."""
+    try:
+        fit.run()
+    except TrainingError as problem:
+        say(f"error: {problem}")
+        return EXIT_FAILED
+    except torch.OutOfMemoryError:
+        say(
+            f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller batch_size "
+            "with training.accumulate, or memory-saving precision (backend=native)"
+        )
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        say(f"interrupted at step {fit.step}: the record so far is kept")
+        return EXIT_INTERRUPTED
+    if not fit.stopped:
+        return 0
+    say(f"interrupted at step {fit.step} ({stop.reason}): the record so far is kept")
+    return stop.exit_code
 
 
 def check_output(folder: Path) -> None:

@@ -49,8 +49,9 @@ class Waiting:
 class Fit:
     """Trains to the end of the config, handing each row to `on_row` and each step's number to `on_step`.
 
-    `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`. With `lag` rows are
-    read one interval late; None is what the device needs.
+    `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`. `should_stop` is
+    asked after each step and within the evaluation; then the training ends with the row of the last step. With `lag`
+    rows are read one interval late; None is what the device needs.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class Fit:
         on_row: Callable[[Row], None] = lambda row: None,
         on_step: Callable[[int], None] = lambda step: None,
         on_note: Callable[[str], None] = lambda note: None,
+        should_stop: Callable[[], bool] = lambda: False,
         lag: bool | None = None,
     ) -> None:
         self.trainer, self.train, self.test, self.config = trainer, train, test, config
         self.on_row, self.on_step, self.on_note = on_row, on_step, on_note
+        self.should_stop, self.stopped = should_stop, False
         self.precision = trainer.precision
         self.device = trainer.precision.device
         self.lag = self.device.type == "cuda" if lag is None else lag
@@ -101,11 +104,11 @@ class Fit:
 
     def _train(self) -> None:
         for epoch in range(self.config.epochs):
-            self._train_epoch(epoch)
+            self.train_epoch(epoch)
             last = self.step >= self.total_steps
-            if last or (epoch + 1) % self.config.eval.every == 0:
+            if not self.stopped and (last or (epoch + 1) % self.config.eval.every == 0):
                 self._evaluate(epoch)
-            if last:
+            if last or self.stopped:
                 break
 
     def _save_rows(self, problem: BaseException) -> None:
@@ -131,7 +134,8 @@ class Fit:
             found["amp/scale_collapsed_at_step"] = self.watch.collapsed_at
         return found
 
-    def _train_epoch(self, epoch: int) -> None:
+    def train_epoch(self, epoch: int) -> None:
+        """One pass over the training images, with its rows."""
         config = self.config
         self.energy.start()
         images = 0
@@ -151,12 +155,14 @@ class Fit:
                 self._peak_reset = True
                 if not self.trainer.holds_peak:
                     memory.reset_peak(self.device)
-            last = self.step == self.total_steps
+            self.stopped = self.should_stop()
+            last = self.stopped or self.step == self.total_steps
             if diagnose:
                 self._looks.append((self.step, position, result.gradients))
             if self.step % config.log.every == 0 or last:
                 self._log(position, result)
                 self._resume()
+            self._last = position, result
             self.on_step(self.step)
             if last:
                 break
@@ -165,7 +171,7 @@ class Fit:
         self._read(len(self._waiting))
         joules = self.energy.joules()
         if joules is not None and images:
-            self.on_row(self._row(epoch + 1, {"energy/joules_per_image": joules / images}))
+            self.on_row(self._row(position, {"energy/joules_per_image": joules / images}))
 
     def _log(self, position: float, result: StepResult) -> None:
         """End a log interval: queue the copy of its values, read the interval before."""
@@ -246,7 +252,20 @@ class Fit:
 
     def _evaluate(self, epoch: int) -> None:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
-        metrics = evaluate(self.trainer.model, self.test, self.precision, autocast=self.config.eval.autocast)
+        metrics = evaluate(
+            self.trainer.model,
+            self.test,
+            self.precision,
+            autocast=self.config.eval.autocast,
+            should_stop=self.should_stop,
+        )
+        if metrics is None:
+            self.stopped = True
+            if len(self.interval):  # the steps since the last row
+                self._resume()
+                self._log(*self._last)
+                self._read(len(self._waiting))
+            return
         if math.isfinite(metrics["eval/loss"]):
             self._evals.append((position, metrics["eval/accuracy"]))
         self.on_row(self._row(position, metrics))

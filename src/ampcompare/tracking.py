@@ -36,8 +36,17 @@ class Tracker:
         self._run = run
 
     @classmethod
-    def start(cls, config: Config, environment: Mapping[str, Any], say: Callable[[str], None]) -> Tracker:
+    def start(
+        cls,
+        config: Config,
+        environment: Mapping[str, Any],
+        say: Callable[[str], None],
+        on_stop: Callable[[], None] | None = None,
+    ) -> Tracker:
         """Begin the record under `config.output_dir`. Falls back to an offline run where the server cannot be had.
+
+        `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
+        termination; without it W&B's client interrupts the main thread.
 
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
@@ -45,13 +54,13 @@ class Tracker:
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
         run_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         try:
-            run = _init(config, environment, mode, run_id)
+            run = _init(config, environment, mode, run_id, on_stop)
         except wandb.errors.UsageError as problem:
             raise UserError(f"W&B refuses to start the run: {problem}") from None
         except (wandb.errors.CommError, TimeoutError) as problem:
             say(f"W&B's server cannot be reached ({_first_line(problem)}): this run is recorded offline")
             wandb.teardown()  # the client's service still holds the failed start
-            run = _init(config, environment, "offline", run_id)
+            run = _init(config, environment, "offline", run_id, on_stop)
         run.define_metric(metrics.STEP)
         run.define_metric("*", step_metric=metrics.STEP)
         run.summary["environment"] = dict(environment)
@@ -110,12 +119,18 @@ def _has_credentials() -> bool:
     return auth is not None
 
 
-def _init(config: Config, environment: Mapping[str, Any], mode: str | None, run_id: str) -> Any:
+def _init(
+    config: Config,
+    environment: Mapping[str, Any],
+    mode: str | None,
+    run_id: str,
+    on_stop: Callable[[], None] | None,
+) -> Any:
     options = config.wandb
     given = os.environ.get
     logged = config.to_dict() | {"environment": dict(environment)}
     return wandb.init(
-        id=run_id,
+        id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,  # the client warns of one's own
         dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
         project=None if given("WANDB_PROJECT") else options.project,
@@ -129,9 +144,10 @@ def _init(config: Config, environment: Mapping[str, Any], mode: str | None, run_
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
             init_timeout=float(given("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_SECONDS),
-            finish_timeout=FINISH_TIMEOUT_SECONDS,
+            finish_timeout=float(given("WANDB_FINISH_TIMEOUT") or FINISH_TIMEOUT_SECONDS),
             console="off",  # a progress bar is no record
             quiet=True,
+            stop_fn=on_stop,
         ),
     )
 

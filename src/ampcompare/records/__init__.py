@@ -1,4 +1,4 @@
-"""Runs read back from what Weights & Biases kept of them: offline `.wandb` files now, its API later."""
+"""Runs read back from what Weights & Biases kept of them: `.wandb` files, or its server."""
 
 from ampcompare.records.run import RunRecord
 from ampcompare.records.sources import load_runs

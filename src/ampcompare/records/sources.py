@@ -1,4 +1,4 @@
-"""From what a user names (folders, files) to the runs in it."""
+"""From what a user names (folders, files, projects and sweeps of W&B's server) to the runs in it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from ampcompare.errors import UserError
 from ampcompare.records.offline import read_fragment
 from ampcompare.records.run import Fragment, RunRecord, merge
+from ampcompare.records.server import API_PREFIX, parse_source, read_server
 
-API_PREFIX = "wandb:"
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 
 
@@ -18,12 +18,48 @@ def load_runs(sources: Iterable[str | Path]) -> list[RunRecord]:
     """Every run in the sources, oldest first.
 
     A source is a folder, searched for `offline-run-*/run-*.wandb` and `run-*/run-*.wandb` at any depth, or one
-    `.wandb` file. A file that is found twice is read once; files with the same run id become one run.
+    `.wandb` file; or `wandb:entity/project`, or `wandb:entity/project/sweep`, read from W&B's server. A file that is
+    found twice is read once; files with the same run id become one run. Of a run that is on disk and on the server
+    the record with more rows counts, the one on disk where they have as many: it has the exit code and exact types.
 
     Raises UserError for a source that is not there, cannot be read or holds no run. A broken file inside a folder
     raises nothing: its run says so in `problems`.
     """
-    given = [sources] if isinstance(sources, str | Path) else list(sources)
+    named = [sources] if isinstance(sources, str | Path) else list(sources)
+    on_server = [str(source) for source in named if str(source).startswith(API_PREFIX)]
+    for source in on_server:
+        parse_source(source)  # before anything is read
+    runs = _read_folders([source for source in named if not str(source).startswith(API_PREFIX)])
+    for source in on_server:
+        for run in read_server(source):
+            _add(runs, run)
+    return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else float("inf"), run.id))
+
+
+def _add(runs: list[RunRecord], new: RunRecord) -> None:
+    """Take a run of the server's in, or keep the same run as it is known already."""
+    for number, known in enumerate(runs):
+        if not _is_same(known, new):
+            continue
+        rows, more = len(known.history), len(new.history)
+        if known.paths and rows != more:  # of two sources of the server's nothing need be said
+            both = f"It has {rows:,} rows on disk and {more:,} on W&B's server; the longer record is shown."
+            known.problems.append(both)
+            new.problems.append(both)
+        if more > rows:
+            runs[number] = new
+        return
+    runs.append(new)
+
+
+def _is_same(one: RunRecord, other: RunRecord) -> bool:
+    """The same id and, where they are known, the same project and entity."""
+    pairs = ((one.project, other.project), (one.entity, other.entity))
+    return one.id == other.id and all(a == b or not a or not b for a, b in pairs)
+
+
+def _read_folders(given: list[str | Path]) -> list[RunRecord]:
+    """The runs of folders and files."""
     found: dict[str, Path] = {}
     for source in given:
         for path in _files(source):
@@ -35,16 +71,10 @@ def load_runs(sources: Iterable[str | Path]) -> list[RunRecord]:
         if real in named and not fragment.has_run_record and not fragment.rows:
             raise UserError(f"{path}: no run can be read from it: {' '.join(fragment.problems)}")
         fragments.append(fragment)
-    runs = [merge(parts) for parts in _by_run(fragments)]
-    return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else float("inf"), run.id))
+    return [merge(parts) for parts in _by_run(fragments)]
 
 
 def _files(source: str | Path) -> list[Path]:
-    if str(source).startswith(API_PREFIX):
-        raise UserError(
-            f"{source}: only folders of offline runs can be read so far; "
-            "record runs with wandb.mode=offline and name their output_dir"
-        )
     top = Path(source)
     try:
         if top.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,19 @@ def parse_json(text: str) -> Any:
     Raises ValueError for what is no JSON, or is nested deeper than can be read.
     """
     try:
-        return _with_floats(json.loads(text))
+        return with_floats(json.loads(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _with_floats(value: Any) -> Any:
+def with_floats(value: Any) -> Any:
+    """The value with W&B's texts for NaN and infinity as floats, at any depth."""
     if isinstance(value, str):
         return NON_FINITE.get(value, value)
     if isinstance(value, dict):
-        return {key: _with_floats(inner) for key, inner in value.items()}
+        return {key: with_floats(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_with_floats(inner) for inner in value]
+        return [with_floats(inner) for inner in value]
     return value
 
 
@@ -87,18 +89,25 @@ class Table:
 
     def add_row(self, items: Any) -> None:
         """Add one row from protobuf HistoryItems."""
-        columns, row = self.columns, self.rows
         for item in items:
             path = item.nested_key
-            name = (path[0] if len(path) == 1 else ".".join(path)) if path else item.key
-            column = columns.get(name)
-            if column is None:
-                column = columns[name] = Column()
-            try:
-                column.put(row, item.value_json)
-            except ValueError:
-                self.bad_values += 1
+            self._put((path[0] if len(path) == 1 else ".".join(path)) if path else item.key, item.value_json)
         self.rows += 1
+
+    def add_values(self, values: Iterable[tuple[str, Any]]) -> None:
+        """Add one row from names and Python values, by way of their JSON, so that both ways give the same."""
+        for name, value in values:
+            self._put(name, json.dumps(value))
+        self.rows += 1
+
+    def _put(self, name: str, text: str) -> None:
+        column = self.columns.get(name)
+        if column is None:
+            column = self.columns[name] = Column()
+        try:
+            column.put(self.rows, text)
+        except ValueError:
+            self.bad_values += 1
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every column as an array of one value a row."""

@@ -1,0 +1,160 @@
+"""Runs read from W&B's server through its public API. `wandb` is imported here alone, when a source asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+
+from ampcompare.errors import UserError
+from ampcompare.records.run import RunRecord
+from ampcompare.records.table import Table, with_floats
+from ampcompare.records.tree import flatten
+
+API_PREFIX = "wandb:"
+FORMS = "wandb:ENTITY/PROJECT or wandb:ENTITY/PROJECT/SWEEP"
+MANY_ROWS = 1_000_000
+
+# W&B's further states, as one of ours and in words.
+OTHER_STATES = {
+    "killed": ("failed", "was stopped before its end (Ctrl-C, its page, a sweep's early termination)"),
+    "preempted": ("crashed", "lost its machine"),
+    "preempting": ("running", "is about to lose its machine"),
+    "pending": ("running", "is queued and has not begun"),
+}
+
+
+def read_server(source: str) -> list[RunRecord]:
+    """The runs of a project or of one sweep, read whole.
+
+    Raises UserError for a source of another form, for a project or sweep that is not there or is empty, and where
+    the server cannot be asked.
+    """
+    entity, project, sweep = parse_source(source)
+    with _told_in_one_line(source):
+        runs = [_read_run(run) for run in _find_runs(entity, project, sweep)]
+    if not runs:
+        what = "sweep" if sweep else "project"
+        raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
+    return runs
+
+
+def parse_source(source: str) -> tuple[str, str, str]:
+    """Entity, project and sweep (or an empty text) of `wandb:entity/project[/sweep]`. Raises UserError."""
+    parts = source.removeprefix(API_PREFIX).split("/")
+    if len(parts) not in (2, 3) or not all(part.strip() == part != "" for part in parts):
+        raise UserError(f"{source}: not a source of runs on W&B's server; expected {FORMS}")
+    return parts[0], parts[1], parts[2] if len(parts) == 3 else ""
+
+
+@contextmanager
+def _told_in_one_line(source: str) -> Iterator[None]:
+    """Errors of W&B's client as a UserError."""
+    import wandb
+
+    try:
+        yield
+    except wandb.errors.UsageError as problem:
+        raise UserError(f"{source}: {_first_line(problem)}, or name a folder of runs (wandb.mode=offline)") from None
+    except wandb.errors.AuthenticationError as problem:
+        raise UserError(
+            f"{source}: W&B's server cannot be asked: {_first_line(problem)}; see WANDB_BASE_URL, WANDB_API_KEY and "
+            "`wandb login`"
+        ) from None
+    # ValueError: what is not there, and an answer that is no JSON.
+    except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:
+        raise UserError(f"{source}: W&B's server says: {_first_line(problem)}; expected {FORMS}") from None
+
+
+def _first_line(problem: BaseException) -> str:
+    return next((line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()), repr(problem))
+
+
+def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
+    import wandb
+
+    if not wandb.setup().settings.silent:
+        wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
+    api = wandb.Api()
+    if not sweep:
+        yield from api.runs(f"{entity}/{project}", order="+created_at", lazy=False)
+        return
+    name = api.sweep(f"{entity}/{project}/{sweep}").id
+    filters = {"$and": [{"sweep": name}]}
+    for run in api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False):
+        if (_text(run, "sweep_name") or name) == name:  # a server may not know the filter
+            yield run
+
+
+def _read_run(run: Any) -> RunRecord:
+    problems: list[str] = []
+    table = Table()
+    for row in _rows(run, problems):
+        table.add_values(flatten(row))
+    columns = table.arrays()
+    # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not. The server's order of
+    # names is by chance.
+    history = pd.DataFrame({name: pd.Series(columns[name], dtype=columns[name].dtype) for name in sorted(columns)})
+    return RunRecord(
+        id=run.id,
+        name=_text(run, "name") or run.id,
+        group=_text(run, "group"),
+        state=_state(_text(run, "state"), problems),
+        config=_plain(run, "config"),
+        summary=_plain(run, "summary_metrics"),
+        history=history,
+        problems=problems,
+        nan_rows=table.nan_rows(),
+        project=run.project,
+        entity=run.entity,
+        job_type=_text(run, "job_type"),
+        sweep_id=_text(run, "sweep_name"),
+        notes=_text(run, "notes"),
+        tags=tuple(getattr(run, "tags", None) or ()),
+        started_at=_moment(_text(run, "created_at")),
+    )
+
+
+def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
+    """Every row of the history in order, each once."""
+    rows = list(run.scan_history(use_cache=False))
+    logged = getattr(run, "history_line_count", None)
+    if not rows and logged != 0:
+        # `scan_history` reads nothing where the server does not tell the last step; this does, but may be a sample.
+        rows = run.history(samples=logged or MANY_ROWS, pandas=False)
+    found: dict[Any, dict[str, Any]] = {}
+    for number, row in enumerate(rows):
+        found.setdefault(row.get("_step", f"row {number}"), row)
+    if logged and len(found) < logged:
+        problems.append(f"W&B's server has {logged:,} rows of it and gave {len(found):,}.")
+    return list(found.values())
+
+
+def _state(said: str, problems: list[str]) -> str:
+    if said in ("finished", "failed", "crashed", "running"):
+        return said
+    state, words = OTHER_STATES.get(said, ("crashed", "is in a state that is not known here"))
+    problems.append(f"W&B calls it {said or 'nothing'}: it {words}.")
+    return state
+
+
+def _plain(run: Any, name: str) -> dict[str, Any]:
+    tree = getattr(run, name, None) or {}
+    return {key: with_floats(value) for key, value in tree.items() if key != "_wandb"}
+
+
+def _text(run: Any, name: str) -> str:
+    """An attribute that the server may have left out."""
+    return str(getattr(run, name, None) or "")
+
+
+def _moment(text: str) -> datetime | None:
+    """A time stamp of the server's; in UTC, with or without saying so."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

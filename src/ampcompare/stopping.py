@@ -1,0 +1,69 @@
+"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by W&B (its page, hyperband).
+
+The first request lets the step under way finish and the record be completed; a second signal interrupts at once.
+This module must stay free of torch: the entrypoint needs it before it knows that the input is good.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class StopRequest:
+    """While entered, signals become a request that the training loop looks at after each step."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.exit_code = EXIT_INTERRUPTED
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():  # nowhere else may handlers be set
+            self._before = {number: signal.signal(number, self._on_signal) for number in WORDS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def is_made(self) -> bool:
+        """Whether anyone has asked."""
+        return bool(self.reason)
+
+    def from_wandb(self) -> None:
+        """W&B's client asks, from a thread of its own."""
+        self._ask("W&B asked for it", signal.SIGTERM)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.reason and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._ask(WORDS[signal.Signals(number)], number)
+
+    def _ask(self, reason: str, number: int) -> None:
+        if not self.reason:  # an agent may repeat itself
+            self.reason, self.exit_code = reason, 128 + number
+
+
+def leave(code: int) -> None:
+    """Exit with the code; under W&B's agent a stopped run ends by its signal instead.
+
+    The agent counts every exit code above 0 as a failure and gives up after three in its first minute. Death by a
+    signal, which is how a program ends that knows nothing of W&B's stops, is no failure to it.
+    """
+    number = code - 128
+    if number in list(WORDS) and os.environ.get("WANDB_SWEEP_ID"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    sys.exit(code)

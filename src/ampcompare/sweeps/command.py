@@ -1,0 +1,81 @@
+"""The command of a run: W&B's command macros, filled as `wandb agent` fills them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
+ARGS_FORMS = (
+    "args",
+    "args_no_hyphens",
+    "args_no_equals",
+    "args_no_boolean_flags",
+    "args_json",
+    "args_json_file",
+    "args_append_hydra",
+    "args_override_hydra",
+)
+MACROS = ("env", "interpreter", "program", *ARGS_FORMS)
+_WHOLE = re.compile(r"\$\{([^}]*)\}")
+_ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
+
+
+def macro_problem(word: Any) -> str | None:
+    """What is wrong with one word of a command, None if nothing."""
+    if isinstance(word, bool) or not isinstance(word, str | int | float):
+        return "expected a text"
+    text = _ENVIRONMENT.sub("", str(word))
+    if "\0" in text:
+        return "a NUL character is in it"
+    whole = _WHOLE.fullmatch(text)
+    if whole and whole[1] not in MACROS:
+        return f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}"
+    inside = [name for name in _WHOLE.findall(text) if name in MACROS]  # any other ${...} is the program's own
+    if inside and not whole:
+        return f"a macro has to be a word of its own; make ${{{inside[0]}}} one"
+    return None
+
+
+def build_command(
+    template: Sequence[str], program: str | None, parameters: Mapping[str, Any], json_file: Path
+) -> list[str]:
+    """The words to run. Values are written with `str()`, as W&B's agent does.
+
+    `${interpreter}` is the Python that runs this sweep, where W&B's agent takes whatever `python` is on PATH.
+    `json_file` is written where the template has `${args_json_file}`.
+    """
+    forms = _forms(parameters)
+    if "${args_json_file}" in template:
+        json_file.write_text(json.dumps(parameters), encoding="utf-8")
+        forms["args_json_file"] = [str(json_file)]
+    forms |= {"interpreter": [sys.executable], "program": [program] if program else []}
+    forms["env"] = [] if os.name == "nt" else ["/usr/bin/env"]
+    words: list[str] = []
+    for word in template:
+        word = _ENVIRONMENT.sub(lambda match: os.environ.get(match[1], match[1]), word)
+        macro = _WHOLE.fullmatch(word)
+        words += forms[macro[1]] if macro else [word]
+    return words
+
+
+def _forms(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
+    pairs = [f"{key}={value}" for key, value in parameters.items()]
+    return {
+        "args": [f"--{pair}" for pair in pairs],
+        "args_no_hyphens": pairs,
+        "args_no_equals": [word for key, value in parameters.items() for word in (f"--{key}", str(value))],
+        "args_no_boolean_flags": [
+            f"--{key}" if value is True else f"--{key}={value}"
+            for key, value in parameters.items()
+            if value is not False
+        ],
+        "args_json": [json.dumps(parameters)],
+        "args_append_hydra": [f"+{pair}" for pair in pairs],
+        "args_override_hydra": [f"++{pair}" for pair in pairs],
+    }

@@ -1,0 +1,167 @@
+"""What a sweep shows: a live table in a terminal, a line per event elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from statistics import median
+from types import TracebackType
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ampcompare.records.tree import flatten
+from ampcompare.sweeps.definition import Sweep
+from ampcompare.sweeps.search import Row
+from ampcompare.sweeps.worker import Job
+
+STYLES = {"finished": "green", "failed": "red", "lost": "red", "stopped": "yellow", "running": "cyan"}
+SHOWN = 15  # rows of the live table: those going on and the newest that ended
+
+
+def in_words(parameters: Mapping[str, Any]) -> str:
+    """Parameters as they would be typed, `backend=native seed=223`."""
+    return " ".join(f"{key}={value}" for key, value in flatten(dict(parameters)))
+
+
+class SweepDisplay:
+    """Follows the jobs of this process; safe to call from its workers."""
+
+    def __init__(self, console: Console, sweep: Sweep, workers: int, done_before: int) -> None:
+        self.console, self.sweep, self.workers = console, sweep, workers
+        self.done = done_before
+        self.jobs: dict[tuple[str, int], Job] = {}
+        self._lock = threading.RLock()
+        self._waiting_for = 0
+        self._live = (
+            Live(console=console, get_renderable=self._table, refresh_per_second=4) if console.is_terminal else None
+        )
+
+    def __enter__(self) -> SweepDisplay:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def change(self, job: Job) -> None:
+        """A run began or ended."""
+        with self._lock:
+            self.jobs[job.run_id, job.number] = job
+            self._waiting_for = 0
+            if job.state in ("finished", "failed", "stopped"):
+                self.done += 1
+        if self._live is None:
+            self.say(self._line(job))
+        if job.state == "finished" and self.sweep.metric and job.value is None:
+            self.say(f"run {job.number} never logged {self._metric}: the sweep learns nothing from it")
+        if job.state == "failed":
+            self.say(f"run {job.number} failed ({_last_line(job)}); its output: {job.log}")
+
+    def waiting(self, running: int) -> None:
+        """Nothing is left to start; runs of other workers go on."""
+        if running != self._waiting_for:
+            self._waiting_for = running
+            self.say(f"waiting for {running} {'run' if running == 1 else 'runs'} of other workers")
+
+    def say(self, line: str) -> None:
+        """One line for the user, above the table where there is one."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def seconds_left(self) -> float | None:
+        """An estimate from the median time of the runs that ended, None while none has."""
+        times = [job.seconds for job in self.jobs.values() if job.state in ("finished", "stopped")]
+        total = self.sweep.total()
+        if not times or total is None:
+            return None
+        gone = sum(min(job.seconds, median(times)) for job in self.jobs.values() if job.state == "running")
+        return max(0.0, ((total - self.done) * median(times) - gone) / self.workers)
+
+    def _line(self, job: Job) -> str:
+        if job.state == "running":
+            again = f", attempt {job.attempt}" if job.attempt > 1 else ""
+            where = f" on GPU {job.gpu}" if job.gpu else ""
+            return f"run {job.number} started{where}{again}: {in_words(job.parameters)}"
+        value = f", {self._metric} {job.value:.6g}" if job.value is not None else ""
+        total, left = self.sweep.total(), self.seconds_left()
+        ended = f"{self.done} of {total} done" if total else f"{self.done} done"
+        tail = f", {clock(left)} left" if left else ""
+        return f"run {job.number} {job.state} after {clock(job.seconds)}{value} ({ended}{tail})"
+
+    @property
+    def _metric(self) -> str:
+        return self.sweep.metric.name if self.sweep.metric else ""
+
+    def _table(self) -> Group:
+        with self._lock:
+            jobs = sorted(self.jobs.values(), key=lambda job: (job.state == "running", job.began))[-SHOWN:]
+        table = Table(box=box.SIMPLE_HEAD, header_style="dim", pad_edge=False)
+        table.add_column("run", justify="right")
+        table.add_column("parameters", overflow="fold")
+        table.add_column("state")
+        table.add_column(self._metric or "", justify="right")
+        table.add_column("time", justify="right")
+        if any(job.gpu for job in jobs):
+            table.add_column("GPU")
+        for job in jobs:
+            seconds = time.monotonic() - job.began if job.state == "running" else job.seconds
+            cells: list[Text | str] = [
+                str(job.number),
+                Text(in_words(job.parameters)),
+                Text(job.state, style=STYLES.get(job.state, "")),
+                "" if job.value is None else f"{job.value:.6g}",
+                clock(seconds),
+            ]
+            table.add_row(*cells, *([job.gpu or ""] if any(j.gpu for j in jobs) else []))
+        return Group(table, Text(self._foot(), style="dim"))
+
+    def _foot(self) -> str:
+        total, left = self.sweep.total(), self.seconds_left()
+        parts = [f"{self.done} of {total} done" if total else f"{self.done} done, no run_cap: Ctrl-C ends the sweep"]
+        values = [job.value for job in self.jobs.values() if job.state == "finished" and job.value is not None]
+        if values and self.sweep.metric:
+            best = (max if self.sweep.metric.maximize else min)(values)
+            parts.append(f"best {self._metric} {best:.6g}")
+        if left:
+            parts.append(f"about {clock(left)} left")
+        return " · ".join(parts)
+
+
+def print_best(console: Console, sweep: Sweep, rows: list[Row]) -> None:
+    """The best run of the sweep by its metric."""
+    metric = sweep.metric
+    ranked = [row for row in rows if row.state == "finished" and row.value is not None]
+    if metric is None or not ranked:
+        return
+    best = (max if metric.maximize else min)(ranked, key=lambda row: row.value or 0.0)
+    text = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {in_words(best.parameters)}"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def clock(seconds: float) -> str:
+    """1:05 or 2:10:00; under ten seconds with a decimal."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _last_line(job: Job) -> str:
+    try:
+        with job.log.open("rb") as file:
+            file.seek(max(0, job.log.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    said = lines[-1].strip()[:200] if lines else "it said nothing"
+    return f"exit code {job.exit_code}: {said}" if job.exit_code is not None else said

@@ -1,0 +1,59 @@
+"""The metric of a run while it goes on, read from its W&B record as it grows."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from ampcompare.records.offline import read_fragment
+from ampcompare.records.run import merge
+
+SHARE_OF_TIME = 0.02  # of one core, at most, goes into reading
+
+
+class Follower:
+    """Values of one metric of one run under `folder/wandb/`."""
+
+    def __init__(self, folder: Path, run_id: str, metric: str) -> None:
+        self.folder, self.run_id, self.metric = folder, run_id, metric
+        self._next = 0.0
+        self._size = -1
+        self._values: list[float] = []
+
+    def values(self, *, now: bool = False) -> list[float]:
+        """Every value logged so far, NaN included, in order. Reads again only when it is time, or `now`."""
+        began = time.monotonic()
+        if not now and began < self._next:
+            return self._values
+        files = self.files()
+        size = sum(_size(f) for f in files)
+        if size != self._size:
+            self._size = size
+            self._values = self._read(files)
+        self._next = time.monotonic() + max(1.0, (time.monotonic() - began) / SHARE_OF_TIME)
+        return self._values
+
+    def files(self) -> list[Path]:
+        """The run's record: one file, more after a restart."""
+        return sorted((self.folder / "wandb").glob(f"*run-*/run-{self.run_id}.wandb"))
+
+    def _read(self, files: list[Path]) -> list[float]:
+        fragments = [read_fragment(f) for f in files]
+        if not fragments:
+            return []
+        run = merge(fragments)
+        logged = run.numbers(self.metric)
+        is_nan = run.nan_rows.get(self.metric)
+        keep = {*(i for i, v in enumerate(logged) if not math.isnan(v)), *(is_nan if is_nan is not None else ())}
+        values = [float(logged[i]) for i in sorted(keep)]
+        if not values and (summary := run.summary_number(self.metric)) is not None:
+            values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
+        return values
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

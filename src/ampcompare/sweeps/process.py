@@ -1,0 +1,124 @@
+"""The process of a run: started with W&B's sweep environment, stopped politely, never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
+
+# A process of its own that outlives a SIGKILL of ours: it knows the process groups of our runs from a pipe and ends
+# them when the pipe closes. Otherwise a killed worker's run would go on while another worker repeats it.
+_GUARD = """
+import os, signal, sys, time
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for number in (signal.SIGTERM, signal.SIGKILL):
+    for group in list(groups):
+        try:
+            os.killpg(group, number)
+        except OSError:
+            groups.discard(group)
+    if groups and number == signal.SIGTERM:
+        time.sleep(5)
+"""
+
+
+class Guard:
+    """Ends the runs of this process should it die without doing so itself."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C in the terminal is not for it
+        )
+        self._lock = threading.Lock()
+
+    def watch(self, group: int) -> None:
+        self._say(f"+{group}")
+
+    def forget(self, group: int) -> None:
+        self._say(f"-{group}")
+
+    def close(self) -> None:
+        """There is nothing left to guard."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin
+        with self._lock:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+
+
+class Run:
+    """One running program in a process group of its own; its output goes to a file."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], log: Path, guard: Guard) -> None:
+        self._guard = guard
+        self._log: IO[bytes] = log.open("ab")
+        try:
+            self._process = subprocess.Popen(
+                words,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        except BaseException:
+            self._log.close()
+            raise
+        guard.watch(self._process.pid)
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit code, None if it has not ended after `seconds`. A signal's number comes negative."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        if not self._log.closed:
+            self._guard.forget(self._process.pid)
+            self._log.close()
+        return code
+
+    def stop(self) -> None:
+        """Ask it to end: SIGTERM, as W&B's agent does."""
+        # To the program alone: its helpers (W&B's service) are needed for a whole record.
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and all it started, at once."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def run_environment(
+    sweep_id: str, run_id: str, parameters_file: Path, folder: Path, project: str | None, entity: str | None
+) -> dict[str, str]:
+    """The variables that W&B's agent gives a program, the record's folder, and that no server knows this sweep."""
+    given = {
+        "WANDB_SWEEP_ID": sweep_id,
+        "WANDB_RUN_ID": run_id,
+        "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
+        "WANDB_DIR": str(folder),
+        "AMPCOMPARE_LOCAL_SWEEP": sweep_id,
+    }
+    if project:
+        given["WANDB_PROJECT"] = project
+    if entity:
+        given["WANDB_ENTITY"] = entity
+    inherited = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
+    return inherited | given

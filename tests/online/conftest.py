@@ -1,0 +1,130 @@
+"""What the tests here look at: sweeps and runs played at the same time, as most of it is waiting for the client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import QUICK, ROOT
+from wandb_server import Run, Server, Sweep
+from wandb_server.clients import create_sweep, environment, start_agent, train, wait_until
+
+ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
+ENDLESS = 1_000_000
+
+
+@dataclass
+class Scene:
+    """One agent or run that was played: its folder, its output, its exit code, and what the server has."""
+
+    folder: Path
+    output: str
+    exit_code: int
+    runs: list[Run]
+    sweep: Sweep | None = None
+    stopped_after: float = 0.0  # seconds from asking for the stop to the end of the process
+
+
+class Stage:
+    """Plays scenes on one server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.server = folder, Server()
+
+    def sweep(self, name: str, definition: dict[str, Any], stop: bool = False, **env: str) -> Scene:
+        """`wandb sweep` and `wandb agent`; with `stop`, every run that has logged and has no end is stopped."""
+        folder = self.folder / name
+        folder.mkdir()
+        environ = environment(self.server, folder, **env)
+        command = ["${env}", "${interpreter}", "${program}", f"output_dir={folder}", *ONLINE, *definition["command"]]
+        definition = {"program": "run_experiment.py", "project": name} | definition | {"command": command}
+        sweep = create_sweep(self.server, definition, environ, folder)
+        agent = start_agent(sweep, environ, folder / "log")
+        while agent.poll() is None:
+            for run in sweep.runs if stop else []:
+                if run.history and run.config["epochs"] == ENDLESS:
+                    self.server.stop_run(run.id)
+            time.sleep(0.1)
+        return Scene(folder, (folder / "log").read_text(), agent.returncode, sweep.runs, sweep)
+
+    def run(self, name: str, *words: str, stop: bool = False, **env: str) -> Scene:
+        """A run without an agent; with `stop`, stopped on W&B's page when it has logged."""
+        folder = self.folder / name
+        folder.mkdir()
+        environ = environment(self.server, folder, **env)
+        process = train([*ONLINE, f"output_dir={folder}", f"wandb.project={name}", *words], environ, folder / "log")
+        asked = 0.0
+        if stop:
+            wait_until(lambda: any(run.history for run in self.of(name)), "a row")
+            self.server.stop_run(self.of(name)[0].id)
+            asked = time.monotonic()
+        code = process.wait(240)
+        return Scene(folder, (folder / "log").read_text(), code, self.of(name), None, time.monotonic() - asked)
+
+    def of(self, project: str) -> list[Run]:
+        return [run for run in self.server.runs.values() if run.project.name == project]
+
+
+def compare_backends() -> dict[str, Any]:
+    """The comparison with one seed, its command's arguments left to the stage."""
+    definition = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
+    definition["parameters"]["seed"]["values"] = definition["parameters"]["seed"]["values"][:1]
+    return definition | {"command": definition["command"][3:]}
+
+
+VALUES = {
+    "method": "bayes",
+    "run_cap": 1,
+    "metric": {"name": "eval/accuracy", "goal": "maximize"},
+    "parameters": {
+        "deterministic": {"value": True},
+        "max_steps": {"value": None},
+        "data.augment": {"value": False},
+        "optimizer": {
+            "parameters": {
+                "lr": {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-4},
+                "momentum": {"value": 0.9},
+                "nesterov": {"value": True},
+            }
+        },
+        "precision": {"parameters": {"loss_scale": {"value": 1e-05}}},
+        "wandb.tags": {"value": ["a", "b c"]},
+    },
+    "command": ["${args}"],
+}
+FAILING = {
+    "method": "grid",
+    "parameters": {"optimizer": {"values": [{"lr": 1e30}, {"name": "nope"}, {"lr": 0.1}]}},
+    "command": ["${args_no_hyphens}"],
+}
+STOPPED = {
+    "method": "grid",
+    "parameters": {"epochs": {"values": [ENDLESS, 1]}},
+    "early_terminate": {"type": "hyperband", "min_iter": 1},
+    "command": ["log.every=1000", "eval.every=1000", "diagnostics.every=null", "${args_no_hyphens}"],
+}
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """Every scene by name."""
+    stage = Stage(tmp_path_factory.mktemp("online"))
+    endless = (f"epochs={ENDLESS}", "log.every=50", "eval.every=1000", "diagnostics.every=null")
+    with ThreadPoolExecutor() as pool:
+        played = {
+            "compare": pool.submit(stage.sweep, "compare", compare_backends()),
+            "values": pool.submit(stage.sweep, "values", VALUES),
+            "failing": pool.submit(stage.sweep, "failing", FAILING),
+            "stopped": pool.submit(stage.sweep, "stopped", STOPPED, True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"),
+            "page": pool.submit(stage.run, "page", *endless, stop=True),
+            "offline": pool.submit(stage.run, "offline", WANDB_MODE="offline"),
+        }
+        yield {name: scene.result() for name, scene in played.items()}
+    stage.server.close()
+    assert not stage.server.errors

@@ -1,0 +1,74 @@
+"""Single runs against the stand-in server: stopped from W&B's page, uploaded later, left alone by a dying server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from wandb_server import Server
+from wandb_server.clients import asking, environment, train, wait_until, wandb
+
+from ampcompare.records import RunRecord, load_runs
+from online.conftest import ONLINE
+
+pytestmark = pytest.mark.slow
+
+
+def read_back(server: Server, folder: Path, source: str) -> RunRecord:
+    with asking(server, folder):
+        (run,) = load_runs([source])
+    return run
+
+
+def assert_same(before: RunRecord, after: RunRecord) -> None:
+    pd.testing.assert_frame_equal(before.history.sort_index(axis=1), after.history)
+    assert {k: list(v) for k, v in before.nan_rows.items()} == {k: list(v) for k, v in after.nan_rows.items()}
+    assert before.config == after.config
+    assert before.summary == after.summary | {"_runtime": before.summary.get("_runtime")}
+    for name in ("id", "name", "group", "state", "job_type", "project", "tags"):
+        assert getattr(before, name) == getattr(after, name), name
+
+
+def test_a_run_stopped_on_wandbs_page_ends_with_its_record(scenes):
+    scene = scenes["page"]
+    (run,) = scene.runs
+    assert scene.exit_code == 143
+    assert f"interrupted at step {run.summary['global_step']} (W&B asked for it)" in scene.output
+    assert run.history[-1]["global_step"] == run.summary["global_step"]
+    assert run.exit_code == 255
+    assert scene.stopped_after < 25  # the client asks every 15 s
+
+
+def test_sync_of_an_offline_run_changes_nothing_in_it(scenes, tmp_path: Path, wandb_server: Server):
+    folder = scenes["offline"].folder
+    assert scenes["offline"].runs == []
+    (before,) = load_runs([folder])
+    done = wandb("sync", str(before.paths[0].parent), env=environment(wandb_server, tmp_path))
+    assert done.returncode == 0, done.stderr
+    after = read_back(wandb_server, tmp_path, "wandb:tester/offline")
+    assert len(after.history) > 4
+    assert_same(before, after)
+
+
+def test_a_server_that_dies_in_mid_run_costs_neither_rows_nor_minutes(tmp_path: Path, wandb_server: Server):
+    environ = environment(wandb_server, tmp_path, WANDB_FINISH_TIMEOUT="3")
+    words = ["wandb.project=p", "epochs=40", "log.every=1", f"output_dir={tmp_path}"]
+    process = train([*ONLINE, *words], environ, tmp_path / "log")
+    wait_until(lambda: any(run.history for run in wandb_server.runs.values()), "a row")
+    wandb_server.die()
+    (there,) = wandb_server.runs.values()
+    sent = len(there.history)
+    output = f"exit code {process.wait(60)}\n" + (tmp_path / "log").read_text()
+    assert "exit code 0" in output, output
+    (before,) = load_runs([tmp_path])
+    assert before.state == "finished"
+    assert before.problems == []
+    assert before.history["global_step"].max() == 160
+    assert sent < len(before.history)
+
+    wandb_server.come_back()
+    assert there.state == "running"
+    done = wandb("sync", str(before.paths[0].parent), env=environ)
+    assert done.returncode == 0, done.stderr
+    assert_same(before, read_back(wandb_server, tmp_path, "wandb:tester/p"))

@@ -1,0 +1,82 @@
+"""`wandb sweep` and `wandb agent`, the real ones, against the stand-in server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+from wandb_server import Server
+from wandb_server.clients import environment, wandb
+
+pytestmark = pytest.mark.slow
+
+DEFINITIONS = sorted((ROOT / "sweeps").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", DEFINITIONS, ids=lambda file: file.stem)
+def test_wandb_sweep_takes_the_definition(file: Path, tmp_path: Path, wandb_server: Server):
+    done = wandb("sweep", str(file), env=environment(wandb_server, tmp_path))
+    assert done.returncode == 0, done.stderr
+    (sweep,) = wandb_server.sweeps.values()
+    given = yaml.safe_load(file.read_text())
+    assert sweep.project.name == given["project"]
+    assert sweep.config["parameters"].keys() == given["parameters"].keys()
+    assert sweep.config["command"] == given["command"]
+
+
+def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(scenes):
+    scene = scenes["compare"]
+    assert scene.exit_code == 0, scene.output
+    assert [run.state for run in scene.runs] == ["finished"] * 3
+    assert [run.config["backend"] for run in scene.runs] == ["none", "native", "apex_o1"]
+    assert {run.config["seed"] for run in scene.runs} == {223}
+    assert {(run.group, run.sweep.id) for run in scene.runs} == {(scene.sweep.id, scene.sweep.id)}
+    assert {run.job_type for run in scene.runs} == {"train"}
+    assert all("eval/accuracy" in run.summary for run in scene.runs)
+    assert scene.sweep.state == "FINISHED"
+    assert "WARNING" not in scene.output
+
+
+def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(scenes):
+    scene = scenes["values"]
+    (run,), (tried,) = scene.runs, scene.sweep.tried
+    assert run.state == "finished", scene.output
+    config = run.config
+    assert config["deterministic"] is True
+    assert config["max_steps"] is None
+    assert config["data"]["augment"] is False
+    assert config["data"]["train_limit"] == 128  # what the sweep says nothing of stays
+    assert 1e-5 <= config["optimizer"]["lr"] == tried["optimizer"]["lr"] <= 1e-4
+    assert (config["optimizer"]["momentum"], config["optimizer"]["nesterov"]) == (0.9, True)
+    assert config["optimizer"]["name"] == "sgd"
+    assert config["precision"]["loss_scale"] == 1e-05
+    assert config["wandb"]["tags"] == ["a", "b c"]
+
+
+def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(scenes):
+    scene = scenes["failing"]
+    diverged, refused, sound = scene.runs
+    assert (diverged.state, diverged.exit_code) == ("failed", 1)
+    assert "the training loss is not finite" in scene.output
+    assert diverged.summary["global_step"] == diverged.history[-1]["global_step"]
+    assert refused.state == "failed"
+    assert "optimizer.name='nope': expected one of" in scene.output
+    assert "Traceback" not in scene.output
+    assert sound.state == "finished"
+    assert scene.exit_code == 0
+
+
+def test_a_stopped_run_ends_within_a_step_with_its_record_and_counts_as_no_failure(scenes):
+    scene = scenes["stopped"]
+    stopped, after = scene.runs
+    step = stopped.summary["global_step"]
+    assert f"interrupted at step {step} (" in scene.output
+    assert stopped.history[-1]["global_step"] == step
+    assert "train/loss" in stopped.history[-1]
+    assert "throughput/images_per_second_median" in stopped.summary
+    assert stopped.exit_code == 255
+    # The agent of this scene gives up at the first failure.
+    assert after.state == "finished"
+    assert scene.exit_code == 0

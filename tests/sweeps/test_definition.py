@@ -1,0 +1,303 @@
+"""Sweep files: what is read, and what is wrong with them, all of it at once and with its place."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps.check import check_sweep
+from ampcompare.sweeps.definition import Hyperband, Metric, read_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write(tmp_path, content):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(textwrap.dedent(content) if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def sweep_of(tmp_path, **changes):
+    base = {"program": "run_experiment.py", "method": "grid", "parameters": {"backend": {"values": ["none", "native"]}}}
+    content = {key: value for key, value in (base | changes).items() if value is not ...}
+    return read_sweep(write(tmp_path, content))
+
+
+def problem_of(tmp_path, **changes):
+    with pytest.raises(UserError) as caught:
+        sweep_of(tmp_path, **changes)
+    return str(caught.value)
+
+
+def test_file_is_read_whole(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        name: rates
+        program: run_experiment.py
+        method: bayes
+        run_cap: 30
+        metric: {name: eval/loss, target: 0.2}
+        early_terminate: {type: hyperband, min_iter: 2, eta: 2}
+        parameters:
+          backend: {values: [none, native]}
+          optimizer:
+            parameters:
+              lr: {distribution: log_uniform_values, min: 0.001, max: 1.0}
+              momentum: {value: 0.9}
+        """,
+    )
+    sweep = read_sweep(path)
+    assert (sweep.name, sweep.method, sweep.total()) == ("rates", "bayes", 30)
+    assert sweep.metric == Metric("eval/loss", maximize=False, target=0.2)
+    assert sweep.hyperband == Hyperband((tuple(2 * 2**i for i in range(20))), 2, False)
+    assert [(p.key, p.kind) for p in sweep.parameters] == [
+        ("backend", "categorical"),
+        ("optimizer.lr", "log_uniform_values"),
+        ("optimizer.momentum", "constant"),
+    ]
+
+
+def test_name_is_that_of_the_file_unless_given(tmp_path):
+    assert sweep_of(tmp_path).name == "sweep"
+    assert sweep_of(tmp_path, name="mine").name == "mine"
+
+
+def test_grid_is_every_combination_once_with_the_first_parameter_fastest(tmp_path):
+    sweep = sweep_of(
+        tmp_path,
+        parameters={"backend": {"values": ["none", "native"]}, "seed": {"min": 1, "max": 3}, "tf32": {"value": True}},
+    )
+    points = [sweep.grid_point(i) for i in range(sweep.total())]
+    assert [(p["backend"], p["seed"]) for p in points[:3]] == [("none", 1), ("native", 1), ("none", 2)]
+    assert len({tuple(p.items()) for p in points}) == 6
+
+
+def test_run_cap_cuts_a_grid_and_bounds_a_search(tmp_path):
+    assert sweep_of(tmp_path, run_cap=1).total() == 1
+    assert sweep_of(tmp_path, run_cap=100).total() == 2
+    assert sweep_of(tmp_path, method="random").total() is None
+
+
+@pytest.mark.parametrize(
+    ("early", "bands"),
+    [
+        ({"min_iter": 3}, (3, 9, 27)),
+        ({"min_iter": 1, "eta": 2}, (1, 2, 4)),
+        ({"max_iter": 27, "s": 2}, (3, 9)),
+        ({"max_iter": 100, "s": 3, "eta": 10}, (1, 10)),
+    ],
+)
+def test_bands_of_hyperband(tmp_path, early, bands):
+    sweep = sweep_of(tmp_path, metric={"name": "eval/loss"}, early_terminate={"type": "hyperband", **early})
+    assert sweep.hyperband.bands[: len(bands)] == bands
+    if "max_iter" in early:
+        assert len(sweep.hyperband.bands) == len(bands)
+
+
+WRONG = {
+    "method_missing": ({"method": ...}, "method: missing; expected one of grid, random, bayes"),
+    "method": ({"method": "tpe"}, "method='tpe': expected one of grid, random, bayes"),
+    "unknown_key": ({"metrics": {"name": "x"}}, "metrics: no such key; expected one of"),
+    "meant_key": ({"runcap": 3}, "did you mean run_cap?"),
+    "server_only": ({"launch": {}}, "launch: works with W&B's server only"),
+    "parameters_missing": ({"parameters": ...}, "parameters: missing; expected what to vary"),
+    "parameters_empty": ({"parameters": {}}, "parameters: {}; expected what to vary"),
+    "bare_value": ({"parameters": {"seed": 3}}, "parameters.seed=3: expected such as {values: [...]}"),
+    "bare_list": ({"parameters": {"seed": [1, 2]}}, "parameters.seed=[1, 2]: expected such as {values: [...]}"),
+    "no_values": (
+        {"parameters": {"seed": {"values": []}}},
+        "parameters.seed.values=[]: expected a list of at least one",
+    ),
+    "nothing": ({"parameters": {"seed": {}}}, "parameters.seed: expected value, values, min and max"),
+    "one_end": ({"parameters": {"seed": {"min": 1}}}, "parameters.seed.max: missing; uniform needs it"),
+    "grid_continuous": (
+        {"parameters": {"optimizer.lr": {"min": 0.1, "max": 0.2}}},
+        "parameters.optimizer.lr: a grid cannot run through uniform; list values",
+    ),
+    "grid_normal": ({"parameters": {"seed": {"distribution": "normal"}}}, "a grid cannot run through normal"),
+    "swapped": ({"parameters": {"seed": {"min": 5, "max": 1}}}, "parameters.seed: min=5 is above max=1; swap them"),
+    "text_number": (
+        {"method": "random", "parameters": {"optimizer.lr": {"min": "1e-5", "max": 1}}},
+        "parameters.optimizer.lr.min='1e-5': expected a number (a text in YAML; write 1e-05)",
+    ),
+    "distribution": (
+        {"parameters": {"seed": {"distribution": "loguniform", "min": 1, "max": 2}}},
+        "parameters.seed.distribution='loguniform': expected one of constant",
+    ),
+    "distribution_meant": (
+        {"parameters": {"seed": {"distribution": "loguniform", "min": 1, "max": 2}}},
+        "did you mean log_uniform?",
+    ),
+    "log_of_zero": (
+        {"method": "random", "parameters": {"seed": {"distribution": "log_uniform_values", "min": 0, "max": 2}}},
+        "parameters.seed.min=0: expected a number above 0 for log_uniform_values",
+    ),
+    "exponents": (
+        {"method": "random", "parameters": {"seed": {"distribution": "log_uniform", "min": 1, "max": 1000}}},
+        "min and max of log_uniform are exponents of e",
+    ),
+    "extra_setting": (
+        {"parameters": {"seed": {"values": [1], "min": 0}}},
+        "parameters.seed.min: categorical has no such key; expected one of distribution, values",
+    ),
+    "int_of_float": (
+        {"parameters": {"seed": {"distribution": "int_uniform", "min": 0.5, "max": 2}}},
+        "parameters.seed.min=0.5: expected a whole number",
+    ),
+    "no_multiple": (
+        {"parameters": {"seed": {"distribution": "q_uniform", "min": 0.3, "max": 0.7}}},
+        "parameters.seed: no multiple of q=1 lies in the range",
+    ),
+    "zero_q": (
+        {"parameters": {"seed": {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0}}},
+        "parameters.seed.q=0: expected a number above 0",
+    ),
+    "probabilities": (
+        {"parameters": {"seed": {"values": [1, 2], "probabilities": [0.5, 0.6]}}},
+        "parameters.seed.probabilities=[0.5, 0.6]: expected numbers of at least 0 that add up to 1",
+    ),
+    "probabilities_length": (
+        {"parameters": {"seed": {"values": [1, 2], "probabilities": [1.0]}}},
+        "expected a list as long as values (2)",
+    ),
+    "not_finite": ({"parameters": {"seed": {"values": [float("nan")]}}}, "parameters.seed.values[0]=nan"),
+    "empty_group": ({"parameters": {"model": {"parameters": {}}}}, "parameters.model.parameters: expected options"),
+    "mixed_group": (
+        {"parameters": {"model": {"parameters": {"name": {"value": "tiny"}}, "value": 3}}},
+        "parameters.model: a group has nothing beside parameters, found value",
+    ),
+    "inside_group": (
+        {"parameters": {"model": {"parameters": {"name": {"valus": ["tiny"]}}}}},
+        "parameters.model.parameters.name: expected value, values",
+    ),
+    "bayes_without_metric": ({"method": "bayes"}, "metric: missing; bayes needs one to go by"),
+    "metric_text": ({"metric": "eval/accuracy"}, "metric='eval/accuracy': expected name and goal"),
+    "metric_goal": (
+        {"metric": {"name": "eval/loss", "goal": "max"}},
+        "metric.goal='max': expected one of minimize, maximize",
+    ),
+    "metric_name": ({"metric": {"goal": "maximize"}}, "metric.name=None: expected the name of a logged metric"),
+    "metric_key": (
+        {"metric": {"nam": "x"}},
+        "metric.nam: no such key here; expected one of name, goal, target; did you",
+    ),
+    "cap": ({"run_cap": 0}, "run_cap=0: expected a whole number of at least 1"),
+    "program": ({"program": ...}, "program: missing; expected the script to run"),
+    "command_text": ({"command": "python x.py"}, "command='python x.py': expected a list of words and macros"),
+    "macro": ({"command": ["${env}", "${arg}"]}, "command[1]='${arg}': no such macro; expected one of ${env}"),
+    "early_type": (
+        {"metric": {"name": "x"}, "early_terminate": {"type": "asha", "min_iter": 1}},
+        "early_terminate.type='asha': expected hyperband",
+    ),
+    "early_no_metric": (
+        {"early_terminate": {"type": "hyperband", "min_iter": 1}},
+        "early_terminate: needs a metric to go by",
+    ),
+    "early_bands": (
+        {"metric": {"name": "x"}, "early_terminate": {"type": "hyperband"}},
+        "early_terminate.min_iter: missing",
+    ),
+    "early_s": (
+        {"metric": {"name": "x"}, "early_terminate": {"type": "hyperband", "max_iter": 9}},
+        "early_terminate.s: missing; max_iter needs s",
+    ),
+    "early_both": (
+        {"metric": {"name": "x"}, "early_terminate": {"type": "hyperband", "max_iter": 9, "s": 1, "min_iter": 1}},
+        "min_iter and max_iter exclude each other",
+    ),
+    "early_eta": (
+        {"metric": {"name": "x"}, "early_terminate": {"type": "hyperband", "min_iter": 1, "eta": 1}},
+        "early_terminate.eta=1: expected a whole number of at least 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_violation_is_told_with_its_path_and_what_is_allowed(tmp_path, name):
+    changes, said = WRONG[name]
+    assert said in problem_of(tmp_path, **changes)
+
+
+def test_all_violations_are_told_at_once(tmp_path):
+    said = problem_of(tmp_path, method="tpe", run_cap=-1, parameters={"lr": 3, "seed": {"values": []}}).splitlines()
+    assert "4 things are wrong, nothing was started" in said[0]
+    places = [line.split("=")[0].strip() for line in said[1:]]
+    assert places == ["method", "run_cap", "parameters.lr", "parameters.seed.values"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "expected a sweep (method, parameters, ...), found nothing"),
+        ("- a\n- b\n", "expected a sweep (method, parameters, ...), found a list"),
+        ("method: grid\n\tparameters: 1\n", "line 2: not valid YAML"),
+        ("backend: native\nepochs: 3\n", "not a sweep, it has neither method nor parameters; a config is run with"),
+        ("method: grid\nparameters: {seed: {values: &a [*a]}}\n", "nested too deeply, or in itself"),
+        ("method: !!python/object:os.system {}\n", "not valid YAML"),
+    ],
+)
+def test_what_is_no_sweep_is_said_in_a_line(tmp_path, content, said):
+    with pytest.raises(UserError, match=r"sweep\.yaml") as caught:
+        read_sweep(write(tmp_path, content))
+    assert said in str(caught.value)
+
+
+def test_missing_file_names_those_there_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UserError, match=r"no such file; expected one such as .*compare_backends\.yaml"):
+        read_sweep(tmp_path / "nothing.yaml")
+
+
+def check(tmp_path, monkeypatch, words=(), **changes):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UserError) as caught:
+        check_sweep(sweep_of(tmp_path, **changes), words)
+    return str(caught.value)
+
+
+def test_parameter_that_is_no_option_is_told(tmp_path, monkeypatch):
+    said = check(
+        tmp_path, monkeypatch, parameters={"lr": {"value": 0.1}, "optimizer": {"parameters": {"rate": {"value": 1}}}}
+    )
+    assert "parameters.lr: lr: no such key; did you mean optimizer.lr?" in said
+    assert "parameters.optimizer.parameters.rate: optimizer.rate: no such key" in said
+
+
+def test_value_that_the_option_does_not_take_is_told_before_anything_starts(tmp_path, monkeypatch):
+    said = check(
+        tmp_path, monkeypatch, parameters={"backend": {"values": ["none", "O1"]}, "batch_size": {"min": 0, "max": 8}}
+    )
+    assert "parameters.backend: backend='O1': expected one of none" in said
+    assert "parameters.batch_size: batch_size='0': expected a whole number at least 1" in said
+
+
+def test_metric_that_is_never_logged_is_told(tmp_path, monkeypatch):
+    said = check(tmp_path, monkeypatch, metric={"name": "val_accuracy"})
+    assert "metric.name='val_accuracy': the training never logs it; did you mean eval/accuracy?" in said
+
+
+def test_words_are_checked_too(tmp_path, monkeypatch):
+    said = check(tmp_path, monkeypatch, words=["backend=native", "epoch=3"])
+    assert "backend=native: the sweep varies backend" in said
+    assert "epoch: no such key; did you mean epochs?" in said
+
+
+def test_missing_program_is_told(tmp_path, monkeypatch):
+    assert "program='train.py': no such file in" in check(tmp_path, monkeypatch, program="train.py")
+
+
+@pytest.mark.parametrize("metric", ["eval/accuracy", "best/eval_accuracy", "grad/underflow_fraction/layer1"])
+def test_every_logged_metric_will_do(tmp_path, monkeypatch, metric):
+    monkeypatch.chdir(ROOT)
+    check_sweep(sweep_of(tmp_path, metric={"name": metric}), ["epochs=1"])
+
+
+def test_program_of_others_may_have_any_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    check_sweep(sweep_of(tmp_path, program="train.py", parameters={"anything": {"value": 1}}), ["also=this"])

@@ -1,0 +1,245 @@
+"""Sweeps without a server, from the command line: real processes, real signals."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+
+import pytest
+
+from ampcompare.sweeps import devices
+from sweeps.conftest import is_alive
+
+
+def values(events):
+    return sorted(event["given"]["x"] for event in events)
+
+
+def test_every_point_of_a_grid_is_run_once(place):
+    place.file(parameters={"x": {"values": [1, 2.5, "a", None, True]}, "y": {"value": 7}})
+    code, said = place.sweep("--workers", "2")
+    assert code == 0, said
+    assert values(place.events("ended")) == sorted(["1", "2.5", "a", "None", "True"])
+    assert "5 of 5 done" in said
+
+
+def test_program_gets_the_environment_of_wandb_agent(place):
+    place.file(name="mine", project="ours", parameters={"x": {"value": 1}})
+    place.sweep()
+    (event,) = place.events("began")
+    environment = event["environment"]
+    assert (environment["WANDB_SWEEP_ID"], environment["WANDB_PROJECT"]) == ("mine", "ours")
+    assert re.fullmatch(r"[0-9a-f]{8}", event["run"])
+    with open(environment["WANDB_SWEEP_PARAM_PATH"]) as file:
+        assert file.read() == "wandb_version: 1\nx:\n  value: 1\n"
+
+
+def test_failing_run_is_told_and_the_others_go_on(place):
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "fail": {"value": 2}})
+    code, said = place.sweep()
+    assert code == 1
+    assert values(place.events("ended")) == ["1", "3"]
+    assert "run 1 failed (exit code 3: the last words); its output: " in said
+    assert "1 of 3 runs failed" in said
+
+
+def test_program_that_cannot_be_started_fails_its_run(place):
+    place.file(command=["no-such-command"], parameters={"x": {"value": 1}})
+    code, said = place.sweep()
+    assert code == 1
+    assert "No such file or directory" in said
+
+
+def test_finished_sweep_has_nothing_left_to_do(place):
+    place.file(parameters={"x": {"values": [1, 2]}})
+    place.sweep()
+    code, said = place.sweep()
+    assert code == 0
+    assert "2 of them done before" in said
+    assert len(place.events("began")) == 2
+
+
+def test_changed_sweep_is_not_mixed_with_the_one_before(place):
+    place.file(parameters={"x": {"values": [1, 2]}})
+    place.sweep()
+    place.file(parameters={"x": {"values": [1, 2, 3]}})
+    code, said = place.sweep()
+    assert code == 2
+    assert "differs in parameters; set output_dir=... for a new one" in said
+    assert len(place.events("began")) == 2
+
+
+def test_larger_run_cap_goes_on_where_the_sweep_was(place):
+    for cap in (2, 3):
+        place.file(method="random", run_cap=cap, parameters={"x": {"min": 0.0, "max": 1.0}})
+        place.sweep()
+        assert len(place.events("ended")) == cap
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "seconds": {"value": 2}})
+    process = place.start()
+    place.wait_for("began", 2)
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert "finished runs stay finished" in said
+    first, second = place.events("began")
+    assert not is_alive(second["pid"])
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "seconds": {"value": 2}})
+    code, _ = place.sweep()
+    assert code == 0
+    assert values(place.events("ended")) == ["1", "2", "3"]
+    again = [e["run"] for e in place.events("began") if e["given"]["x"] == "2"]
+    assert again == [second["run"]] * 2  # the same run goes on
+    assert first["given"]["x"] == "1"
+
+
+def test_second_interrupt_ends_at_once(place):
+    (place.folder / "program.py").write_text(
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + (place.folder / "program.py").read_text()
+    )
+    place.file(parameters={"x": {"value": 1}, "seconds": {"value": 60}})
+    process = place.start()
+    place.wait_for("began", 1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert not is_alive(place.events("began")[0]["pid"])
+
+
+def test_run_of_a_killed_worker_is_taken_over_by_another(place):
+    storage = f"sqlite:///{place.folder / 'shared.db'}"
+    place.file(parameters={"x": {"values": [1, 2, 3, 4]}, "seconds": {"value": 1.5}})
+    words = ("--storage", storage, "--grace", "6")
+    other = place.folder / "other"
+    killed = place.start(*words, out=other)
+    place.wait_for("began", 1, other)
+    survivor = place.start(*words)
+    place.wait_for("began", 1)
+    killed.kill()
+    killed.wait()
+    said, _ = survivor.communicate(timeout=90)
+    assert survivor.returncode == 0, said
+    ended = place.events("ended") + place.events("ended", other)
+    assert values(ended) == ["1", "2", "3", "4"]  # none lost, none done twice
+    assert "attempt 2" in said
+    assert "waiting for 1 run of other workers" in said
+
+
+def test_run_of_a_killed_worker_does_not_go_on_alone(place):
+    place.file(parameters={"x": {"value": 1}, "seconds": {"value": 60}})
+    process = place.start()
+    place.wait_for("began", 1)
+    (event,) = place.events("began")
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 10
+    while is_alive(event["pid"]):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_hyperband_stops_the_runs_that_fall_behind(place):
+    place.file(
+        program="logger.py",
+        metric={"name": "score", "goal": "maximize"},
+        early_terminate={"type": "hyperband", "min_iter": 3, "eta": 2},
+        parameters={"x": {"values": [5, 1]}, "steps": {"value": 60}},
+    )
+    code, said = place.sweep()
+    assert code == 0, said
+    assert re.search(r"run 0 finished after .*, score 5\.059", said)
+    stopped = re.search(r"run 1 stopped after .*, score (1\.0\d+)", said)
+    assert stopped, said
+    assert float(stopped[1]) < 1.05  # well before its 60th value
+    assert "best run: " in said
+    assert "score 5.059: x=5 steps=60" in said
+
+
+def test_no_new_runs_once_the_target_is_reached(place):
+    place.file(
+        program="logger.py",
+        metric={"name": "score", "goal": "minimize", "target": 2.5},
+        parameters={"x": {"values": [3, 2, 1]}, "steps": {"value": 1}},
+    )
+    _, said = place.sweep()
+    assert "run 1 finished" in said
+    assert "run 2" not in said
+
+
+def test_bayes_takes_the_metric_from_the_records(place):
+    place.file(
+        program="logger.py",
+        method="bayes",
+        run_cap=3,
+        metric={"name": "score"},
+        parameters={"x": {"min": 0.0, "max": 1.0}, "steps": {"value": 1}},
+    )
+    code, said = place.sweep()
+    assert code == 0, said
+    found = [float(v) for v in re.findall(r"finished after .*?, score ([\d.e-]+)", said)]
+    best = float(re.search(r"best run: \w+, score ([\d.e-]+)", said)[1])
+    assert len(found) == 3
+    assert best == min(found)
+
+
+def test_run_that_never_logs_the_metric_is_told(place):
+    place.file(metric={"name": "score"}, parameters={"x": {"value": 1}})
+    code, said = place.sweep()
+    assert "run 0 never logged score: the sweep learns nothing from it" in said
+    assert code == 0
+
+
+def test_nothing_is_started_on_a_bad_file(place):
+    place.file(parameters={"x": {"values": []}})
+    code, said = place.sweep()
+    assert code == 2
+    assert said.startswith("error: sweep.yaml: parameters.x.values=[]: expected a list")
+    assert not place.out.exists()
+
+
+def test_unusable_storage_is_one_line(place):
+    place.file(parameters={"x": {"value": 1}})
+    for url in ("nonsense", "sqlite:////no/such/folder/x.db", "oracle9://x"):
+        code, said = place.sweep("--storage", url)
+        assert (code, len(said.splitlines())) == (2, 1), said
+        assert said.startswith(f"error: --storage {url}: cannot be used (")
+
+
+def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
+    from rich.console import Console
+
+    from ampcompare.sweeps import run
+
+    monkeypatch.setattr(run, "visible_gpus", lambda: ["0", "GPU-abc"])
+    monkeypatch.chdir(place.folder)
+    place.file(parameters={"x": {"values": [1, 2]}, "seconds": {"value": 1}})
+    assert run.run_sweep("sweep.yaml", [f"output_dir={place.out}"], Console()) == 0
+    seen = {event["environment"]["CUDA_VISIBLE_DEVICES"] for event in place.events("began")}
+    assert seen == {"0", "GPU-abc"}
+    assert "2 workers" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "expected"),
+    [
+        (None, 2, ["0", "1"]),
+        (None, 0, []),
+        ("1", 4, ["1"]),
+        ("2, GPU-abc", 4, ["2", "GPU-abc"]),
+        ("0,-1,1", 4, ["0"]),
+        ("", 4, []),
+        ("0", 0, []),
+    ],
+)
+def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
+    monkeypatch.setattr(devices, "_count", lambda: there)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert devices.visible_gpus() == expected

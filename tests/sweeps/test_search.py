@@ -1,0 +1,101 @@
+"""The state of a sweep in its database: who gets which run, what happens to it, what it costs."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from ampcompare.sweeps.definition import Sweep
+from ampcompare.sweeps.parameters import Parameter
+from ampcompare.sweeps.search import Search, sqlite_url
+
+
+def grid(points, **changes):
+    content = {"values": list(range(points))}
+    raw = {"method": "grid", "parameters": {"x": content}}
+    given = {"path": Path("s.yaml"), "name": "s", "method": "grid", "raw": raw} | changes
+    return Sweep(parameters=(Parameter(("x",), "categorical", content),), program="p", **given)
+
+
+@pytest.fixture
+def search(tmp_path):
+    return Search(grid(3), sqlite_url(tmp_path), "s")
+
+
+def test_points_come_in_order_and_then_nothing(search):
+    assert [search.next().parameters["x"] for _ in range(3)] == [0, 1, 2]
+    assert search.next() is None
+
+
+def test_workers_at_once_get_every_point_once(tmp_path):
+    searches = [Search(grid(40), sqlite_url(tmp_path), "s") for _ in range(4)]
+
+    def work(search):
+        mine = []
+        while trying := search.next():
+            mine.append(trying.parameters["x"])
+            search.finish(trying, "finished", None)
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [x for mine in pool.map(work, searches) for x in mine]
+    assert sorted(found) == list(range(40))
+    assert len(searches[0].rows()) == 40
+
+
+def test_interrupted_run_comes_again_as_often_as_it_is_interrupted(search):
+    first = search.next()
+    for _ in range(3):
+        search.give_up(first)
+        again = search.next()
+        assert (again.run_id, again.parameters, again.attempt) == (first.run_id, first.parameters, 1)
+        first = again
+    assert [search.next().parameters["x"] for _ in range(2)] == [1, 2]
+    assert search.next() is None
+
+
+def test_silent_worker_loses_its_run_which_is_tried_once_more(tmp_path):
+    search = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=2)
+    first = search.next()
+    assert search.next() is None
+    time.sleep(3.5)
+    second = search.next()
+    assert (second.run_id, second.attempt) == (first.run_id, 2)
+    assert not search.alive(first)  # it was taken over
+    assert not search.finish(first, "finished", None)
+    time.sleep(3.5)
+    assert search.next() is None
+    (row,) = search.rows()
+    assert row.state == "lost"
+
+
+def test_sign_of_life_keeps_a_run(tmp_path):
+    search = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=2)
+    first = search.next()
+    for _ in range(8):
+        time.sleep(0.5)
+        search.alive(first)
+        assert search.next() is None
+    assert search.finish(first, "finished", None)
+
+
+def test_failed_run_is_not_repeated(search):
+    for _ in range(3):
+        search.finish(search.next(), "failed", None)
+    assert search.next() is None
+    assert [row.state for row in search.rows()] == ["failed"] * 3
+
+
+def test_time_for_a_run_does_not_grow_with_the_runs_before(tmp_path):
+    search = Search(grid(300), sqlite_url(tmp_path), "s")
+    costs = []
+    for _ in range(300):
+        began = time.process_time()  # of this process alone, whatever else the machine does
+        search.finish(search.next(), "finished", None)
+        costs.append(time.process_time() - began)
+    assert median(costs[-50:]) < 2 * median(costs[10:60])
+    assert max(costs) < 1.0
