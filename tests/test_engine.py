@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampcompare.config import TrainingConfig
 from ampcompare.engine import Trainer, evaluate, learning_rate_factor, micro_batches
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.schema import TrainingConfig
 
 BACKENDS = list(REGISTRY)
 FP32_WEIGHTS = ["none", "native", "apex_o1"]

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
-from ampcompare.config import TrainingConfig, load_config
+from ampcompare.config import load_config
 from ampcompare.engine import Trainer
 from ampcompare.errors import UserError
 from ampcompare.execution import check_execution
@@ -22,6 +22,7 @@ from ampcompare.experiment import run
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.records import load_runs
+from ampcompare.schema import TrainingConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 # fp16 rounds at other places in a fused kernel; the first loss is off by a unit in the last place, later ones by more.
@@ -34,7 +35,7 @@ def trainer(backend: str, execution: str, model: nn.Module | None = None, **opti
     precision = build_precision(backend, init_scale=1024.0)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    return Trainer(model, optimizer, scheduler, precision, TrainingConfig(**options), execution=execution)  # type: ignore[arg-type]
+    return Trainer(model, optimizer, scheduler, precision, TrainingConfig(**options), compiled=execution == "compile")  # type: ignore[arg-type]
 
 
 def batch(seed: int, size: int = 32) -> tuple[Tensor, Tensor]:

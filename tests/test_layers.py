@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "ampcompare"
-REPORT_LIBRARIES = {"altair", "jinja2", "pandas", "scipy", "typer", "vl_convert"}
+REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 
 
 def imports(path: Path) -> set[str]:
@@ -36,15 +36,13 @@ def test_precision_imports_nothing_of_ours_but_itself():
 
 
 def test_reading_and_reporting_import_no_torch():
-    for path in modules("records", "report", "cli"):
+    for path in modules("records", "report", "sweeps", "cli"):
         assert not {name.partition(".")[0] for name in imports(path)} & {"torch", "torchvision"}, path
 
 
 def test_training_imports_none_of_the_reports_libraries():
-    parts = (
-        "experiment execution engine fit tracking progress models device config options precision data measure".split()
-    )
-    for path in modules(*parts):
+    parts = "experiment execution engine fit graph tracking progress models device config schema options precision data"
+    for path in modules("measure", *parts.split()):
         names = imports(path)
         assert not {name.partition(".")[0] for name in names} & REPORT_LIBRARIES, path
         assert not any(name.startswith(("ampcompare.report", "ampcompare.records")) for name in names), path
@@ -56,7 +54,7 @@ def test_nothing_imports_the_command_line():
 
 
 def test_the_loop_names_no_backend():
-    for path in modules("engine", "execution", "fit", "experiment", "data", "measure", "progress", "tracking"):
+    for path in modules("engine", "execution", "graph", "fit", "experiment", "data", "measure", "progress", "tracking"):
         strings = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
         assert not strings & {"none", "native", "apex_o1", "apex_o2", "fp16"}, path
 

@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ampcompare.config import GROUPS, LEAVES, Config, typed_values
+from ampcompare.config import GROUPS, LEAVES, typed_values
 from ampcompare.errors import UserError
+from ampcompare.schema import Config
 
 
 def check_parameters(config: Config) -> None:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ampcompare.config import TrainingConfig
 from ampcompare.execution import build_forward
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.precision.base import Precision
+from ampcompare.schema import TrainingConfig
 
 Batch = tuple[Tensor, Tensor]
 
@@ -56,7 +56,8 @@ class Trainer:
         precision: Precision,
         config: TrainingConfig,
         criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
-        execution: str = "eager",
+        *,
+        compiled: bool = False,
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config = precision, config
@@ -64,15 +65,27 @@ class Trainer:
         self._layer_groups = [name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()]
         # Looked up at each call: a backend may have replaced the function by then.
         self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
-        self.forward = build_forward(execution, model, self.criterion)
+        self.forward = build_forward(model, self.criterion, compiled)
+        self.holds_peak = False  # whether memory was taken once and for all, so that a later peak would miss it
+
+    def feed(self, loader: Loader, epoch: int) -> Iterator[Batch]:
+        """The batches of an epoch, as `step` takes them."""
+        return loader.epoch(epoch)
 
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
         With `diagnose` the result holds `grad/norm` and the underflow fractions; with clipping by norm, `grad/norm`.
         """
+        result = self.compute(batches, diagnose=diagnose)
+        self.scheduler.step()
+        return result
+
+    def compute(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
+        """What the device does in a step: all but the schedule."""
         precision, config = self.precision, self.config
-        self.model.train()
+        if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
+            self.model.train()
         images = sum(len(labels) for _, labels in batches)
         losses, corrects, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
@@ -89,7 +102,6 @@ class Trainer:
 
         gradients = self._look_and_clip(diagnose)
         precision.step(self.optimizer)
-        self.scheduler.step()
         self.optimizer.zero_grad(set_to_none=True)
         if len(batches) == 1:
             return StepResult(losses[0], corrects[0], images, gradients, cold)

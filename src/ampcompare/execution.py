@@ -64,25 +64,31 @@ class CompiledForward(Forward):
         return self._forward(self._state, inputs, labels)
 
 
-def build_forward(execution: str, model: nn.Module, criterion: Criterion) -> Forward:
-    """The forward of `execution`; once, after the backend has prepared the model."""
-    return CompiledForward(model, criterion) if execution == "compile" else Forward(model, criterion)
+def build_forward(model: nn.Module, criterion: Criterion, compiled: bool) -> Forward:
+    """The forward of training steps; once, after the backend has prepared the model."""
+    return CompiledForward(model, criterion) if compiled else Forward(model, criterion)
+
+
+def compiles(execution: str) -> bool:
+    return execution in ("compile", "compile_graph")
+
+
+def captures(execution: str) -> bool:
+    return execution in ("cuda_graph", "compile_graph")
 
 
 def check_execution(config: Config, device: torch.device) -> None:
     """Find out before training whether the execution can be had. Raises UserError with the reason."""
-    if config.execution == "compile":
-        _try_compiler(device)
-    if config.execution == "cuda_graph":
-        if device.type != "cuda":
-            raise UserError(
-                f"execution='cuda_graph': device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU; use "
-                "execution=eager or execution=compile"
-            )
-        raise UserError("execution='cuda_graph': not there yet; use execution=eager or execution=compile")
+    if captures(config.execution) and device.type != "cuda":
+        raise UserError(
+            f"execution={config.execution!r}: device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU; use "
+            "execution=eager or execution=compile"
+        )
+    if compiles(config.execution):
+        _try_compiler(device, config.execution)
 
 
-def _try_compiler(device: torch.device) -> None:
+def _try_compiler(device: torch.device, execution: str) -> None:
     """Compile a line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU."""
     number = 1 + secrets.randbelow(2**40)  # never seen before, so that no cache answers for the compiler
     compiled = torch.compile(lambda x: x * number)
@@ -91,7 +97,7 @@ def _try_compiler(device: torch.device) -> None:
     except Exception as problem:
         lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
         raise UserError(
-            f"execution='compile': torch.compile does not work on {device} here "
+            f"execution={execution!r}: torch.compile does not work on {device} here "
             f"({type(problem).__name__}: {lines[0] if lines else 'no message'}); install a C++ compiler (g++, clang, "
             "with Python's headers; Triton for a GPU), or use execution=eager"
         ) from None

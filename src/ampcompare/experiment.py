@@ -16,13 +16,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.agent import check_parameters
-from ampcompare.config import Config, OptimizerConfig
+from ampcompare.config import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
 from ampcompare.engine import Trainer, learning_rate_factor
 from ampcompare.errors import UserError
-from ampcompare.execution import check_execution
+from ampcompare.execution import captures, check_execution, compiles
 from ampcompare.fit import Fit, TrainingError, steps_per_epoch, total_steps
+from ampcompare.graph import GraphTrainer
 from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
@@ -63,7 +64,7 @@ def run(config: Config, console: Console | None = None) -> Result:
     train = make_loader(config, data.train, device, training=True)
     test = make_loader(config, data.test, device, training=False)
     trainer = build_trainer(config, data, train, device)
-    environment = describe_environment(device, **effective_numerics(config))
+    environment = describe_environment(device, **effective_numerics(config), fused=is_fused(config, device))
 
     name = config.wandb.name or run_name(config)
     stop = StopRequest()
@@ -155,7 +156,7 @@ def build_trainer(config: Config, data: Dataset, train: DeviceLoader, device: to
     if config.memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)
     precision = build_precision(config.backend, device, **dataclasses.asdict(config.precision))
-    model, optimizer = precision.prepare(model, build_optimizer(config.optimizer, model))
+    model, optimizer = precision.prepare(model, build_optimizer(config, model, device))
     per_epoch = steps_per_epoch(config, train)
     schedule = partial(
         learning_rate_factor,
@@ -163,21 +164,28 @@ def build_trainer(config: Config, data: Dataset, train: DeviceLoader, device: to
         warmup_steps=config.schedule.warmup_epochs * per_epoch,
         total_steps=config.epochs * per_epoch,
     )
-    return Trainer(
-        model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, execution=config.execution
-    )
+    parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
+    if captures(config.execution):
+        return GraphTrainer(*parts, compiled=compiles(config.execution), make_batch=train.batch)
+    return Trainer(*parts, compiled=compiles(config.execution))
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
+def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:
     """The optimizer over all of the model's parameters."""
-    parameters = list(model.parameters())
-    common = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": config.fused}
+    options, parameters = config.optimizer, list(model.parameters())
+    common: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay, "fused": is_fused(config, device)}
     try:
-        if config.name == "sgd":
-            return torch.optim.SGD(parameters, momentum=config.momentum, nesterov=config.nesterov, **common)  # type: ignore[arg-type]
-        return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.name](parameters, **common)
+        if options.name == "sgd":
+            return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.name]
+        return kind(parameters, capturable=captures(config.execution), **common)
     except RuntimeError as problem:
-        raise UserError(f"optimizer.fused={config.fused}: {problem}; set optimizer.fused=false") from None
+        raise UserError(f"optimizer.fused={options.fused}: {problem}; set optimizer.fused=false") from None
+
+
+def is_fused(config: Config, device: torch.device) -> bool:
+    """Whether the optimizer is fused: as the config says, or else on a GPU."""
+    return device.type == "cuda" if config.optimizer.fused is None else config.optimizer.fused
 
 
 def _headline(config: Config, data: Dataset, environment: dict[str, Any]) -> str:

@@ -76,7 +76,7 @@ class Fit:
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = total_steps(config, train)
         self.timer = StepTimer(self.device, config.log.warmup_steps)
-        self.interval = Interval(config.log.every, self.device)
+        self.interval = Interval()
         self.energy = EnergyMeter(self.device)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
         self.step = 0
@@ -104,7 +104,7 @@ class Fit:
 
     def _train(self) -> None:
         for epoch in range(self.config.epochs):
-            self._train_epoch(epoch)
+            self.train_epoch(epoch)
             last = self.step >= self.total_steps
             if not self.stopped and (last or (epoch + 1) % self.config.eval.every == 0):
                 self._evaluate(epoch)
@@ -134,12 +134,15 @@ class Fit:
             found["amp/scale_collapsed_at_step"] = self.watch.collapsed_at
         return found
 
-    def _train_epoch(self, epoch: int) -> None:
+    def train_epoch(self, epoch: int) -> None:
+        """One pass over the training images, with its rows."""
         config = self.config
         self.energy.start()
         images = 0
         self._resume()
-        for number, batches in enumerate(micro_batches(self.train.epoch(epoch), config.training.accumulate), 1):
+        for number, batches in enumerate(
+            micro_batches(self.trainer.feed(self.train, epoch), config.training.accumulate), 1
+        ):
             self.step += 1
             position = epoch + number / self.steps_per_epoch
             diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
@@ -149,8 +152,9 @@ class Fit:
             self.timer.lap(result.images, cold=result.cold)
             images += result.images
             if self.timer.warm and not self._peak_reset:
-                memory.reset_peak(self.device)
                 self._peak_reset = True
+                if not self.trainer.holds_peak:
+                    memory.reset_peak(self.device)
             self.stopped = self.should_stop()
             last = self.stopped or self.step == self.total_steps
             if diagnose:

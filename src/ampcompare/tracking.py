@@ -50,6 +50,7 @@ class Tracker:
 
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
+        _hide_local_sweep()
         mode = _mode(config, say)
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
         run_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
@@ -87,6 +88,13 @@ class Tracker:
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
         # client's service process is what can be relied on.
         wandb.teardown()
+
+
+def _hide_local_sweep() -> None:
+    """A sweep without a server (`ampcompare sweep`) stays the group; its id would mean nothing to W&B's server."""
+    if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):
+        os.environ.pop("WANDB_SWEEP_ID", None)
+        os.environ.setdefault("WANDB_RUN_GROUP", sweep)
 
 
 def _logged(value: Any) -> Any:

@@ -43,8 +43,8 @@ def test_timer_counts_steps_and_leaves_out_warm_up_pauses_and_cold_steps():
 
 
 def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones():
-    interval = Interval(2, CPU)
-    for loss, correct, images in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:  # one more than announced
+    interval = Interval()
+    for loss, correct, images in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
         interval.add(torch.tensor(loss), torch.tensor(correct), images)
     assert len(interval) == 3
     reading = interval.close({"scale": torch.tensor(512.0), "skipped": torch.tensor(3)})
@@ -61,7 +61,7 @@ def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones():
 
 
 def test_a_reading_keeps_what_held_at_the_intervals_end():
-    interval, scale = Interval(1, CPU), torch.tensor(4.0)
+    interval, scale = Interval(), torch.tensor(4.0)
     interval.add(torch.tensor(1.0), torch.tensor(1), 2)
     counts = torch.tensor([3, 2**30 + 1])  # more than fp32 can count
     reading = interval.close({"scale": scale}, [{"counts": counts, "norm": torch.tensor(0.5)}, {}])

@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare.bench.recipe_config import CPU_SIZE, RecipeConfig, misaligned
-from ampcompare.config import find_config, read_yaml
+from ampcompare.config import find_config, read_yaml, split_override
 from ampcompare.errors import UserError
 from ampcompare.options import build, convert, leaves
-from ampcompare.overrides import split_override
 from ampcompare.precision import REGISTRY
 
 # Published with the tutorial: RTX 2060 6 GB, torch 1.9 (2021).

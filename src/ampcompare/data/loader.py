@@ -81,16 +81,25 @@ class DeviceLoader:
 
         Starting at batch k gives the same batches as skipping k. Nothing in here waits for the device.
         """
+        if self.augment or self.shuffle:
+            for plan in self.plans(epoch, start):
+                yield self.batch(plan)
+            return
+        for batch in self._slices(start):
+            yield normalize(self.images[batch], self.scale, self.shift, self.channels_last), self.labels[batch]
+
+    def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
+        """Yield what `batch` makes the batches of an epoch of: int64 [4, B], on the device."""
+        slices = self._slices(start)
+        plan = self._plan(epoch)
+        for batch in slices:
+            yield plan[:, batch]
+
+    def _slices(self, start: int) -> list[slice]:
         if not 0 <= start <= len(self):
             raise ValueError(f"start={start}: an epoch has {len(self)} batches")
-        plan = self._plan(epoch) if self.augment or self.shuffle else None
-        for first in range(start * self.batch_size, self.sample_count, self.batch_size):
-            batch = slice(first, first + self.batch_size)
-            if plan is None:
-                images, labels = self.images[batch], self.labels[batch]
-                yield normalize(images, self.scale, self.shift, self.channels_last), labels
-            else:
-                yield self.batch(plan[:, batch])
+        firsts = range(start * self.batch_size, self.sample_count, self.batch_size)
+        return [slice(first, first + self.batch_size) for first in firsts]
 
     def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""

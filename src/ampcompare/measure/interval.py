@@ -25,28 +25,28 @@ class IntervalValues:
 
 
 class Interval:
-    """Sums of up to `length` steps in a buffer on the device; one slot a step, one copy of them all."""
+    """The steps since the last row: their losses and right answers as they are, put together once at the end."""
 
-    def __init__(self, length: int, device: torch.device) -> None:
+    def __init__(self) -> None:
+        self._losses: list[Tensor] = []
+        self._correct: list[Tensor] = []
         self._images: list[int] = []
-        self._buffer = torch.zeros((2, length), dtype=torch.float32, device=device)
 
     def __len__(self) -> int:
         return len(self._images)
 
     def add(self, loss: Tensor, correct: Tensor, images: int) -> None:
-        """One step: its mean loss, its number of right answers (both 0-d, on the device) and its images."""
-        slot = len(self._images)
-        if slot == self._buffer.shape[1]:  # an interval that got longer than announced
-            self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)], dim=1)
-        self._buffer[0, slot] = loss
-        self._buffer[1, slot] = correct
+        """One step: its mean loss, its number of right answers (both 0-d, on the device, kept) and its images."""
+        self._losses.append(loss)
+        self._correct.append(correct)
         self._images.append(images)
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
-        images, self._images = self._images, []
-        tensors = [self._buffer[:, : len(images)], *scalars.values(), *(x for look in looks for x in look.values())]
+        steps = [torch.stack(self._losses).double(), torch.stack(self._correct).double()]
+        images = self._images
+        self._losses, self._correct, self._images = [], [], []
+        tensors = [*steps, *scalars.values(), *(x for look in looks for x in look.values())]
         return Reading(images, tensors, list(scalars), [list(look) for look in looks])
 
 
@@ -72,11 +72,10 @@ class Reading:
         if self._arrived is not None:
             self._arrived.synchronize()  # sync: the copy of this interval; one interval later it is there
         numbers = iter(self._values.tolist())
-        steps = [[next(numbers) for _ in self._images] for _ in range(2)]
-        shapes = iter(self._shapes[1:])
+        shapes = iter(self._shapes)
+        losses, correct = ([next(numbers) for _ in range(next(shapes).numel())] for _ in range(2))
         scalars = {key: _take(numbers, next(shapes)) for key in self._scalars}
         looks = [{key: _take(numbers, next(shapes)) for key in keys} for keys in self._looks]
-        losses, correct = steps
         images = sum(self._images)
         loss = sum(n * x for n, x in zip(self._images, losses, strict=True)) / images
         bad = [i for i, x in enumerate(losses) if not math.isfinite(x)]

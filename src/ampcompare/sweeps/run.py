@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
+from ampcompare.config import split_override
 from ampcompare.errors import UserError
-from ampcompare.overrides import split_override
 from ampcompare.sweeps.check import check_sweep, trains_here
 from ampcompare.sweeps.definition import Sweep, read_sweep
 from ampcompare.sweeps.devices import visible_gpus

@@ -1,0 +1,116 @@
+"""A whole training step as one CUDA graph: augmentation, forward, backward, unscale, optimizer, loss scale.
+
+The host's part of a step is a copy of the batch's plan (which image, which crop), the learning rate, and one launch.
+All that a step changes lives in tensors that stay where they are; the schedule's learning rates, Python numbers that a
+graph would freeze, are written into tensors before each launch.
+
+What runs as it did before: the first steps, an epoch's short last batch, and the steps that look at the gradients. They
+work on the same tensors and so may come between launches.
+
+Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampcompare.engine import Batch, StepResult, Trainer
+from ampcompare.measure import memory
+
+# Real steps before the capture: cuDNN picks its algorithms, libraries allocate, the optimizer makes its state.
+WARM_UP_STEPS = 3
+
+
+class GraphTrainer(Trainer):
+    """A Trainer whose steps are launches of one graph. `make_batch` is the loader's, from the columns of a plan."""
+
+    def __init__(self, *args: Any, make_batch: Callable[[Tensor], Batch], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.make_batch = make_batch
+        self._warm_ups = 0
+        self._shape: torch.Size | None = None
+        self._replay: Callable[[], None] | None = None
+
+    def feed(self, loader: Any, epoch: int) -> Iterator[Any]:
+        return loader.plans(epoch)
+
+    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
+        """One optimizer step on a plan, int64 [4, B] on the device."""
+        (plan,) = batches
+        if diagnose or not self._is_full(plan) or self._warm_ups < WARM_UP_STEPS:
+            return self._step_without(plan, diagnose)
+        cold = self._replay is None
+        if self._replay is None:
+            self._replay = self._capture(plan)
+        self._plan.copy_(plan)
+        for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
+            rate.fill_(group["lr"])
+        self._replay()
+        self.scheduler.step()
+        result = self._result
+        # Copies: the tensors are the graph's own, and the next launch writes them anew.
+        gradients = {key: value.clone() for key, value in result.gradients.items()}
+        return StepResult(result.loss.clone(), result.correct.clone(), plan.shape[1], gradients, cold)
+
+    def _is_full(self, plan: Tensor) -> bool:
+        """Whether the batch is as large as the first one was: the last of an epoch may be smaller."""
+        self._shape = self._shape or plan.shape
+        return plan.shape == self._shape
+
+    def _step_without(self, plan: Tensor, diagnose: bool) -> StepResult:
+        """A step as it is without a graph; before the capture on a stream of its own, as capture demands."""
+        self._warm_ups += 1
+        with side_stream(self.precision.device, self._replay is None):
+            return super().step([self.make_batch(plan)], diagnose=diagnose)
+
+    def _capture(self, plan: Tensor) -> Callable[[], None]:
+        """Capture the step. Nothing is computed yet; the launch that follows is the step itself."""
+        device = self.precision.device
+        self._plan = plan.clone()
+        self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self.optimizer.param_groups]
+        memory.reset_peak(device)  # the graph takes its memory here and keeps it: launches are not counted
+        self.holds_peak = True
+        replay, self._result = capture(self._step_on_device, device)
+        return replay
+
+    def _step_on_device(self) -> StepResult:
+        with self._rates_on_device():
+            return self.compute([self.make_batch(self._plan)])
+
+    @contextmanager
+    def _rates_on_device(self) -> Iterator[None]:
+        groups = self.optimizer.param_groups
+        numbers = [group["lr"] for group in groups]
+        for group, rate in zip(groups, self._rates, strict=True):
+            group["lr"] = rate
+        try:
+            yield
+        finally:
+            for group, number in zip(groups, numbers, strict=True):
+                group["lr"] = number
+
+
+@contextmanager
+def side_stream(device: torch.device, on: bool) -> Iterator[None]:
+    """Run what is inside on another stream, between what came before and what comes after."""
+    if device.type != "cuda" or not on:
+        yield
+        return
+    here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        yield
+    here.wait_stream(side)
+
+
+def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
+    """Record what `step` queues, without running it. Returns its launch, and its result, which each launch fills."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph):  # sync: once, when the capture begins
+        result = step()
+    return graph.replay, result
