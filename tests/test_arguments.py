@@ -19,6 +19,15 @@ SWEPT = {
     "data.mean": [0.5, 0.4, 0.3],
     "optimizer": {"lr": 1e-05, "fused": True},
 }
+ALL_MACROS = (
+    "args",
+    "args_no_hyphens",
+    "args_no_equals",
+    "args_no_boolean_flags",
+    "args_json",
+    "args_append_hydra",
+    "args_override_hydra",
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +40,23 @@ def test_every_macro_of_wandb_gives_the_same_config(macro):
     assert (config.backend, config.batch_size, config.tf32, config.max_steps) == ("native", 64, True, None)
     assert (config.data.augment, config.data.mean, config.precision.init_scale) == (False, [0.5, 0.4, 0.3], 1e-05)
     assert (config.optimizer.lr, config.optimizer.fused, config.optimizer.name) == (1e-05, True, "sgd")
+
+
+def test_quotes_blanks_and_commas_survive_every_macro():
+    """W&B's agent writes lists and groups with `str()`, as Python literals."""
+    swept = {
+        "wandb.tags": ["a", "b c", "d,e", "f: g", 'it\'s "h"'],
+        "wandb.notes": """it's "x"=1, --seed=3""",
+        "data": {"root": "a 'quoted' \"folder\": [x], None", "train_limit": None},
+        "schedule": {"warmup_epochs": 1e-05},
+    }
+    forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in swept.items()}})
+    for macro in ALL_MACROS:
+        config = parse(["--config", "demo", *forms[macro]])
+        assert config.wandb.tags == swept["wandb.tags"], macro
+        assert config.wandb.notes == swept["wandb.notes"], macro
+        assert (config.data.root, config.data.train_limit) == (swept["data"]["root"], None), macro
+        assert config.schedule.warmup_epochs == 1e-05, macro
 
 
 def test_flags_without_false_ones():
