@@ -38,6 +38,9 @@ def main(words: list[str]) -> int:
 
         return run(config).exit_code
     except UserError as problem:
+        from ampcompare.agent import record_refusal
+
+        record_refusal(problem)
         exit_with(problem)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -97,6 +98,7 @@ class Run:
         last_step = max(self.rows, default=-1)
         ends = {"finished": "finished", "failed": "failed", "killed": "killed"}
         return {
+            "__typename": "Run",
             "id": self.storage_id,
             "name": self.id,
             "displayName": self.name,
@@ -193,6 +195,8 @@ class Project:
             return connection(chosen, arguments)
 
         return {
+            "__typename": "Project",
+            "isBenchmark": False,
             "id": f"project-{self.number}",
             "internalId": str(self.number),
             "name": self.name,
@@ -212,7 +216,8 @@ class Project:
 
     def save_view(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Keep a workspace or report, by `id` where it has one."""
-        view_id = given.get("id") or f"view-{self.number}-{len(self.views)}"
+        made = f"View:{1000 * self.number + len(self.views)}"
+        view_id = given.get("id") or b64encode(made.encode()).decode()  # the library decodes it from a report's URL
         inserted = view_id not in self.views
         view = self.views.setdefault(
             view_id, {"id": view_id, "project": {"name": self.name, "entityName": self.entity}}
