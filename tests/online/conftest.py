@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import QUICK, ROOT
+from quick import QUICK, ROOT
 from wandb_server import Run, Server, Sweep
 from wandb_server.clients import create_sweep, environment, start_agent, train, wait_until
 

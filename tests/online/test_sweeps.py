@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from quick import ROOT
 from wandb_server import Server
 from wandb_server.clients import environment, wandb
 
