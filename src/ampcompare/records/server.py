@@ -81,7 +81,7 @@ def _first_line(problem: BaseException) -> str:
 def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
     import wandb
 
-    if not wandb.setup().settings.silent:
+    if wandb.run is None:  # a run of the caller's keeps its settings
         wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
     api = wandb.Api()
     if not sweep:
