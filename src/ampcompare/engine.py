@@ -86,7 +86,7 @@ class Trainer:
         precision, config = self.precision, self.config
         if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
             self.model.train()
-        images = sum(len(labels) for _, labels in batches)
+        images = sum(labels.shape[0] for _, labels in batches)
         losses, corrects, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
             with precision.forward_context():
@@ -95,7 +95,8 @@ class Trainer:
             if config.gradient_penalty:
                 loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
             # Each micro-batch weighs by its images: the last one of an epoch may be short.
-            loss = loss * (len(labels) / images) if len(labels) != images else loss
+            if len(batches) > 1:
+                loss = loss * (labels.shape[0] / images)
             precision.backward(loss, sync=number == len(batches))
             losses.append(loss.detach())
             corrects.append((logits.detach().argmax(1) == labels).sum())
