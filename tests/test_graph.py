@@ -42,13 +42,14 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
         calls.append("capture")
-        out = StepResult(torch.zeros(()), torch.zeros((), dtype=torch.int64), 0, {})
+        out = StepResult(torch.zeros(()), [(torch.zeros(32, 10), torch.zeros(32, dtype=torch.int64))], 0, {})
 
         def launch() -> None:
             calls.append("launch")
             result = step()
             out.loss.copy_(result.loss)
-            out.correct.copy_(result.correct)
+            for kept, new in zip(out.outputs[0], result.outputs[0], strict=True):
+                kept.copy_(new)
             for key, value in result.gradients.items():
                 out.gradients.setdefault(key, torch.zeros_like(value)).copy_(value)
 

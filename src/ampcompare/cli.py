@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 
 EXIT_INTERRUPTED = 130
@@ -84,25 +85,7 @@ def sweep(
     raise typer.Exit(code)
 
 
-bench = typer.Typer(help="Measure, each backend in a process of its own.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
-
-
-@bench.command()
-def recipe(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml.")
-    ] = None,
-    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = "none,native,apex_o1,apex_o2,fp16",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
-) -> None:
-    """The AMP recipe of PyTorch's tutorials: time and peak memory beside the published figures."""
-    from rich.console import Console
-
-    from ampcompare.bench.recipe_table import bench_recipe
-
-    bench_recipe(words or [], backends.split(","), device, rounds, Console(highlight=False))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -39,7 +39,7 @@ class StepResult:
     """What a step came to, all on the device."""
 
     loss: Tensor
-    correct: Tensor
+    outputs: list[Batch]  # logits [B, classes] and labels [B] of each micro-batch
     images: int
     gradients: dict[str, Tensor] = field(default_factory=dict)  # grad/... metrics, where they were asked for
     cold: bool = False  # whether something was compiled in it: no step to time
@@ -86,8 +86,8 @@ class Trainer:
         precision, config = self.precision, self.config
         if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
             self.model.train()
-        images = sum(len(labels) for _, labels in batches)
-        losses, corrects, cold = [], [], False
+        images = sum(labels.shape[0] for _, labels in batches)
+        losses, outputs, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
             with precision.forward_context():
                 logits, loss = self.forward(inputs, labels)
@@ -95,17 +95,18 @@ class Trainer:
             if config.gradient_penalty:
                 loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
             # Each micro-batch weighs by its images: the last one of an epoch may be short.
-            loss = loss * (len(labels) / images) if len(labels) != images else loss
+            if len(batches) > 1:
+                loss = loss * (labels.shape[0] / images)
             precision.backward(loss, sync=number == len(batches))
             losses.append(loss.detach())
-            corrects.append((logits.detach().argmax(1) == labels).sum())
+            # Who was right is counted at the interval's end, in one go: here it took two thirds of the loop's own time.
+            outputs.append((logits.detach(), labels))
 
         gradients = self._look_and_clip(diagnose)
         precision.step(self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
-        if len(batches) == 1:
-            return StepResult(losses[0], corrects[0], images, gradients, cold)
-        return StepResult(torch.stack(losses).float().sum(), torch.stack(corrects).sum(), images, gradients, cold)
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
+        return StepResult(loss, outputs, images, gradients, cold)
 
     def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
         config, precision = self.config, self.precision

@@ -148,7 +148,7 @@ class Fit:
             diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
             self._learning_rate = self.trainer.optimizer.param_groups[0]["lr"]
             result = self.trainer.step(batches, diagnose=diagnose)
-            self.interval.add(result.loss, result.correct, result.images)
+            self.interval.add(result.loss, result.outputs, result.images)
             self.timer.lap(result.images, cold=result.cold)
             images += result.images
             if self.timer.warm and not self._peak_reset:

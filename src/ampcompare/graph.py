@@ -55,7 +55,8 @@ class GraphTrainer(Trainer):
         result = self._result
         # Copies: the tensors are the graph's own, and the next launch writes them anew.
         gradients = {key: value.clone() for key, value in result.gradients.items()}
-        return StepResult(result.loss.clone(), result.correct.clone(), plan.shape[1], gradients, cold)
+        outputs = [(logits.clone(), labels.clone()) for logits, labels in result.outputs]
+        return StepResult(result.loss.clone(), outputs, plan.shape[1], gradients, cold)
 
     def _is_full(self, plan: Tensor) -> bool:
         """Whether the batch is as large as the first one was: the last of an epoch may be smaller."""

@@ -17,6 +17,7 @@ from ampcompare import metrics
 from ampcompare.config import Config
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
+from ampcompare.sender import Sender
 from ampcompare.service import end_service
 
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s every row older than a second survived
@@ -36,6 +37,7 @@ class Tracker:
 
     def __init__(self, run: Any) -> None:
         self._run = run
+        self._rows: Sender[Mapping[str, Any]] = Sender(self._log)
 
     @classmethod
     def start(
@@ -80,11 +82,20 @@ class Tracker:
         return None if self._run.offline or self._run.disabled else self._run.url
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Record one row; it carries its own `global_step`."""
+        """Record one row, soon; it carries its own `global_step`. Raises what W&B raised for an earlier one."""
+        self._rows.put(row)
+
+    def _log(self, row: Mapping[str, Any]) -> None:
         self._run.log({key: _logged(value) for key, value in row.items()})
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
         """End the record: finished with exit code 0, failed with any other."""
+        try:
+            self._rows.close()
+        finally:
+            self._finish(summary, exit_code)
+
+    def _finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
         self._run.summary.update(dict(summary))
         self._run.finish(exit_code=exit_code)
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the

@@ -42,14 +42,23 @@ def test_timer_counts_steps_and_leaves_out_warm_up_pauses_and_cold_steps():
     assert (empty.times_ms(), empty.images) == ([], 0)
 
 
-def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones():
+def outputs(right: int, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Logits and labels of a step in which so many are right."""
+    labels = torch.arange(images) % 4
+    wrong = (labels + 1) % 4
+    return [(torch.nn.functional.one_hot(torch.where(torch.arange(images) < right, labels, wrong), 4).float(), labels)]
+
+
+@pytest.mark.parametrize("most_kept", [0, 40, 2**20])
+def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones(monkeypatch: pytest.MonkeyPatch, most_kept: int):
+    monkeypatch.setattr("ampcompare.measure.interval.MAX_KEPT", most_kept)
     interval = Interval()
     for loss, correct, images in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
-        interval.add(torch.tensor(loss), torch.tensor(correct), images)
+        interval.add(torch.tensor(loss), outputs(correct, images), images)
     assert len(interval) == 3
     reading = interval.close({"scale": torch.tensor(512.0), "skipped": torch.tensor(3)})
-    interval.add(torch.tensor(1.0), torch.tensor(4), 8)
-    interval.add(torch.tensor(2.5), torch.tensor(1), 4)
+    interval.add(torch.tensor(1.0), outputs(1, 3) + outputs(3, 5), 8)  # two micro-batches
+    interval.add(torch.tensor(2.5), outputs(1, 4), 4)
     values = reading.read()  # while the next interval goes on
     assert math.isnan(values.loss)
     assert values.nonfinite_steps == [2]
@@ -57,12 +66,13 @@ def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones():
     assert values.scalars == {"scale": 512.0, "skipped": 3}
     again = interval.close({}).read()
     assert again.loss == 1.5
+    assert again.accuracy == 5 / 12
     assert again.nonfinite_steps == []
 
 
 def test_a_reading_keeps_what_held_at_the_intervals_end():
     interval, scale = Interval(), torch.tensor(4.0)
-    interval.add(torch.tensor(1.0), torch.tensor(1), 2)
+    interval.add(torch.tensor(1.0), outputs(1, 2), 2)
     counts = torch.tensor([3, 2**30 + 1])  # more than fp32 can count
     reading = interval.close({"scale": scale}, [{"counts": counts, "norm": torch.tensor(0.5)}, {}])
     for changed in (scale, counts):

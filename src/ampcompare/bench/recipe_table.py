@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ampcompare.bench.child import measure
 from ampcompare.bench.recipe_config import CPU_SIZE, RecipeConfig, misaligned
 from ampcompare.config import find_config, read_yaml, split_override
 from ampcompare.errors import UserError
@@ -43,12 +43,7 @@ def run_all(
     for number in range(rounds):
         for name in backends:
             request = {"backend": name, "config": dataclasses.asdict(config), "device": device}
-            command = [sys.executable, "-m", "ampcompare.bench.recipe", json.dumps(request)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-                raise UserError(f"bench recipe: backend={name} failed: {last[0]}")
-            results[name].append(json.loads(done.stdout))
+            results[name].append(measure("recipe", request, f"backend={name}"))
             say(f"round {number + 1}/{rounds}  {name}: {results[name][-1]['seconds']:.3f} s")
     return results
 

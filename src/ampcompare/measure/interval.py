@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval has.
+MAX_KEPT = 2**20
+
 
 @dataclass(frozen=True)
 class IntervalValues:
@@ -25,28 +28,46 @@ class IntervalValues:
 
 
 class Interval:
-    """The steps since the last row: their losses and right answers as they are, put together once at the end."""
+    """The steps since the last row: their losses and outputs as they are, put together once at the end."""
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
-        self._correct: list[Tensor] = []
         self._images: list[int] = []
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+        self._kept = 0
+        self._correct: Tensor | None = None  # in outputs that are not kept any more
 
     def __len__(self) -> int:
         return len(self._images)
 
-    def add(self, loss: Tensor, correct: Tensor, images: int) -> None:
-        """One step: its mean loss, its number of right answers (both 0-d, on the device, kept) and its images."""
+    def add(self, loss: Tensor, outputs: Sequence[tuple[Tensor, Tensor]], images: int) -> None:
+        """One step: its mean loss (0-d), logits [B, classes] and labels [B] of its micro-batches, and its images.
+
+        The tensors are kept as they are; nothing is queued on the device for most steps.
+        """
         self._losses.append(loss)
-        self._correct.append(correct)
         self._images.append(images)
+        self._outputs.extend(outputs)
+        self._kept += sum(logits.numel() for logits, _ in outputs)
+        if self._kept > MAX_KEPT:
+            self._correct = self._count()
+
+    def _count(self) -> Tensor:
+        """How many of the kept outputs, and of those before them, were right."""
+        if self._outputs:
+            logits, labels = (torch.cat(parts) for parts in zip(*self._outputs, strict=True))
+            found = (logits.argmax(1) == labels).sum()
+            self._correct = found if self._correct is None else self._correct + found
+        self._outputs, self._kept = [], 0
+        assert self._correct is not None
+        return self._correct
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
-        steps = [torch.stack(self._losses).double(), torch.stack(self._correct).double()]
+        totals = [torch.stack(self._losses), self._count()]
         images = self._images
-        self._losses, self._correct, self._images = [], [], []
-        tensors = [*steps, *scalars.values(), *(x for look in looks for x in look.values())]
+        self._losses, self._correct, self._images = [], None, []
+        tensors = [*totals, *scalars.values(), *(x for look in looks for x in look.values())]
         return Reading(images, tensors, list(scalars), [list(look) for look in looks])
 
 
@@ -72,16 +93,15 @@ class Reading:
         if self._arrived is not None:
             self._arrived.synchronize()  # sync: the copy of this interval; one interval later it is there
         numbers = iter(self._values.tolist())
-        shapes = iter(self._shapes)
-        losses, correct = ([next(numbers) for _ in range(next(shapes).numel())] for _ in range(2))
-        scalars = {key: _take(numbers, next(shapes)) for key in self._scalars}
-        looks = [{key: _take(numbers, next(shapes)) for key in keys} for keys in self._looks]
+        losses, (correct,), *rest = [[next(numbers) for _ in range(shape.numel())] for shape in self._shapes]
+        values = iter(zip(rest, self._shapes[2:], strict=True))
+        scalars = {key: next(values)[0][0] for key in self._scalars}
+        looks = [{key: _plain(*next(values)) for key in keys} for keys in self._looks]
         images = sum(self._images)
         loss = sum(n * x for n, x in zip(self._images, losses, strict=True)) / images
         bad = [i for i, x in enumerate(losses) if not math.isfinite(x)]
-        return IntervalValues(loss, sum(correct) / images, bad, scalars, looks)  # type: ignore[arg-type]
+        return IntervalValues(loss, correct / images, bad, scalars, looks)
 
 
-def _take(numbers: object, shape: torch.Size) -> float | list[float]:
-    values = [next(numbers) for _ in range(shape.numel())]  # type: ignore[call-overload]
+def _plain(values: list[float], shape: torch.Size) -> float | list[float]:
     return values if shape else values[0]

@@ -1,0 +1,28 @@
+"""A measurement in a process of its own: it gets a JSON object as its argument and prints one. Free of torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from ampcompare.errors import UserError
+
+
+def measure(module: str, request: Mapping[str, Any], what: str, threads: int | None = None) -> dict[str, Any]:
+    """Run `python -m ampcompare.bench.<module>`; its answer is the last line it prints. Raises UserError if it fails.
+
+    `threads` is how many CPU threads PyTorch and its libraries may use there, None for their own choice.
+    """
+    environment = dict(os.environ)
+    if threads is not None:
+        environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", f"ampcompare.bench.{module}", json.dumps(request)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise UserError(f"bench: {what} failed: {last[0].partition('UserError: ')[2] or last[0]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])

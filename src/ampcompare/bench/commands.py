@@ -1,0 +1,43 @@
+"""`ampcompare bench ...`: the command line of the benchmarks. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for JSON and Markdown of the result.")]
+
+bench = typer.Typer(help="Measure: speed of training, overhead of the loop, batches a second.", no_args_is_help=True)
+
+
+@bench.command()
+def recipe(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml.")
+    ] = None,
+    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = "none,native,apex_o1,apex_o2,fp16",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
+) -> None:
+    """The AMP recipe of PyTorch's tutorials: time and peak memory beside the published figures."""
+    from rich.console import Console
+
+    from ampcompare.bench.recipe_table import bench_recipe
+
+    bench_recipe(words or [], backends.split(","), device, rounds, Console(highlight=False))
+
+
+@bench.command()
+def overhead(
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds.")] = 40,
+    out: Out = None,
+) -> None:
+    """Our training loop against the bare one of the same step, on one CPU thread. Exit code 1 above a limit."""
+    from rich.console import Console
+
+    from ampcompare.bench.overhead_table import bench_overhead
+
+    if not bench_overhead(rounds, out, Console(highlight=False)):
+        raise typer.Exit(1)

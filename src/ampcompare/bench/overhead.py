@@ -1,0 +1,148 @@
+"""What our training loop costs beside the bare PyTorch loop of the same step, on one CPU thread.
+
+Four loops train the same network on the same batches: the bare one; the seed's, which asks the device for loss and
+accuracy at each step; ours as `run_experiment.py` runs it, without a record and with an offline W&B run. They take
+turns, the order changing, and what counts is the ratio within a round: another process on the machine slows all alike.
+Run as a program it takes one JSON object and prints one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+
+from ampcompare.config import load_config
+from ampcompare.data import build_dataset
+from ampcompare.experiment import build_trainer, make_loader
+from ampcompare.fit import Fit
+from ampcompare.measure.environment import describe_environment
+from ampcompare.progress import TrainingDisplay
+from ampcompare.schema import Config
+from ampcompare.tracking import Tracker
+
+CPU = torch.device("cpu")
+EPOCHS = 1_000_000  # never the last
+
+
+class Loops:
+    """The loops, each training a network of its own, the same at the start."""
+
+    def __init__(self, batch_size: int, steps: int, folder: str) -> None:
+        self.config = self._config(batch_size, steps, folder)
+        self.data = build_dataset(source="synthetic", root=None, train_limit=batch_size * steps, test_limit=10)
+
+    @staticmethod
+    def _config(batch_size: int, steps: int, folder: str) -> Config:
+        words = ("model.name=tiny", "data.source=synthetic", "device=cpu", f"batch_size={batch_size}", "log.every=50")
+        more = (f"epochs={EPOCHS}", "diagnostics.every=null", "wandb.mode=offline", f"output_dir={folder}")
+        return load_config(None, [*words, *more, f"data.train_limit={batch_size * steps}", "optimizer.fused=true"])
+
+    def bare(self) -> Callable[[int], None]:
+        loader = make_loader(self.config, self.data.train, CPU, training=True)
+        made = build_trainer(self.config, self.data, loader, CPU)
+        model, optimizer, scheduler = made.model, made.optimizer, made.scheduler
+
+        def run(epoch: int) -> None:
+            for images, labels in loader.epoch(epoch):
+                loss = F.cross_entropy(model(images), labels)
+                loss.backward()
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad(set_to_none=True)
+
+        return run
+
+    def seed_style(self) -> Callable[[int], None]:
+        loader = make_loader(self.config, self.data.train, CPU, training=True)
+        made = build_trainer(self.config, self.data, loader, CPU)
+        model, optimizer, scheduler = made.model, made.optimizer, made.scheduler
+
+        def run(epoch: int) -> None:
+            total = correct = 0.0
+            for images, labels in loader.epoch(epoch):
+                logits = model(images)
+                loss = F.cross_entropy(logits, labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                scheduler.step()
+                total += loss.item()
+                correct += logits.argmax(1).eq(labels).sum().item()
+
+        return run
+
+    def ours(self, tracker: Tracker | None = None) -> Callable[[int], None]:
+        train = make_loader(self.config, self.data.train, CPU, training=True)
+        test = make_loader(self.config, self.data.test, CPU, training=False)
+        # As `experiment.run` does, printing where nobody reads.
+        display = TrainingDisplay(Console(file=io.StringIO()), 1, "bench")
+
+        def on_row(row: dict[str, Any]) -> None:
+            if tracker:
+                tracker.log(row)
+            display.row(row)
+
+        trainer = build_trainer(self.config, self.data, train, CPU)
+        fit = Fit(trainer, train, test, self.config, on_row=on_row, on_step=display.step)
+        return fit.train_epoch
+
+
+def calibrate(target_ms: float, folder: str) -> int:
+    """The batch size at which the bare step takes about `target_ms`."""
+    times: list[tuple[int, float]] = []
+    size = 4
+    while not times or times[-1][1] < target_ms:
+        steps = 60
+        run = Loops(size, steps, folder).bare()
+        run(0)
+        began = time.perf_counter()
+        run(1)
+        times.append((size, (time.perf_counter() - began) / steps * 1e3))
+        size *= 2
+    if len(times) == 1:
+        return times[0][0]
+    (small, low), (large, high) = times[-2:]
+    share = 0.0 if high <= low else max(0.0, (target_ms - low) / (high - low))
+    return round(small + (large - small) * share)
+
+
+def run_overhead(target_ms: float, steps: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds a step of each loop in each round: by the clock, and of the training thread's own CPU time."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        batch_size = calibrate(target_ms, folder)
+        loops = Loops(batch_size, steps, folder)
+        environment = describe_environment(CPU)
+        tracker = Tracker.start(loops.config, environment, lambda line: None)
+        runs = {
+            "bare": loops.bare(),
+            "seed-style": loops.seed_style(),
+            "ours": loops.ours(),
+            "ours, W&B offline": loops.ours(tracker),
+        }
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        cpu: dict[str, list[float]] = {name: [] for name in runs}
+        names = list(runs)
+        for number in range(-2, rounds):  # two rounds of warm-up
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                began, cpu_began = time.perf_counter(), time.thread_time()
+                runs[name](number + 2)
+                if number >= 0:
+                    times[name].append((time.perf_counter() - began) / steps * 1e3)
+                    cpu[name].append((time.thread_time() - cpu_began) / steps * 1e3)
+        tracker.finish({}, 0)
+    return {"batch_size": batch_size, "steps": steps, "ms": times, "cpu_ms": cpu, "environment": environment}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run_overhead(**json.loads(sys.argv[1]))))

@@ -1,0 +1,99 @@
+"""What every benchmark does with its figures: medians with intervals, and files that say where they are from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median and an interval for it. `coverage` is the chance that such an interval holds the true median."""
+
+    n: int
+    median: float
+    low: float
+    high: float
+    coverage: float
+
+    def __str__(self) -> str:
+        return f"{_short(self.median)} ({_short(self.low)} to {_short(self.high)})"
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The median with the narrowest interval between order statistics that has 95 % coverage.
+
+    It supposes nothing of how the values are spread. Below six values none reaches 95 %: then it is their range,
+    and `coverage` says how little that is (five: 94 %, three: 75 %, one: none).
+    """
+    ordered, n = sorted(values), len(values)
+
+    def coverage(k: int) -> float:
+        return 1 - 2 * sum(math.comb(n, i) for i in range(k)) / 2**n
+
+    k = max((k for k in range(1, n // 2 + 1) if coverage(k) >= CONFIDENCE), default=1)
+    return Estimate(n, statistics.median(ordered), ordered[k - 1], ordered[n - k], max(0.0, coverage(k)))
+
+
+def _short(x: float) -> str:
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" if abs(x) < 10 else f"{x:.1f}"
+
+
+def header(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """When, where and with what: what every results file begins with."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "load": load, "environment": dict(environment)}
+
+
+def machine_words(head: Mapping[str, Any]) -> str:
+    """One line of prose: device, versions, commit, how busy the machine was."""
+    e = head["environment"]
+    driver = f", driver {e['driver']}, CUDA {e['cuda']}, cuDNN {e['cudnn']}" if e.get("driver") else ""
+    busy = "" if head["load"] is None else f", load average {head['load']:.1f} on {e['cpu_count']} CPUs at the end"
+    return (
+        f"{e['device_name']}, torch {e['torch']}{driver}, Python {e['python']}, {e['cpu_threads']} CPU threads{busy}; "
+        f"{head['date']}, commit {e['git_commit'] or 'unknown'}"
+    )
+
+
+def write_results(
+    folder: Path, name: str, head: Mapping[str, Any], body: Mapping[str, Any], markdown: str, chart: Any = None
+) -> list[Path]:
+    """`NAME-DEVICE-DATE.json` with everything, `.md` for readers, and the chart's `.svg`. Raises UserError."""
+    device = re.sub(r"[^a-z0-9]+", "-", str(head["environment"]["device_name"]).lower()).strip("-")[:40]
+    day = re.sub(r"[^0-9T]", "", head["date"].partition("+")[0])
+    stem = f"{name}-{device}-{day}"
+    paths = [folder / f"{stem}.json", folder / f"{stem}.md"]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths[0].write_text(json.dumps({**head, **body}, indent=1, default=_plain) + "\n")
+        paths[1].write_text(f"{markdown.rstrip()}\n\n{machine_words(head)}\n")
+        if chart is not None:
+            paths.append(folder / f"{stem}.svg")
+            chart.save(str(paths[-1]))
+    except OSError as problem:
+        raise UserError(f"--out {str(folder)!r}: cannot be written ({problem.strerror}); give another folder") from None
+    return paths
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Estimate):
+        return asdict(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|---" + "|---:" * (len(columns) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

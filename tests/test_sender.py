@@ -1,0 +1,51 @@
+"""Rows that go out in another thread: all of them, in order, errors not lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from ampcompare.sender import Sender
+
+
+def test_everything_is_received_in_order_before_close_returns():
+    received: list[int] = []
+
+    def slowly(item: int) -> None:
+        time.sleep(0.002)
+        received.append(item)
+
+    sender = Sender(slowly)
+    for number in range(50):
+        sender.put(number)
+    assert len(received) < 50  # nobody waited
+    sender.close()
+    assert received == list(range(50))
+
+
+def test_the_receiver_runs_in_another_thread():
+    threads: list[int] = []
+    sender = Sender(lambda item: threads.append(threading.get_ident()))
+    sender.put(None)
+    sender.close()
+    assert threads
+    assert threads[0] != threading.get_ident()
+
+
+def test_what_the_receiver_raises_is_raised_once_here():
+    def fails(item: int) -> None:
+        raise OSError("disk full")
+
+    sender = Sender(fails)
+    sender.put(1)
+    with pytest.raises(OSError, match="disk full"):
+        sender.close()
+    sender.put(2)  # and `finish` can go on
+
+    other = Sender(fails)
+    other.put(1)
+    time.sleep(0.2)
+    with pytest.raises(OSError, match="disk full"):
+        other.put(2)
