@@ -29,26 +29,51 @@ def _commands() -> None:
 @app.command()
 def report(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE", help="Folders of runs (output_dir), or .wandb files.")
+        list[str],
+        typer.Argument(metavar="SOURCE", help="Folders of runs (output_dir), .wandb files, wandb:ENTITY/PROJECT."),
     ],
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for index.html.")] = "report",
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for the report.")] = "report",
     baseline: Annotated[
-        str, typer.Option("--baseline", metavar="BACKEND", help="Backend that the others are compared with.")
+        str, typer.Option("--baseline", metavar="BACKEND", help="What the others are compared with.")
     ] = "none",
+    metric: Annotated[str, typer.Option("--metric", metavar="KEY", help="Quality to compare.")] = "eval/accuracy",
+    margin: Annotated[
+        float | None, typer.Option("--margin", help="Difference that still counts as the same (accuracy: 0.5 points).")
+    ] = None,
+    group_by: Annotated[
+        str, typer.Option("--group-by", metavar="KEYS", help="Keys in the labels; the first is compared.")
+    ] = "backend",
+    ignore: Annotated[
+        str, typer.Option("--ignore", metavar="KEYS", help="Settings that may differ between runs taken together.")
+    ] = "",
+    formats: Annotated[
+        str, typer.Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
+    ] = "all",
+    reproduce: Annotated[
+        str | None,
+        typer.Option("--reproduce", metavar="NAME", help="Beside a published one: tootouch, recipe, ignite."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Rebuild as runs go on and serve the page here.")] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0,
 ) -> None:
     """Compare runs: a table here, and a self-contained page with charts in DIR."""
     from rich.console import Console
 
-    from ampcompare.records import load_runs
-    from ampcompare.report import analyse_runs, prepare_folder, write_page
-    from ampcompare.report.table import print_table
+    from ampcompare.report.command import Request, make_report, watch_report
+    from ampcompare.report.outputs import choose_formats
 
-    analysis = analyse_runs(load_runs(sources), baseline)
-    folder = prepare_folder(out)
+    request = Request(
+        sources, out, baseline, metric, margin, _listed(group_by), _listed(ignore), choose_formats(formats), reproduce
+    )
     console = Console(highlight=False)
-    print_table(analysis, console)
-    path = write_page(analysis, folder)
-    console.print(f"page: {path}", soft_wrap=True, markup=False)
+    if watch:
+        watch_report(request, console, port)
+    else:
+        make_report(request, console)
+
+
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
 
 
 bench = typer.Typer(help="Measure, each backend in a process of its own.", no_args_is_help=True)
