@@ -133,7 +133,7 @@ def test_run_of_which_nothing_is_known_still_makes_a_page():
 
     text = Page(page_of(make("none", edit=empty, state="crashed"))).text
     assert "No history." in text
-    assert "Nothing recorded." in text
+    assert "Nothing recorded for: eval accuracy by epoch" in text
     assert "device not recorded" in text
 
 

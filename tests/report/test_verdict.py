@@ -38,7 +38,7 @@ def test_verdict_of_three_seeds_is_the_sentence_with_intervals():
     runs = seeds("none", 0.930, 0.931, 0.932, speeds=(40, 41, 42))
     runs += seeds("native", 0.931, 0.932, 0.934, speeds=(76, 78.72, 79.8))
     assert plain(analyse_runs(runs).verdict.headline) == (
-        "native trains 1.91× as fast as none (1.88 to 1.94), needs 41 % less memory (41 to 41 %), and its eval "
+        "native trains 1.91× as fast as none (1.88 to 1.94), needs 41 % less memory (no spread), and its eval "
         "accuracy is equivalent within 0.5 points (+0.13 points, −0.01 to +0.28) (n = 3, paired by seed)."
     )
 

@@ -19,8 +19,8 @@ from ampcompare.report.words import change, duration, mib, number
 from ampcompare.report.words import ratio as times
 
 BAR_HEIGHT = 46
-BAR_ROOM = 1.45  # of the longest bar's length, for the figure beside it on a phone
-WIDEST_INTERVAL = 1.35  # of the longest bar; two seeds can give one that is many times as long
+BAR_ROOM = 1.6  # of the longest bar's length, for the figure beside it on a phone
+WIDEST_INTERVAL = 1.3  # of the longest bar; two seeds can give one that is many times as long
 QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
 
 Value = Callable[[RunFigures], float | None]
@@ -132,10 +132,13 @@ def _bars(
             beside = "" if factor is None else f" · {relative(factor)}"
             rows += _bar(group, estimate, value, show(estimate.value) + beside)
     longest = max((row["x"] for row in rows), default=1.0)
-    x = quantity(alt.X, unit, domain=[0, (longest or 1.0) * BAR_ROOM], nice=False)
     for row in rows:
-        if row["kind"] == "bar" and "low" in row:
+        if "low" in row:
             row["low"], row["high"] = max(0.0, row["low"]), min(row["high"], longest * WIDEST_INTERVAL)
+        if row["kind"] == "bar":
+            row["end"] = max(row["x"], row.get("high", 0.0))
+    furthest = max((row["end"] for row in rows if "end" in row), default=1.0) or 1.0
+    x = quantity(alt.X, unit, domain=[0, furthest * BAR_ROOM], nice=False)
     parts, x, y, colour = _sides(analysis, rows, x)
     tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]
     bars = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})
@@ -151,9 +154,6 @@ def _bars(
     texts = parts.of("bar").mark_text(align="left", dx=8, fontSize=12, fontWeight=600)
     end = over(x, "end")
     layers.append(texts.encode(x=end, y=y, text=alt.Text(field="text", type="nominal"), opacity=parts.dimmed(1.0)))
-    for row in rows:
-        if row["kind"] == "bar":
-            row["end"] = max(row["x"], row.get("high", 0.0))
     has_interval = any("low" in row for row in rows)
     note = "line: 95 % t interval over seeds; ticks: single runs" if has_interval else None
     return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))

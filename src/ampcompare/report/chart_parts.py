@@ -14,7 +14,7 @@ from ampcompare.report.settings import Setting
 
 Spec = dict[str, Any]
 HEIGHT = 250
-SUBTITLE_CHARS = 58  # what fits a phone's width
+SUBTITLE_CHARS = 52  # what fits a phone's width
 LEGEND_CHARS = 46
 LABEL_CHARS = 30  # of a longer name the rest is cut
 LINE_WIDTH = 2.5
@@ -185,7 +185,7 @@ def finish(
     """The specification with title, the setting and machine as subtitle, its look and its data."""
     subtitle = textwrap.wrap(" · ".join([setting.words, *setting.devices]), SUBTITLE_CHARS) or [""]
     if note:
-        subtitle.append(note)
+        subtitle += textwrap.wrap(note, SUBTITLE_CHARS)
     chart = (
         alt.layer(*layers)
         .properties(

@@ -37,11 +37,13 @@ const Charts = (() => {
     const plot = figure.querySelector(".plot");
     const spec = JSON.parse(figure.querySelector("script").textContent);
     spec.datasets.data = unpack(spec.datasets.data);
+    for (const [part, look] of Object.entries(theme(prefersDark.matches))) {
+      spec.config[part] = { ...spec.config[part], ...look }; // the chart's own look is for paper
+    }
     try {
       const { view } = await vegaEmbed(plot, spec, {
         ast: true, // the page's policy forbids eval
         renderer: "svg",
-        config: theme(prefersDark.matches),
         actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
         downloadFileName: figure.id,
         tooltip: { theme: prefersDark.matches ? "dark" : "light" },

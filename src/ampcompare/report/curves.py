@@ -15,6 +15,7 @@ from ampcompare.report.verdict import Analysis
 
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+MAX_MARKERS = 30  # on a line; more run into each other
 MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 
 
@@ -126,6 +127,7 @@ def _curves(
     analysis: Analysis, title: str, rows: list[Row], x: alt.X, y: alt.Y, y_format: str, *, markers: bool = False
 ) -> Spec:
     looks = drawn_looks(analysis, rows)
+    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(looks)
     parts = Parts(rows, looks, x, y, filled_legend=markers)
     layers = parts.lines(lay_out(rows, [style.label for style in looks]))
     if markers:

@@ -32,7 +32,7 @@ def underflow(analysis: Analysis) -> Spec:
     parts = Parts(rows, drawn_looks(analysis, rows), x, y)
     dash = alt.Scale(domain=list(SIDES.values()), range=[[1, 0], [4, 3]])
     # A symbol of its own: two legends for one field would be merged.
-    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolSize=420, symbolStrokeWidth=2.5)
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=420, symbolStrokeWidth=2.5)
     side = alt.StrokeDash(field="side", type="nominal", scale=dash, legend=legend)
     layers = []
     if any("low" in row for row in rows):

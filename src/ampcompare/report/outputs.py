@@ -41,7 +41,6 @@ def write_report(
         from ampcompare.report import reproduce as reproduction
 
         published = reproduction.reproduce(analysis, reproduce)
-        charts = {**published.charts, **charts}
     if "html" in formats:
         from ampcompare.report.page import render_page
 
@@ -57,6 +56,7 @@ def write_report(
     if kinds := tuple(name for name in PICTURES if name in formats):
         from ampcompare.report.pictures import write_pictures
 
-        drawn = {name: spec for name, spec in charts.items() if has_data(spec)}
+        everything = {**charts, **(published.charts if published else {})}
+        drawn = {name: spec for name, spec in everything.items() if has_data(spec)}
         written += write_pictures(drawn, folder / CHART_FOLDER, kinds, write_file)
     return written

@@ -50,12 +50,15 @@ def render_page(
     beside. With a `build` the page asks its own server for `/build`, and reloads when the answer is another.
     """
     charts = all_charts(analysis) if charts is None else charts
+    beside = published.charts if published is not None else {}
     library = _chart_library()
     script = _inline_script("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS))
     template = _templates().get_template("page.html.j2")
     html = template.render(
         analysis=analysis,
-        charts=[_chart_entry(name, spec, analysis) for name, spec in charts.items()],
+        charts=[_chart_entry(name, spec, analysis) for name, spec in charts.items() if has_data(spec)],
+        undrawn=[spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)],
+        beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
         looks=analysis.looks,
         environments=_environments(analysis),
         differences=config_differences(analysis),
@@ -124,15 +127,13 @@ def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
-def _chart_entry(name: str, spec: Spec, analysis: Analysis) -> dict[str, Any]:
-    """What the template needs of a chart; `spec` is safe JSON, empty where there is nothing to draw."""
-    drawn = has_data(spec)
-    packed = spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}
+def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, Any]:
+    """What the template needs of a chart; `spec` is safe JSON. Groups it lacks are named where there is an analysis."""
     return {
         "name": name,
         "title": spec["title"]["text"],
-        "spec": script_json(packed) if drawn else "",
-        "missing": missing_labels(spec, analysis.groups) if drawn else [],
+        "spec": script_json(spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}),
+        "missing": missing_labels(spec, analysis.groups) if analysis else [],
     }
 
 

@@ -133,7 +133,7 @@ def _chart(analysis: Analysis, kind: Kind, pairs: Sequence[Pair], entry: Mapping
         head = {"backend": pair.label}
         rows.append(head | {"kind": "published", "run": "published", "x": pair.published})
         if pair.ours is not None:
-            row = head | {"kind": "ours", "run": f"your runs, n = {pair.ours.n}", "x": pair.ours.value}
+            row = head | {"kind": "ours", "run": f"these runs, n = {pair.ours.n}", "x": pair.ours.value}
             if pair.ours.low is not None:
                 row |= {"low": pair.ours.low, "high": pair.ours.high}
             rows.append(row)
@@ -158,7 +158,7 @@ def _chart(analysis: Analysis, kind: Kind, pairs: Sequence[Pair], entry: Mapping
         layers.append(ours.encode(x=x, tooltip=tips, **shared))
     published = parts.of("published").mark_point(filled=False, size=170, shape="diamond", strokeWidth=2.5)
     layers.append(published.encode(x=x, tooltip=tips, **shared).add_params(parts.pick))
-    note = f"◇ published: {str(entry['source']).partition(',')[0]}; ● your runs, 95 % interval"
+    note = f"◇ published: {entry['source']}; ● these runs, with 95 % interval"
     title = f"{kind.figure[:1].upper()}{kind.figure[1:]} beside the published"
     return finish(layers, analysis.setting, title, rows, note=note, height=max(140, 60 * len(looks)))
 

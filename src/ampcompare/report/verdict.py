@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ampcompare.report.cautions import cautions
@@ -13,7 +13,7 @@ from ampcompare.report.metric import Metric
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.settings import Setting
 from ampcompare.report.statistics import Estimate
-from ampcompare.report.words import amount, count, listed, mib, number, percent, plural, ratio, signed
+from ampcompare.report.words import amount, count, interval, listed, mib, number, percent, plural, ratio, signed
 
 NBSP = "\N{NO-BREAK SPACE}"
 
@@ -174,7 +174,8 @@ def _memory(comparison: Comparison) -> str:
     if low <= 0 <= high:
         return f"needs {amount(share, digits)} % {less} memory, which may be no difference"
     ends = sorted((abs(low), abs(high)))
-    return f"needs {amount(share, digits)} % {less} memory ({amount(ends[0], digits)} to {amount(ends[1], digits)} %)"
+    span = interval(ends[0], ends[1], lambda end: amount(end, digits))
+    return f"needs {amount(share, digits)} % {less} memory ({span}{' %' if span[0].isdigit() else ''})"
 
 
 def _quality(comparison: Comparison, metric: Metric) -> str:
@@ -185,7 +186,7 @@ def _quality(comparison: Comparison, metric: Metric) -> str:
     value = f"{signed(quality.value)}{unit}"
     if quality.low is None or quality.high is None:
         return f"its {metric.name} differs by {value}"
-    span = f"{signed(quality.low)} to {signed(quality.high)}"
+    span = interval(quality.low, quality.high, signed)
     if test is not None and test.holds:
         return f"its {metric.name} is equivalent within {metric.margin:g}{unit} ({value}, {span})"
     if quality.low <= 0 <= quality.high:
@@ -195,11 +196,10 @@ def _quality(comparison: Comparison, metric: Metric) -> str:
     return f"its {metric.name} is {amount(quality.value, 2)}{unit} {side} ({span})"
 
 
-def between(estimate: Estimate, show: object) -> str:
+def between(estimate: Estimate, show: Callable[[float], str]) -> str:
     """` (1.88 to 1.92)`, or nothing without an interval."""
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" ({show(estimate.low)} to {show(estimate.high)})"  # type: ignore[operator]
+    span = interval(estimate.low, estimate.high, show)
+    return f" ({span})" if span else ""
 
 
 def _basis(comparison: Comparison) -> str:

@@ -72,8 +72,10 @@ def amount(value: float, decimals: int) -> str:
 
 
 def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
-    """`1.88 to 1.92`; nothing without an interval."""
-    return "" if low is None or high is None else f"{show(low)} to {show(high)}"
+    """`1.88 to 1.92`; nothing without an interval, and words for one that is narrower than the digits shown."""
+    if low is None or high is None:
+        return ""
+    return "no spread" if show(low) == show(high) else f"{show(low)} to {show(high)}"
 
 
 def duration(seconds: float | None) -> str:
