@@ -76,6 +76,30 @@ def _listed(words: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
 
 
+@app.command()
+def workspace(
+    target: Annotated[str, typer.Argument(metavar="ENTITY/PROJECT", help="The W&B project.")],
+    runs: Annotated[
+        list[str] | None,
+        typer.Option("--runs", metavar="SOURCE", help="Runs to compare, instead of the project's."),
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="A W&B Report with the verdict, too.")] = False,
+    baseline: Annotated[str, typer.Option("--baseline", metavar="BACKEND", help="As for report.")] = "none",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be saved, as JSON.")] = False,
+) -> None:
+    """Create or update a saved W&B view with the charts of the report as panels."""
+    from ampcompare.records import load_runs
+    from ampcompare.report import analyse_runs
+    from ampcompare.report.workspace import as_json, save, split_target
+
+    entity, project = split_target(target)
+    analysis = analyse_runs(load_runs(runs or [f"wandb:{entity}/{project}"]), baseline)
+    if dry_run:
+        typer.echo(as_json(analysis, entity, project), nl=False)
+    else:
+        save(analysis, entity, project, with_report=report, say=typer.echo)
+
+
 bench = typer.Typer(help="Measure, each backend in a process of its own.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 

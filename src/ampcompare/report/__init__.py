@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ampcompare.report.verdict import Analysis
 
 PAGE_NAME = "index.html"
+CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training
 
 
 def analyse_runs(
@@ -36,6 +37,9 @@ def analyse_runs(
     from ampcompare.report.settings import describe
     from ampcompare.report.verdict import analyse
 
+    runs = [run for run in runs if run.job_type != CHARTS_JOB]
+    if not runs:
+        raise UserError("the sources hold no training runs, only the charts of an earlier report; name others")
     chosen = choose_metric(metric, margin, runs)
     figures = [figures_of(run, metric) for run in runs]
     check_keys("--group-by", group_by, figures)
