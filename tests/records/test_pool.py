@@ -17,15 +17,15 @@ def test_helpers_read_what_one_process_reads(real_runs, monkeypatch):
     assert [f.id for f in together] == [f.id for f in alone]
     for one, other in zip(alone, together, strict=True):
         assert one.columns.keys() == other.columns.keys()
-        assert (one.config, one.problems, one.state) == (other.config, other.problems, other.state)
-        assert all((one.columns[n].astype(str) == other.columns[n].astype(str)).all() for n in one.columns)
+        assert repr((one.config, one.problems, one.state)) == repr((other.config, other.problems, other.state))
+        assert all(repr(one.columns[n].tolist()) == repr(other.columns[n].tolist()) for n in one.columns)
 
 
 def test_a_helper_that_dies_is_an_error_and_not_a_missing_run(real_runs, monkeypatch):
     monkeypatch.setattr(pool, "WORTH_BYTES", 0)
     monkeypatch.setattr(pool, "_processors", lambda: 2)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises((RuntimeError, BrokenPipeError)):
+    with pytest.raises(RuntimeError, match="exit code 1"):
         pool.read_fragments(list(real_runs.values()))
 
 

@@ -1,11 +1,12 @@
 """Many files read by several processes: parsing is Python's work, and 800,000 rows take a quarter of a minute of it.
 
-The helpers are processes of their own (`python -m ampcompare.records.pool`), not forks: a fork of a program with
-threads may hang, and a spawned one would run the caller's script again.
+The helpers are Python processes of their own, not forks: a fork of a program with threads may hang, and a spawned one
+would run the caller's script again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -46,11 +47,11 @@ class _Helper:
         package = str(Path(__file__).resolve().parents[2])
         before = os.environ.get("PYTHONPATH")
         environment = os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{before}" if before else package}
-        command = [sys.executable, "-m", "ampcompare.records.pool"]
+        command = [sys.executable, "-c", "from ampcompare.records.pool import help_out; help_out()"]
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
-        pickle.dump(paths, self._process.stdin)
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # it died; `result` says so
+            pickle.dump(paths, pipe)
 
     def result(self) -> list[Fragment]:
         """Its fragments. Raises RuntimeError if it died."""
@@ -72,5 +73,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-if __name__ == "__main__":
-    pickle.dump([read_fragment(path) for path in pickle.load(sys.stdin.buffer)], sys.stdout.buffer)  # noqa: S301
+def help_out() -> None:
+    """What a helper does: read the files named on stdin, write their fragments to stdout."""
+    paths = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by this very program
+    pickle.dump([read_fragment(path) for path in paths], sys.stdout.buffer)

@@ -55,7 +55,7 @@ def _with_fields(value: Any) -> Any:
         return [_with_fields(inner) for inner in value]
     if not isinstance(value, Mapping):
         return value
-    found = {}
+    found: dict[str, Any] = {}
     for key, inner in value.items():
         if key == "field" and isinstance(inner, str):
             found[key] = _field(inner)
