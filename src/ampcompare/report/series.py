@@ -203,16 +203,18 @@ def thin(x: np.ndarray, y: np.ndarray, limit: int) -> np.ndarray:
     """Indices of at most about `limit` points that keep first, last, and lowest and highest of each stretch."""
     if len(x) <= limit:
         return np.arange(len(x))
-    keep = [0, len(x) - 1]
-    for part in np.array_split(np.arange(len(x)), max(1, limit // 2)):
-        values = y[part]
-        if np.isnan(values).all():
-            keep.append(part[0])
-        else:
-            keep += [part[np.nanargmin(values)], part[np.nanargmax(values)]]
-            if np.isnan(values).any():  # a gap stays a gap
-                keep.append(part[np.flatnonzero(np.isnan(values))[0]])
-    return np.unique(keep)
+    stretches = max(1, limit // 2)
+    width = -(-len(y) // stretches)
+    padded = np.full(stretches * width, np.nan)
+    padded[: len(y)] = y
+    rows = padded.reshape(stretches, width)
+    begins = np.arange(stretches) * width
+    missing = np.isnan(rows)
+    lowest = np.where(missing, np.inf, rows).argmin(axis=1)
+    highest = np.where(missing, -np.inf, rows).argmax(axis=1)
+    gaps = begins[missing.any(axis=1)] + missing.argmax(axis=1)[missing.any(axis=1)]  # a gap stays a gap
+    kept = np.concatenate([[0, len(x) - 1], begins + lowest, begins + highest, gaps])
+    return np.unique(kept[kept < len(y)])
 
 
 def _head(group: Group, kind: str, figures: RunFigures) -> Row:
