@@ -60,6 +60,13 @@ class Estimate:
         """Whether there are seeds enough for an interval."""
         return self.low is not None
 
+    @property
+    def short_method(self) -> str:
+        """The method in a table's cell."""
+        if not self.has_interval:
+            return "no interval"
+        return "paired t" if self.method.startswith("paired") else "Welch t"
+
 
 @dataclass(frozen=True)
 class Equivalence:
