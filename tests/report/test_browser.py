@@ -235,3 +235,13 @@ def test_every_control_is_reached_by_keyboard(reader):
         page.keyboard.press("Tab")
         seen.add(page.evaluate("(document.activeElement.id || document.activeElement.textContent.trim()).slice(0, 40)"))
     assert {"all", "none", "native", "apex_o1", "show-runs", "runs-filter", "run", "images/s"} <= seen
+
+
+def test_forty_groups_draw_without_a_word(browser, tmp_path):
+    runs = [make("none", steps=50, config={"optimizer": {"lr": 0.001 * i}}, id=f"r{i}") for i in range(40)]
+    path = write_page(analyse_runs(runs), tmp_path)
+    reader = Reader(browser, path, viewport={"width": 1280, "height": 900})
+    assert reader.said == []
+    assert reader.page.locator(".chip[data-label]").count() == 40
+    assert path.stat().st_size < 5_000_000
+    reader.context.close()

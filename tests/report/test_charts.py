@@ -118,3 +118,31 @@ def test_hostile_names_are_data_and_never_part_of_an_expression():
         assert "alert" not in json.dumps(expressions)
         assert "alert" not in json.dumps(spec.get("params", []))
         assert shell.count("alert") == shell.count('"domain": ["\'+alert') + shell.count('"sort": ["\'+alert')
+
+
+def test_groups_of_one_backend_share_its_colour_and_differ_in_dashes():
+    analysis = analysis_of(make("native", 1), make("native", 2, config={"batch_size": 64}), make("none"))
+    native = [look for look in analysis.looks.values() if look.label.startswith("native")]
+    assert len(native) == 2
+    assert len({look.colour for look in native}) == 1
+    assert len({look.dash for look in native}) == 2
+
+
+def test_wall_clock_chart_leaves_out_a_clock_that_goes_backwards():
+    def back(plan):
+        plan["rows"][7]["time/elapsed_seconds"] = 0.0
+
+    spec = CHARTS["eval-accuracy-time"](analysis_of(make("none"), make("native", edit=back)))
+    assert missing_labels(spec, analysis_of(make("none"), make("native", edit=back)).groups) == ["native"]
+
+
+def test_time_to_a_value_is_that_of_the_first_evaluation_there():
+    def fix(plan):
+        evals = [row for row in plan["rows"] if "eval/accuracy" in row]
+        for row, accuracy, seconds in zip(evals, (0.5, 0.9, 0.8, 0.95, 0.91), (10, 20, 30, 40, 50), strict=True):
+            row |= {"eval/accuracy": accuracy, "time/train_seconds": seconds * plan["config"]["seed"]}
+
+    runs = [make("none", 1, edit=fix), make("native", 2, edit=fix)]
+    spec = CHARTS["time-to-accuracy"](analysis_of(*runs))
+    assert spec["title"]["text"] == "Training time to 95 % eval accuracy"
+    assert {row["backend"]: row["x"] for row in spec["datasets"]["data"]} == {"none": 40.0, "native": 80.0}

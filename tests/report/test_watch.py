@@ -95,10 +95,11 @@ def test_signature_changes_when_a_record_grows(tmp_path):
     file = tmp_path / "offline-run-1-a" / "run-a.wandb"
     file.parent.mkdir()
     file.write_bytes(b"1")
-    before = signature([str(tmp_path)])[1:]
-    assert signature([str(tmp_path)])[1:] == before
-    file.write_bytes(b"12")
-    assert signature([str(tmp_path)])[1:] != before
+    for source in (str(tmp_path), str(file)):
+        before = signature([source, "wandb:entity/project"])[1:]
+        assert signature([source, "wandb:entity/project"])[1:] == before
+        file.write_bytes(file.read_bytes() + b"2")
+        assert signature([source, "wandb:entity/project"])[1:] != before
 
 
 def free_port() -> int:

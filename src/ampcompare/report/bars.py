@@ -18,7 +18,7 @@ from ampcompare.report.verdict import Analysis
 from ampcompare.report.words import change, duration, mib, number
 from ampcompare.report.words import ratio as times
 
-BAR_HEIGHT = 46
+BAR_HEIGHT, LOW_BAR_HEIGHT, MANY_BARS = 46, 18, 12
 BAR_ROOM = 1.6  # of the longest bar's length, for the figure beside it on a phone
 WIDEST_INTERVAL = 1.3  # of the longest bar; two seeds can give one that is many times as long
 QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
@@ -201,4 +201,5 @@ def _sides(analysis: Analysis, rows: list[Row], x: alt.X) -> tuple[Parts, alt.X,
 
 
 def _height(rows: list[Row]) -> int:
-    return max(HEIGHT, BAR_HEIGHT * len({row["backend"] for row in rows}))
+    count = len({row["backend"] for row in rows})
+    return max(HEIGHT, (BAR_HEIGHT if count <= MANY_BARS else LOW_BAR_HEIGHT) * count)

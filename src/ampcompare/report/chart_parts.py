@@ -21,6 +21,7 @@ LINE_WIDTH = 2.5
 NESTED_STEP = 2.2  # pixels by which a line is wider than one that lies on it
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DATA = "data"
+MANY = 24  # groups beyond which a chart has neither a legend nor a layer for each
 INK = "#1c2330"
 RUNS = "runs"  # the parameter that shows single runs
 
@@ -35,7 +36,8 @@ class Parts:
         self._filled = filled_legend
         self._legend_size = 90 if filled_legend else 420  # a line must be long enough for its dashes to be seen
         # A click on a name in the legend singles it out, with shift several; the page hands it on to all charts.
-        self.pick = alt.selection_point(name="pick", fields=["backend"], bind="legend")
+        bind: Any = "legend" if len(self.looks) <= MANY else alt.Undefined
+        self.pick = alt.selection_point(name="pick", fields=["backend"], bind=bind)
         # Dragging moves, the wheel zooms only with shift or ctrl, and a finger still scrolls the page.
         self.zoom = alt.selection_interval(
             name="zoom",
@@ -64,8 +66,10 @@ class Parts:
         range_ = [list(v) if isinstance(v, tuple) else v for v in values]
         return alt.Scale(domain=[style.label for style in self.looks], range=range_)
 
-    def legend(self) -> alt.Legend:
-        """The legend above a chart, in as many columns as fit a phone."""
+    def legend(self) -> alt.Legend | None:
+        """The legend above a chart, in as many columns as fit a phone; none of very many, the page has their names."""
+        if len(self.looks) > MANY:
+            return None
         widest = min(LABEL_CHARS, max((len(style.label) for style in self.looks), default=1))
         columns = max(1, min(len(self.looks), LEGEND_CHARS // (widest + 7)))
         return alt.Legend(
@@ -109,9 +113,12 @@ class Parts:
             thin = self.of("run").mark_line(strokeWidth=1, interpolate=interpolate, clip=True)
             layers.append(thin.encode(**shared, opacity=self.on_demand(0.45)))
         dash = alt.StrokeDash(field="backend", type="nominal", scale=self.scale("dash"), legend=self.legend())
-        for place in sorted({row["place"] for row in self.rows if row["kind"] == "line"}):
-            width = LINE_WIDTH + NESTED_STEP * covered[self.looks[place].label]
-            line = self.of("line").transform_filter(f"datum.place == {place}")
+        places: list[int | None] = sorted({row["place"] for row in self.rows if row["kind"] == "line"})
+        for place in places if len(places) <= MANY else [None]:
+            width, line = LINE_WIDTH, self.of("line")
+            if place is not None:
+                width += NESTED_STEP * covered[self.looks[place].label]
+                line = line.transform_filter(f"datum.place == {place}")
             line = line.mark_line(strokeWidth=width, interpolate=interpolate, clip=True)
             layers.append(line.encode(**shared, strokeDash=dash, opacity=self.dimmed(1.0)))
         if not layers:  # nothing was recorded; the specification still says what it would show

@@ -106,7 +106,7 @@ def _names(
     shown = [*always, *(key for key in telling if key not in always)]
     names = []
     for number, one in enumerate(settings):
-        parts = [f"{key.rpartition('.')[2]} {one.get(key, 'not set')}" for key in shown]
+        parts = [f"{key.rpartition('.')[2]} {_brief(one.get(key, 'not set'))}" for key in shown]
         suffix = ", ".join(parts)
         if len(suffix) > SUFFIX_CHARS + sum(len(part) + 2 for part in parts[: len(always)]):
             suffix = ", ".join([*parts[: len(always)], f"setting {number + 1}"])
@@ -114,6 +114,14 @@ def _names(
     if len(set(names)) < len(names):  # two keys whose last parts are the same
         names = [f"{name} ({number + 1})" for number, name in enumerate(names)]
     return names
+
+
+def _brief(value: str) -> str:
+    """A value as a label shows it: 0.009000000000000001 is 0.009."""
+    try:
+        return f"{float(value):.6g}" if "." in value else value
+    except ValueError:
+        return value
 
 
 def check_keys(option: str, keys: Sequence[str], figures: Sequence[RunFigures]) -> None:

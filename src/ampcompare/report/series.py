@@ -22,6 +22,7 @@ ROW_BUDGET = 6_000  # rows per chart, so that a page of 30 runs stays under 5 MB
 MIN_POINTS = 24
 EXACT = 17  # digits; 131,072 must not become 131,070 on an axis of powers of two
 COINCIDENT = 0.015  # some 4 pixels of a chart 250 px high
+MANY_LINES = 24  # beyond it each pair is not looked at: nobody could tell them apart
 MAX_SKIP_MARKS = 60
 MAX_NAME_CHARS = 80
 
@@ -115,6 +116,8 @@ def lay_out(rows: Sequence[Row], labels: Sequence[str], *, log2: bool = False) -
         row["place"] = labels.index(row["backend"])
         if row["kind"] == "line" and row["y"] is not None:
             lines[row["backend"]][row["x"]] = math.log2(row["y"]) if log2 else row["y"]
+    if len(labels) > MANY_LINES:
+        return dict.fromkeys(labels, 0)
     drawn = [y for line in lines.values() for y in line.values()]
     near = COINCIDENT * (max(drawn) - min(drawn)) if drawn else 0.0
 

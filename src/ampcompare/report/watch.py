@@ -8,7 +8,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -133,15 +133,17 @@ def watch(
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:
     """Something that changes when the records do: names, sizes and times of their files, and every so often anyway."""
     files = []
-    for source in sources:
-        for folder, inner, names in os.walk(source):
-            inner[:] = [name for name in inner if not name.startswith(".")]
-            for name in names:
-                if name.endswith(".wandb"):
-                    path = os.path.join(folder, name)
-                    try:
-                        status = os.stat(path)
-                    except FileNotFoundError:  # deleted since it was listed
-                        continue
-                    files.append((path, status.st_size, status.st_mtime_ns))
+    for path in (path for source in sources for path in _records(source)):
+        try:
+            status = os.stat(path)
+        except OSError:  # deleted since it was listed, or no path of this machine at all
+            continue
+        files.append((path, status.st_size, status.st_mtime_ns))
     return (int(time.time() / AGEING_SECONDS), *sorted(files))
+
+
+def _records(source: str) -> Iterator[str]:
+    yield source  # a file; for a folder, its own time tells of runs that came or went
+    for folder, inner, names in os.walk(source):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (os.path.join(folder, name) for name in names if name.endswith(".wandb"))
