@@ -13,37 +13,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout runs without being installed
 
-from ampcompare.config import Config, load_config
+from ampcompare.arguments import parse
 from ampcompare.errors import UserError, exit_with
 from ampcompare.stopping import EXIT_INTERRUPTED, leave
 
-USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH] [key=value | --key=value ...]
+USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
 
 Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
 The options, each with its default, meaning and what it may be:
 """
 
 
-def parse(words: list[str]) -> Config:
-    """The config that the command line asks for. Raises UserError."""
-    name, overrides = "reference", []
-    rest = iter(words)
-    for word in rest:
-        if word == "--config":
-            name = next(rest, "")
-            if not name:
-                raise UserError("--config: expected a name or a path after it, such as --config demo")
-        elif word.startswith("--config="):
-            name = word.removeprefix("--config=")
-        else:
-            overrides.append(word)
-    return load_config(name, overrides)
-
-
 def main(words: list[str]) -> int:
     """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 143 stopped."""
     if "--help" in words or "-h" in words:
         from ampcompare.options import describe
+        from ampcompare.schema import Config
 
         print(USAGE + describe(Config))
         return 0
@@ -53,6 +38,9 @@ def main(words: list[str]) -> int:
 
         return run(config).exit_code
     except UserError as problem:
+        from ampcompare.agent import record_refusal
+
+        record_refusal(problem)
         exit_with(problem)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

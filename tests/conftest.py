@@ -7,24 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from quick import QUICK, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
-
-# A small but complete run: a network of 5 k parameters on synthetic data, in seconds on a CPU.
-QUICK = (
-    "model.name=tiny",
-    "data.source=synthetic",
-    "data.train_limit=128",
-    "data.test_limit=64",
-    "batch_size=32",
-    "epochs=2",
-    "log.every=2",
-    "log.warmup_steps=2",
-    "diagnostics.every=2",
-    "device=cpu",
-    "wandb.mode=offline",
-)
 
 
 @pytest.fixture(autouse=True)

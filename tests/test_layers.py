@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "ampcompare"
-REPORT_LIBRARIES = {"altair", "jinja2", "pandas", "scipy", "typer", "vl_convert"}
+REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 
 
 def imports(path: Path) -> set[str]:
@@ -36,12 +36,13 @@ def test_precision_imports_nothing_of_ours_but_itself():
 
 
 def test_reading_and_reporting_import_no_torch():
-    for path in modules("records", "report", "cli"):
+    for path in modules("records", "report", "sweeps", "cli"):
         assert not {name.partition(".")[0] for name in imports(path)} & {"torch", "torchvision"}, path
 
 
 def test_training_imports_none_of_the_reports_libraries():
     parts = "experiment execution engine fit graph tracking progress models device config schema options precision data"
+    parts += " agent arguments stopping service"
     for path in modules("measure", *parts.split()):
         names = imports(path)
         assert not {name.partition(".")[0] for name in names} & REPORT_LIBRARIES, path

@@ -6,6 +6,7 @@ This module must stay free of torch: `--help` answers in under 0.5 s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,13 @@ def split_override(word: str) -> tuple[str, str]:
     return key.strip(), value
 
 
+def typed_values(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in a nested or flat tree, by dotted key. Raises UserError."""
+    values: dict[str, Any] = {}
+    _merge(values, tree)
+    return values
+
+
 def _nest(key: str, value: Any) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         value = {part: value}
@@ -124,11 +132,16 @@ def _convert(leaf: Leaf, value: Any, origin: str) -> Any:
 
 
 def _parse(text: str) -> Any:
-    """A word as YAML, the text itself where it is none."""
+    """A word as YAML, the text itself where it is none. W&B's agent writes lists and mappings as Python does."""
+    import ast
+
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if text.startswith(("{", "[")):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(text)
     try:
         return OmegaConf.to_container(OmegaConf.create(f"value: {text}"), resolve=False)["value"]  # type: ignore[index, call-overload]
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, KeyError, RecursionError):

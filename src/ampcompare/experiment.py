@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from ampcompare.agent import check_parameters
 from ampcompare.config import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
@@ -50,6 +51,7 @@ def run(config: Config, console: Console | None = None) -> Result:
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
+    check_parameters(config)
     with join(config) as world:
         return _run(config, world, console or Console(highlight=False))
 
@@ -228,6 +230,7 @@ def _say_where(console: Console, config: Config, tracker: Tracker) -> None:
     say(f"record: {tracker.record}")
     if tracker.url:
         say(f"page:   {tracker.url}")
+        say(f"sync:   wandb sync --include-online {_quoted(tracker.record)} (if the upload was cut short)")
     else:
         say(f"sync:   wandb sync {_quoted(tracker.record)}")
     say(f"see:    ampcompare report {_quoted(Path(config.output_dir))} --out report")

@@ -208,6 +208,13 @@ class Config:
         """The whole tree as plain values, as it is logged."""
         return dataclasses.asdict(self)
 
+    def value(self, key: str) -> Any:
+        """The value at a dotted key."""
+        found: Any = self
+        for part in key.split("."):
+            found = getattr(found, part)
+        return found
+
 
 def check(config: Config) -> None:
     """Raise UserError for values that are fine alone and wrong together."""

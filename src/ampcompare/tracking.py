@@ -18,10 +18,12 @@ from ampcompare.config import Config
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 from ampcompare.sender import Sender
+from ampcompare.service import end_service
 
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s every row older than a second survived
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
+SERVICE_SECONDS = 15.0  # its usual end takes 0.1 s
 DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthetic"}
 
 
@@ -52,6 +54,7 @@ class Tracker:
 
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
+        _hide_local_sweep()
         mode = _mode(config, say)
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
         run_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
@@ -61,7 +64,7 @@ class Tracker:
             raise UserError(f"W&B refuses to start the run: {problem}") from None
         except (wandb.errors.CommError, TimeoutError) as problem:
             say(f"W&B's server cannot be reached ({_first_line(problem)}): this run is recorded offline")
-            wandb.teardown()  # the client's service still holds the failed start
+            end_service(SERVICE_SECONDS)  # it still holds the failed start
             run = _init(config, environment, "offline", run_id, on_stop)
         run.define_metric(metrics.STEP)
         run.define_metric("*", step_metric=metrics.STEP)
@@ -97,7 +100,14 @@ class Tracker:
         self._run.finish(exit_code=exit_code)
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
         # client's service process is what can be relied on.
-        wandb.teardown()
+        end_service(SERVICE_SECONDS)
+
+
+def _hide_local_sweep() -> None:
+    """A sweep without a server (`ampcompare sweep`) stays the group; its id would mean nothing to W&B's server."""
+    if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):
+        os.environ.pop("WANDB_SWEEP_ID", None)
+        os.environ.setdefault("WANDB_RUN_GROUP", sweep)
 
 
 def _logged(value: Any) -> Any:

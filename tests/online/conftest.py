@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import QUICK, ROOT
+from quick import QUICK, ROOT
 from wandb_server import Run, Server, Sweep
 from wandb_server.clients import create_sweep, environment, start_agent, train, wait_until
 
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
+TROUBLES = ("die", "hang")
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Scene:
     runs: list[Run]
     sweep: Sweep | None = None
     stopped_after: float = 0.0  # seconds from asking for the stop to the end of the process
+    server: Server | None = None  # its own one
+    sent: int = 0  # rows that the server had when it made trouble
 
 
 class Stage:
@@ -66,6 +69,21 @@ class Stage:
             asked = time.monotonic()
         code = process.wait(240)
         return Scene(folder, (folder / "log").read_text(), code, self.of(name), None, time.monotonic() - asked)
+
+    def trouble(self, name: str) -> Scene:
+        """A run whose server, its own, makes trouble once it has rows: it dies or hangs."""
+        folder, server = self.folder / name, Server()
+        folder.mkdir()
+        environ = environment(server, folder, WANDB_FINISH_TIMEOUT="3")
+        words = [*ONLINE, "wandb.project=p", "epochs=40", "log.every=1", f"output_dir={folder}"]
+        process = train(words, environ, folder / "log")
+        wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
+        getattr(server, name)()
+        began, (run,) = time.monotonic(), server.runs.values()
+        sent = len(run.history)
+        code = process.wait(240)
+        seconds = time.monotonic() - began
+        return Scene(folder, (folder / "log").read_text(), code, [run], None, seconds, server, sent)
 
     def of(self, project: str) -> list[Run]:
         return [run for run in self.server.runs.values() if run.project.name == project]
@@ -116,15 +134,18 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
     """Every scene by name."""
     stage = Stage(tmp_path_factory.mktemp("online"))
     endless = (f"epochs={ENDLESS}", "log.every=50", "eval.every=1000", "diagnostics.every=null")
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(max_workers=len(TROUBLES) + 6) as pool:
         played = {
             "compare": pool.submit(stage.sweep, "compare", compare_backends()),
             "values": pool.submit(stage.sweep, "values", VALUES),
             "failing": pool.submit(stage.sweep, "failing", FAILING),
             "stopped": pool.submit(stage.sweep, "stopped", STOPPED, True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"),
             "page": pool.submit(stage.run, "page", *endless, stop=True),
+            **{trouble: pool.submit(stage.trouble, trouble) for trouble in TROUBLES},
             "offline": pool.submit(stage.run, "offline", WANDB_MODE="offline"),
         }
-        yield {name: scene.result() for name, scene in played.items()}
-    stage.server.close()
-    assert not stage.server.errors
+        found = {name: scene.result() for name, scene in played.items()}
+    yield found
+    for server in (stage.server, *(scene.server for scene in found.values() if scene.server)):
+        server.close()
+        assert not server.errors

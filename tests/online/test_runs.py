@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from wandb_server import Server
-from wandb_server.clients import asking, environment, train, wait_until, wandb
+from wandb_server.clients import asking, environment, wandb
 
 from ampcompare.records import RunRecord, load_runs
-from online.conftest import ONLINE
+from online.conftest import TROUBLES
 
 pytestmark = pytest.mark.slow
 
@@ -51,24 +51,20 @@ def test_sync_of_an_offline_run_changes_nothing_in_it(scenes, tmp_path: Path, wa
     assert_same(before, after)
 
 
-def test_a_server_that_dies_in_mid_run_costs_neither_rows_nor_minutes(tmp_path: Path, wandb_server: Server):
-    environ = environment(wandb_server, tmp_path, WANDB_FINISH_TIMEOUT="3")
-    words = ["wandb.project=p", "epochs=40", "log.every=1", f"output_dir={tmp_path}"]
-    process = train([*ONLINE, *words], environ, tmp_path / "log")
-    wait_until(lambda: any(run.history for run in wandb_server.runs.values()), "a row")
-    wandb_server.die()
-    (there,) = wandb_server.runs.values()
-    sent = len(there.history)
-    output = f"exit code {process.wait(60)}\n" + (tmp_path / "log").read_text()
-    assert "exit code 0" in output, output
-    (before,) = load_runs([tmp_path])
-    assert before.state == "finished"
-    assert before.problems == []
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_server_that_goes_away_in_mid_run_costs_neither_rows_nor_minutes(scenes, trouble: str):
+    """It dies or hangs; `wandb sync` completes the run when it is back."""
+    scene = scenes[trouble]
+    assert scene.exit_code == 0, scene.output
+    assert scene.stopped_after < 60
+    (before,) = load_runs([scene.folder])
+    assert (before.state, before.problems) == ("finished", [])
     assert before.history["global_step"].max() == 160
-    assert sent < len(before.history)
+    assert scene.sent < len(before.history)
 
-    wandb_server.come_back()
-    assert there.state == "running"
-    done = wandb("sync", str(before.paths[0].parent), env=environ)
+    scene.server.come_back()
+    sync = f"wandb sync --include-online {before.paths[0].parent.resolve()}"
+    assert sync in scene.output
+    done = wandb(*sync.split()[1:], env=environment(scene.server, scene.folder))
     assert done.returncode == 0, done.stderr
-    assert_same(before, read_back(wandb_server, tmp_path, "wandb:tester/p"))
+    assert_same(before, read_back(scene.server, scene.folder, "wandb:tester/p"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from quick import ROOT
 from wandb_server import Server
 from wandb_server.clients import environment, wandb
 
@@ -61,7 +61,8 @@ def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(scenes):
     assert (diverged.state, diverged.exit_code) == ("failed", 1)
     assert "the training loss is not finite" in scene.output
     assert diverged.summary["global_step"] == diverged.history[-1]["global_step"]
-    assert refused.state == "failed"
+    assert (refused.state, refused.exit_code, refused.group) == ("failed", 2, scene.sweep.id)
+    assert "optimizer.name='nope': expected one of" in refused.notes
     assert "optimizer.name='nope': expected one of" in scene.output
     assert "Traceback" not in scene.output
     assert sound.state == "finished"

@@ -86,8 +86,9 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("wandb:entity/project", "only folders of offline runs can be read so far"),
+        ("wandb:entity/project", "No API key configured"),
         ("wandb:entity/project", "wandb.mode=offline"),
+        *((f"wandb:{path}", "expected wandb:ENTITY/PROJECT") for path in ("", "x", "x/", "/x", "a/b/c/d", "a/b/ c")),
         ("absent", "no such folder"),
         ("empty", "no runs in this folder"),
         ("broken/run-x.wandb", "no run can be read from it"),

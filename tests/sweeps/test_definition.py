@@ -284,7 +284,14 @@ def test_metric_that_is_never_logged_is_told(tmp_path, monkeypatch):
 def test_words_are_checked_too(tmp_path, monkeypatch):
     said = check(tmp_path, monkeypatch, words=["backend=native", "epoch=3"])
     assert "backend=native: the sweep varies backend" in said
-    assert "epoch: no such key; did you mean epochs?" in said
+    assert "the first run would end at once: epoch: no such key; did you mean epochs?" in said
+
+
+@pytest.mark.parametrize("form", ["${args_no_equals}", "${args_json}", "${args_json_file}"])
+def test_words_of_the_command_are_checked_in_every_form(tmp_path, monkeypatch, form):
+    said = check(tmp_path, monkeypatch, command=["${interpreter}", "${program}", "--config", "dmo", form])
+    assert "the first run would end at once: --config 'dmo': no such file" in said
+    check_sweep(sweep_of(tmp_path, command=["${interpreter}", "${program}", "--config", "demo", form]), ["epochs=1"])
 
 
 def test_missing_program_is_told(tmp_path, monkeypatch):

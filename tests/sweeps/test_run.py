@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -243,3 +245,8 @@ def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert devices.visible_gpus() == expected
+
+
+def test_a_sweep_needs_no_torch():
+    check = "import sys, ampcompare.sweeps.run; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,10 @@ def now() -> str:
 
 @dataclass
 class Run:
-    """One run. `config` is unwrapped here, `{"value": ...}` only on the wire; `history` is rows as they were sent."""
+    """One run. `config` is unwrapped here, `{"value": ...}` only on the wire; `rows` is the history by `_step`.
+
+    By step as at W&B: `wandb sync` of a run that the server has half of sends every row, after those that it has.
+    """
 
     id: str
     project: Project
@@ -35,7 +39,7 @@ class Run:
     state: str = "pending"
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     group: str | None = None
@@ -51,6 +55,10 @@ class Run:
     @property
     def storage_id(self) -> str:
         return f"run-{self.number}"
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        return [self.rows[step] for step in sorted(self.rows)]
 
     def update(self, given: Mapping[str, Any]) -> None:
         """Take in the input of `upsertBucket`."""
@@ -68,11 +76,11 @@ class Run:
         self.heartbeat_at = now()
 
     def stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Take in one request of the file stream: rows by offset, the summary, the end. Says whether to stop."""
+        """Take in one request of the file stream: rows, the summary, the end. Says whether to stop."""
         for name, chunk in (body.get("files") or {}).items():
             offset, lines = chunk.get("offset", 0), chunk["content"]
             if name == "wandb-history.jsonl":
-                self.history[offset : offset + len(lines)] = [json.loads(line) for line in lines]
+                self.rows |= {row["_step"]: row for row in map(json.loads, lines)}
             elif name == "wandb-events.jsonl":
                 self.events[offset : offset + len(lines)] = lines
             elif name == "wandb-summary.json":
@@ -87,9 +95,10 @@ class Run:
 
     def node(self, base_url: str) -> dict[str, Any]:
         """What a query may ask of the run."""
-        last_step = max((row.get("_step", -1) for row in self.history), default=-1)
+        last_step = max(self.rows, default=-1)
         ends = {"finished": "finished", "failed": "failed", "killed": "killed"}
         return {
+            "__typename": "Run",
             "id": self.storage_id,
             "name": self.id,
             "displayName": self.name,
@@ -130,7 +139,7 @@ class Run:
 
     def _rows(self, arguments: Mapping[str, Any]) -> list[str]:
         low, high = arguments.get("minStep") or 0, arguments.get("maxStep")
-        rows = [r for r in self.history if r["_step"] >= low and (high is None or r["_step"] < high)]
+        rows = [row for row in self.history if row["_step"] >= low and (high is None or row["_step"] < high)]
         return [json.dumps(row) for row in rows[: arguments.get("samples")]]
 
     def _sample(self, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -186,6 +195,8 @@ class Project:
             return connection(chosen, arguments)
 
         return {
+            "__typename": "Project",
+            "isBenchmark": False,
             "id": f"project-{self.number}",
             "internalId": str(self.number),
             "name": self.name,
@@ -205,7 +216,8 @@ class Project:
 
     def save_view(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Keep a workspace or report, by `id` where it has one."""
-        view_id = given.get("id") or f"view-{self.number}-{len(self.views)}"
+        made = f"View:{1000 * self.number + len(self.views)}"
+        view_id = given.get("id") or b64encode(made.encode()).decode()  # the library decodes it from a report's URL
         inserted = view_id not in self.views
         view = self.views.setdefault(
             view_id, {"id": view_id, "project": {"name": self.name, "entityName": self.entity}}

@@ -68,6 +68,7 @@ class Sweep:
     def node(self, base_url: str) -> dict[str, Any]:
         """What a query may ask of the sweep."""
         return {
+            "__typename": "Sweep",
             "id": f"sweep-{self.id}",
             "name": self.id,
             "displayName": self.config.get("name"),

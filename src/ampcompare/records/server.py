@@ -13,10 +13,12 @@ from ampcompare.errors import UserError
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
 from ampcompare.records.tree import flatten
+from ampcompare.service import end_service
 
 API_PREFIX = "wandb:"
 FORMS = "wandb:ENTITY/PROJECT or wandb:ENTITY/PROJECT/SWEEP"
 MANY_ROWS = 1_000_000
+SERVICE_SECONDS = 5.0
 
 # W&B's further states, as one of ours and in words.
 OTHER_STATES = {
@@ -67,6 +69,9 @@ def _told_in_one_line(source: str) -> Iterator[None]:
     # ValueError: what is not there, and an answer that is no JSON.
     except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:
         raise UserError(f"{source}: W&B's server says: {_first_line(problem)}; expected {FORMS}") from None
+    finally:
+        if wandb.run is None:  # leave the process as it was: the client holds a service and what it read of settings
+            end_service(SERVICE_SECONDS)
 
 
 def _first_line(problem: BaseException) -> str:
@@ -76,7 +81,7 @@ def _first_line(problem: BaseException) -> str:
 def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
     import wandb
 
-    if not wandb.setup().settings.silent:
+    if wandb.run is None:  # a run of the caller's keeps its settings
         wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
     api = wandb.Api()
     if not sweep:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 from ampcompare import metrics
+from ampcompare.arguments import parse
 from ampcompare.config import check_option, split_override
 from ampcompare.errors import UserError
+from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.definition import Sweep, violations_error
+from ampcompare.sweeps.parameters import nested
 
 ENTRYPOINT = "run_experiment.py"
 
 
 def trains_here(sweep: Sweep) -> bool:
     """Whether the sweep runs our own entrypoint, whose options and metrics are known."""
-    return sweep.program is not None and Path(sweep.program).name == ENTRYPOINT
+    return sweep.program is not None and Path(sweep.program).name == ENTRYPOINT and "${program}" in sweep.command
 
 
 def check_sweep(sweep: Sweep, words: Sequence[str]) -> None:
@@ -42,25 +46,36 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             yield f"{word}: the sweep varies {key}; take it out of the file or out of the command line"
     if not trains_here(sweep):
         return
+    told: set[str] = set()
     for parameter in sweep.parameters:
         where = "parameters." + ".parameters.".join(parameter.path)
-        told = set()
         for value in parameter.examples():
             try:
-                # As the program will see it: written with str().
-                check_option(parameter.key, value if isinstance(value, dict) else str(value))
+                check_option(parameter.key, str(value))  # as the program will see it
             except UserError as problem:
                 if str(problem) not in told:
                     told.add(str(problem))
                     yield f"{where}: {problem}"
-    for word in words:
+    if not told:
+        # The words of the command and of the command line, with the first value of everything.
         try:
-            check_option(*split_override(word))
+            parse(_first_command(sweep, words))
         except UserError as problem:
-            yield str(problem)
+            yield f"the first run would end at once: {problem}"
     name = sweep.metric.name if sweep.metric else None
     if name is not None and not metrics.is_history(name) and name not in metrics.SUMMARY:
         known = sorted(metrics.HISTORY | metrics.SUMMARY)
         near = get_close_matches(name, known, 1, 0.5)
         tail = f"did you mean {near[0]}?" if near else "docs/metrics.md lists every metric"
         yield f"metric.name={name!r}: the training never logs it; {tail}"
+
+
+def _first_command(sweep: Sweep, words: Sequence[str]) -> list[str]:
+    """What the program of the first run would be given, without the program."""
+    parameters = nested(sweep.parameters, [parameter.examples()[0] for parameter in sweep.parameters])
+    with tempfile.TemporaryDirectory() as folder:
+        command = build_command(sweep.command, sweep.program, parameters, Path(folder) / "parameters.json")
+        given = command[command.index(str(sweep.program)) + 1 :]
+        # A file that is read here and now stands for the words in it.
+        texts = [Path(word).read_text() if word.startswith(folder) else word for word in given]
+    return [*texts, *words]

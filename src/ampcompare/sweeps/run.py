@@ -87,7 +87,7 @@ def run_sweep(
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         text = f"{len(bad)} of {total or len(rows)} runs failed ({ids}); their output is in {folder / 'logs'}"
         console.print(text, markup=False, soft_wrap=True)
-    _report(console, folder)
+    _report(console, sweep, folder)
     return EXIT_FAILED_RUNS if bad else 0
 
 
@@ -152,16 +152,26 @@ def _headline(console: Console, sweep: Sweep, folder: Path, workers: int, gpus: 
     console.print(f"{', '.join(parts)}, in {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _report(console: Console, folder: Path) -> None:
-    """The table by backend and the page, where the runs left records."""
-    from ampcompare.records import load_runs
-    from ampcompare.report import analyse_runs, prepare_folder, write_page
-    from ampcompare.report.table import print_table
+def _report(console: Console, sweep: Sweep, folder: Path) -> None:
+    """The table and the page, where the runs left records."""
+    from ampcompare.report.command import Request, make_report
+    from ampcompare.report.outputs import FORMATS, PICTURES
 
     if not any((folder / "wandb").glob("*run-*/run-*.wandb")):
         console.print(f"no report: the runs left no W&B record under {folder}", markup=False, soft_wrap=True)
         return
-    analysis = analyse_runs(load_runs([folder]))
-    print_table(analysis, console)
-    page = write_page(analysis, prepare_folder(folder / "report"))
-    console.print(f"report: {page}", markup=False, soft_wrap=True)
+    keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key != "seed"]
+    by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
+    # A grid has the same values under every backend; a search has values of its own, and is compared by backend.
+    groups, ignored = (by, by[:0]) if sweep.method == "grid" else (["backend"], [k for k in by if k != "backend"])
+    values = [str(p.grid_value(0)) for p in sweep.parameters if p.key == groups[0] and p.is_listed]
+    baseline = "none" if groups[0] == "backend" else values[0]
+    formats = tuple(name for name in FORMATS if name not in PICTURES)
+    out = str(folder / "report")
+    try:
+        make_report(
+            Request([str(folder)], out, baseline, group_by=tuple(groups), ignore=tuple(ignored), formats=formats),
+            console,
+        )
+    except UserError as problem:
+        console.print(f"no report: {problem}", markup=False, soft_wrap=True)

@@ -1,0 +1,20 @@
+"""The end of W&B's service process, which its client starts beside ours."""
+
+from __future__ import annotations
+
+import threading
+
+
+def end_service(seconds: float) -> bool:
+    """Tear W&B's client down, waiting so long at most; returns whether its service has ended.
+
+    `wandb.teardown` waits without limit, and where the server cannot be reached the service did not end in 1 of 10
+    tries (wandb 0.31). What is left behind ends by itself when this process does.
+    """
+    import wandb
+
+    # A daemon: neither the waiting nor W&B's own exit hook, which has been taken off by then, holds up our exit.
+    waiting = threading.Thread(target=wandb.teardown, daemon=True, name="wandb.teardown")
+    waiting.start()
+    waiting.join(seconds)
+    return not waiting.is_alive()

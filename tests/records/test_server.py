@@ -1,0 +1,213 @@
+"""Runs read through W&B's API from the stand-in server, and what becomes of a run that is on disk too."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from wandb_server import Run, Server, Sweep
+from wandb_server.clients import asking
+
+from ampcompare.errors import UserError
+from ampcompare.records import load_runs
+from records.offline_runs import plan, write_runs
+
+SOURCE = "wandb:tester/p"
+
+
+@pytest.fixture
+def server(wandb_server: Server, tmp_path: Path):
+    """A server that this process asks."""
+    with asking(wandb_server, tmp_path / "client"):
+        yield wandb_server
+
+
+def add_run(server: Server, run_id: str, rows: int = 3, **fields) -> Run:
+    run = server.project("tester", "p").run(run_id)
+    run.state = "finished"
+    run.rows = {step: {"_step": step, "global_step": step, "train/loss": 1 / (1 + step)} for step in range(rows)}
+    for name, value in fields.items():
+        setattr(run, name, value)
+    return run
+
+
+def test_a_run_has_all_that_the_server_knows_of_it(server: Server):
+    add_run(
+        server,
+        "one",
+        name="a </b> name",
+        config={"backend": "native", "optimizer": {"lr": 1e-05, "x": None}, "_wandb": {"cli": 1}},
+        summary={"best/epoch": 2, "nan": "NaN", "deep": {"inf": "Infinity"}, "_wandb": {}},
+        group="g",
+        job_type="train",
+        notes="why",
+        tags=["a", "b"],
+    )
+    (run,) = load_runs(SOURCE)
+    assert (run.id, run.name, run.group, run.job_type) == ("one", "a </b> name", "g", "train")
+    assert (run.entity, run.project, run.notes, run.tags) == ("tester", "p", "why", ("a", "b"))
+    assert run.config == {"backend": "native", "optimizer": {"lr": 1e-05, "x": None}}
+    assert run.summary["best/epoch"] == 2
+    assert math.isnan(run.summary["nan"])
+    assert run.summary["deep"] == {"inf": math.inf}
+    assert (run.exit_code, run.paths, run.problems) == (None, (), [])
+    assert run.started_at is not None
+    assert run.started_at.utcoffset().total_seconds() == 0
+
+
+def test_the_history_is_whole_however_long(server: Server):
+    add_run(server, "long", rows=2345)
+    (run,) = load_runs([SOURCE])
+    assert run.history["global_step"].tolist() == list(range(2345))
+    assert run.problems == []
+
+
+def test_texts_for_nan_and_infinity_nested_values_and_gaps_read_as_from_a_file(server: Server):
+    run = add_run(server, "odd", rows=0)
+    run.rows = {
+        0: {"_step": 0, "a": "NaN", "deep": {"b": {"c": 1}}},
+        1: {"_step": 1, "a": "-Infinity", "text": "x"},
+        5000: {"_step": 5000, "a": 2, "list": [1, "NaN"]},
+    }
+    (read,) = load_runs([SOURCE])
+    assert read.history["_step"].tolist() == [0, 1, 5000]
+    pd.testing.assert_series_equal(read.history["a"], pd.Series([math.nan, -math.inf, 2.0], name="a"))
+    assert list(read.nan_rows["a"]) == [0]
+    assert read.values("deep.b.c").tolist() == [1]
+    assert read.history["text"].tolist() == [None, "x", None]
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "words"),
+    [
+        ("finished", "finished", None),
+        ("failed", "failed", None),
+        ("crashed", "crashed", None),
+        ("running", "running", None),
+        ("killed", "failed", "W&B calls it killed"),
+        ("preempted", "crashed", "W&B calls it preempted"),
+        ("pending", "running", "has not begun"),
+        ("something new", "crashed", "not known here"),
+    ],
+)
+def test_each_state_of_the_servers_is_one_of_ours(server: Server, said: str, state: str, words: str | None):
+    add_run(server, "one", state=said)
+    (run,) = load_runs([SOURCE])
+    assert run.state == state
+    assert (run.problems == []) if words is None else (words in run.problems[0])
+
+
+def test_a_sweep_has_its_own_runs_alone(server: Server):
+    project = server.project("tester", "p")
+    sweep = project.sweeps["s1"] = Sweep("s1", project, "method: random\nparameters: {}\n")
+    add_run(server, "in", sweep=sweep, group="s1")
+    add_run(server, "out")
+    assert [run.id for run in load_runs([f"{SOURCE}/s1"])] == ["in"]
+    assert [run.id for run in load_runs([SOURCE])] == ["in", "out"]
+    assert [run.id for run in load_runs([f"{SOURCE}/s1", SOURCE, SOURCE])] == ["in", "out"]
+    assert load_runs([f"{SOURCE}/s1"])[0].sweep_id == "s1"
+
+
+def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: Server, monkeypatch):
+    optional = "historyKeys historyLineCount sweepName group jobType tags notes createdAt displayName".split()
+    full = Run.node
+    monkeypatch.setattr(Run, "node", lambda run, url: {k: v for k, v in full(run, url).items() if k not in optional})
+    add_run(server, "bare")
+    (run,) = load_runs([SOURCE])
+    assert (run.id, run.name, run.started_at, run.tags) == ("bare", "bare", None, ())
+    assert run.history["global_step"].tolist() == [0, 1, 2]
+
+
+def test_rows_that_the_server_keeps_to_itself_are_a_problem_in_words(server: Server, monkeypatch):
+    full = Run.node
+    monkeypatch.setattr(Run, "node", lambda run, url: full(run, url) | {"historyLineCount": 9})
+    add_run(server, "one")
+    (run,) = load_runs([SOURCE])
+    assert run.problems == ["W&B's server has 9 rows of it and gave 3."]
+
+
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("disk")
+    write_runs(folder, [plan("native")])
+    return folder
+
+
+@pytest.mark.parametrize(("more", "source"), [(-1, "disk"), (0, "disk"), (1, "server")])
+def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(server: Server, on_disk: Path, more: int, source):
+    (disk,) = load_runs([on_disk])
+    project = server.project("tester", disk.project or "p")
+    run = project.run(disk.id)
+    run.state, rows = "finished", len(disk.history) + more
+    run.rows = {step: {"_step": step, "global_step": step} for step in range(rows)}
+    (both,) = load_runs([f"wandb:tester/{project.name}", on_disk])
+    assert (both.paths != ()) == (source == "disk")
+    assert len(both.history) == max(rows, len(disk.history))
+    said = [problem for problem in both.problems if "longer record is shown" in problem]
+    assert len(said) == (more != 0)
+
+
+def test_the_same_id_in_another_project_is_another_run(server: Server, on_disk: Path):
+    (disk,) = load_runs([on_disk])
+    add_run(server, disk.id)
+    assert len(load_runs([SOURCE, on_disk])) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("wandb:tester/nowhere", "wandb:tester/nowhere: W&B's server says: Could not find project nowhere"),
+        ("wandb:tester/empty", "wandb:tester/empty: no runs in this project"),
+        ("wandb:tester/empty/nope", "Could not find sweep"),
+        ("wandb:tester/nowhere/nope", "Could not find sweep"),
+    ],
+)
+def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
+    server.project("tester", "empty")
+    with pytest.raises(UserError) as caught:
+        load_runs([source])
+    assert words in str(caught.value)
+
+
+def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server: Server, tmp_path: Path, capfd):
+    from wandb_server.clients import environment
+
+    add_run(wandb_server, "one")
+    command = [sys.executable, "-m", "ampcompare.cli", "report", SOURCE, "--out", str(tmp_path / "report")]
+    env = environment(wandb_server, tmp_path, WANDB_HTTP_TIMEOUT="2")
+    wrong = {**env, "WANDB_API_KEY": "short"}
+    assert ask(command, wrong) == "error: wandb:tester/p: W&B's server cannot be asked: WANDB_API_KEY invalid"
+    wandb_server.fail(401)
+    assert ask(command, env) == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
+    wandb_server.die()
+    assert ask(command, env) == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
+
+
+def ask(command: list[str], env: dict[str, str]) -> str:
+    """The beginning of the one line that it says."""
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    return ":".join(line.split(":")[:5]).removesuffix(" with http")
+
+
+def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tmp_path: Path, capsys):
+    from ampcompare.cli import main
+
+    for number, backend in enumerate(("none", "native") * 3):
+        add_run(server, f"r{number}", rows=20, config={"backend": backend, "seed": number // 2}, name=f"r{number}")
+    with pytest.raises(SystemExit) as end:
+        main(["report", SOURCE, "--out", str(tmp_path / "report")])
+    assert end.value.code == 0
+    assert "native" in capsys.readouterr().out
+    assert "r5" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_folders_are_read_without_wandb(on_disk: Path):
+    code = "import sys; from ampcompare.records import load_runs; load_runs(sys.argv[1:]); "
+    code += "assert 'wandb' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code, str(on_disk)], timeout=60).returncode == 0
