@@ -85,10 +85,11 @@ class Reading:
         values = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
         self._arrived: torch.cuda.Event | None = None
         if values.device.type == "cuda":
+            device = values.device
             pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             values = pinned.copy_(values, non_blocking=True)
             self._arrived = torch.cuda.Event()
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(device))
         self._values = values
 
     def read(self) -> IntervalValues:
