@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ampcompare.config import Config
+from ampcompare.distributed import StopTogether, World
 from ampcompare.engine import Loader, StepResult, Trainer, evaluate, micro_batches
 from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
@@ -66,17 +67,20 @@ class Fit:
         on_note: Callable[[str], None] = lambda note: None,
         should_stop: Callable[[], bool] = lambda: False,
         lag: bool | None = None,
+        world: World | None = None,
     ) -> None:
+        self.world = world or World()
         self.trainer, self.train, self.test, self.config = trainer, train, test, config
         self.on_row, self.on_step, self.on_note = on_row, on_step, on_note
-        self.should_stop, self.stopped = should_stop, False
+        self._stop = StopTogether(self.world, trainer.precision.device, config.log.every, should_stop)
+        self.stopped = False
         self.precision = trainer.precision
         self.device = trainer.precision.device
         self.lag = self.device.type == "cuda" if lag is None else lag
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = total_steps(config, train)
         self.timer = StepTimer(self.device, config.log.warmup_steps)
-        self.interval = Interval()
+        self.interval = Interval(self.world)
         self.energy = EnergyMeter(self.device)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
         self.step = 0
@@ -143,6 +147,7 @@ class Fit:
         for number, batches in enumerate(
             micro_batches(self.trainer.feed(self.train, epoch), config.training.accumulate), 1
         ):
+            self.timer.fetched()
             self.step += 1
             position = epoch + number / self.steps_per_epoch
             diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
@@ -155,7 +160,7 @@ class Fit:
                 self._peak_reset = True
                 if not self.trainer.holds_peak:
                     memory.reset_peak(self.device)
-            self.stopped = self.should_stop()
+            self.stopped = self._stop.at(self.step)
             last = self.stopped or self.step == self.total_steps
             if diagnose:
                 self._looks.append((self.step, position, result.gradients))
@@ -170,7 +175,7 @@ class Fit:
         self._pause()
         self._read(len(self._waiting))
         joules = self.energy.joules()
-        if joules is not None and images:
+        if joules is not None and images and self.world.size == 1:  # the meter knows one GPU
             self.on_row(self._row(position, {"energy/joules_per_image": joules / images}))
 
     def _log(self, position: float, result: StepResult) -> None:
@@ -225,6 +230,7 @@ class Fit:
             row |= {
                 "throughput/images_per_second": throughput,
                 "throughput/step_time_ms": sum(times) / len(times),
+                "throughput/data_time_ms": sum(t for w in windows for t in w.data_times_ms()) / len(times),
             }
             self._throughputs.append(throughput)
             self._step_times.extend(times)
@@ -252,12 +258,14 @@ class Fit:
 
     def _evaluate(self, epoch: int) -> None:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
+        self.world.share_buffers(self.trainer.model)
         metrics = evaluate(
             self.trainer.model,
             self.test,
             self.precision,
             autocast=self.config.eval.autocast,
-            should_stop=self.should_stop,
+            should_stop=lambda: self.world.size == 1 and self._stop.at(self.step),
+            world=self.world,
         )
         if metrics is None:
             self.stopped = True
