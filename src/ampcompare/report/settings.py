@@ -72,7 +72,8 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         if head not in BOOKKEEPING and key != "backend" and not known_better:
             found[key] = _shown(run.option(key))
     for key, value in flatten(environment):
-        if key.partition(".")[0] not in NOT_SETTINGS:
+        # What came out as the config asked for says nothing more.
+        if key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
             found[f"environment.{key}"] = _shown(value)
     return found
 
