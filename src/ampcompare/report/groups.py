@@ -17,6 +17,7 @@ from ampcompare.report.settings import settings_of
 from ampcompare.report.statistics import Spread, mean_of_seeds, spread
 
 BACKEND = "backend"
+WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
 
 
@@ -106,7 +107,7 @@ def _names(
     shown = [*always, *(key for key in telling if key not in always)]
     names = []
     for number, one in enumerate(settings):
-        parts = [f"{key.rpartition('.')[2]} {_brief(one.get(key, 'not set'))}" for key in shown]
+        parts = [_part(key, one.get(key, "not set")) for key in shown]
         suffix = ", ".join(parts)
         if len(suffix) > SUFFIX_CHARS + sum(len(part) + 2 for part in parts[: len(always)]):
             suffix = ", ".join([*parts[: len(always)], f"setting {number + 1}"])
@@ -116,12 +117,17 @@ def _names(
     return names
 
 
-def _brief(value: str) -> str:
-    """A value as a label shows it: 0.009000000000000001 is 0.009."""
-    try:
-        return f"{float(value):.6g}" if "." in value else value
-    except ValueError:
+def _part(key: str, value: str) -> str:
+    """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009` for 0.009000000000000001."""
+    if key in WORDS_THAT_TELL:
         return value
+    name = key.rpartition(".")[2]
+    if value in ("True", "False"):
+        return f"{name} {'on' if value == 'True' else 'off'}"
+    try:
+        return f"{name} {float(value):.6g}" if "." in value else f"{name} {value}"
+    except ValueError:
+        return f"{name} {value}"
 
 
 def check_keys(option: str, keys: Sequence[str], figures: Sequence[RunFigures]) -> None:
