@@ -72,9 +72,8 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
     assert {path.name for path in written} == {"index.html", "comparison.csv", "comparison.json", "comparison.md"}
 
 
-@pytest.mark.parametrize("backend", ["none", HOSTILE])
-def test_pictures_are_for_paper(tmp_path, backend):
-    runs = [make("none", seed, edit=full, name=HOSTILE, config={"backend": backend}) for seed in (1, 2)]
+def test_pictures_are_for_paper_whatever_the_names(tmp_path):
+    runs = [make("none", seed, edit=full, name=HOSTILE, config={"backend": HOSTILE}) for seed in (1, 2)]
     written = write_report(analyse_runs(runs), tmp_path, ("png", "svg"))
     assert len(written) == 28
     png = (tmp_path / "charts" / "train-loss.png").read_bytes()
