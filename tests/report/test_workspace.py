@@ -11,7 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.report import CHARTS_JOB, analyse_runs
 from ampcompare.report.charts import CHARTS, all_charts
 from ampcompare.report.wandb_charts import custom_chart, fields_of, preset_name, table_of
-from ampcompare.report.workspace import VIEW_NAME, as_json, build_workspace, split_target
+from ampcompare.report.workspace import VIEW_NAME, as_json, build_workspace, drawn_charts, split_target
 from report.fakes import full, make
 
 BACKENDS = ("none", "native", "apex_o1")
@@ -63,7 +63,7 @@ def test_preset_is_named_after_its_content(analysis):
 
 
 def test_view_groups_by_backend_and_has_every_chart_as_a_panel(analysis):
-    view = build_workspace(analysis, "someone", "comparison-amp")._to_model()
+    view = build_workspace(analysis, "someone", "comparison-amp", drawn_charts(analysis))._to_model()
     content = json.loads(view.model_dump_json(by_alias=True))
     section = content["spec"]["section"]
     assert content["name"] == VIEW_NAME

@@ -17,6 +17,7 @@ from ampcompare.report.wandb_charts import custom_chart, fields_of, preset_name,
 VIEW_TITLE = "AMP Compare"
 VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one
 REPORT_TITLE = "What does mixed precision buy?"
+FINISH_TIMEOUT_SECONDS = 60.0
 CHARTS_RUN = "ampcompare-charts"  # id of the run that holds the tables of the charts
 FIND_VIEWS = """
 query AmpCompareViews($entityName: String, $projectName: String, $viewType: String) {
@@ -88,20 +89,17 @@ def live_panels(analysis: Analysis) -> list[Any]:
     return [*panels, trade, wr.RunComparer(diff_only=True)]
 
 
-def build_workspace(analysis: Analysis, entity: str, project: str) -> Any:
+def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mapping[str, Spec]) -> Any:
     """The view: the page's charts, then live panels, runs grouped by the compared key. Needs no server."""
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces.expr import Config
 
-    charts = drawn_charts(analysis)
+    ours = [ws.Section(name=VIEW_TITLE, panels=custom_panels(charts, entity), is_open=True, pinned=True)]
     view = ws.Workspace(
         entity=entity,
         project=project,
         name=VIEW_TITLE,
-        sections=[
-            ws.Section(name=VIEW_TITLE, panels=custom_panels(charts, entity), is_open=True, pinned=True),
-            ws.Section(name="Live", panels=live_panels(analysis), is_open=True),
-        ],
+        sections=[*(ours if charts else []), ws.Section(name="Live", panels=live_panels(analysis), is_open=True)],
         settings=ws.WorkspaceSettings(x_axis="global_step", max_runs=100),
         runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
     )
@@ -109,11 +107,11 @@ def build_workspace(analysis: Analysis, entity: str, project: str) -> Any:
     return view
 
 
-def build_report(analysis: Analysis, entity: str, project: str) -> Any:
+def build_report(analysis: Analysis, entity: str, project: str, charts: Mapping[str, Spec]) -> Any:
     """The Report: the verdict with its table and reasons for doubt, then the charts. Its run set asks the server."""
     import wandb_workspaces.reports.v2 as wr
 
-    panels = custom_panels(drawn_charts(analysis), entity)
+    panels = custom_panels(charts, entity) or live_panels(analysis)
     return wr.Report(
         entity=entity,
         project=project,
@@ -129,29 +127,33 @@ def build_report(analysis: Analysis, entity: str, project: str) -> Any:
 
 def as_json(analysis: Analysis, entity: str, project: str) -> str:
     """View, charts and verdict as they would be saved, for a look without a server."""
-    charts = {name: custom_chart(spec) for name, spec in drawn_charts(analysis).items()}
-    view = build_workspace(analysis, entity, project)._to_model().model_dump(by_alias=True, exclude_none=True)
-    return json.dumps({"view": view, "charts": charts, "verdict": to_markdown(analysis)}, indent=1) + "\n"
+    charts = drawn_charts(analysis)
+    view = build_workspace(analysis, entity, project, charts)._to_model().model_dump(by_alias=True, exclude_none=True)
+    specs = {name: custom_chart(spec) for name, spec in charts.items()}
+    return json.dumps({"view": view, "charts": specs, "verdict": to_markdown(analysis)}, indent=1) + "\n"
 
 
 def save(analysis: Analysis, entity: str, project: str, *, with_report: bool, say: Callable[[str], None]) -> None:
     """Create or update the charts, the view and, if asked for, the Report. Raises UserError where W&B refuses."""
     import wandb
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
     try:
-        charts = drawn_charts(analysis)
         api = wandb.Api()
-        for name, spec in charts.items():
-            _keep_preset(api, entity, name, custom_chart(spec))
-        _log_tables(charts, entity, project)
-        view = build_workspace(analysis, entity, project)
+        charts = drawn_charts(analysis)
+        if problem := _keep_presets(api, entity, charts):
+            say(f"W&B does not take custom charts here ({problem}): its own panels alone are saved")
+            charts = {}
+        view = build_workspace(analysis, entity, project, charts)
         view._internal_id = _find(api, entity, project, "project-view", VIEW_NAME, VIEW_TITLE)
         say(f"workspace: {view.save().url}")
         if with_report:
-            report = build_report(analysis, entity, project)
+            report = build_report(analysis, entity, project, charts)
             report.id = _find(api, entity, project, "runs", "", REPORT_TITLE)
             say(f"report: {report.save().url}")
-    except (wandb.errors.Error, wandb.errors.CommError, ConnectionError, TimeoutError) as problem:
+        if charts:
+            _log_tables(charts, entity, project, say)
+    except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
         raise UserError(
             f"{entity}/{project}: W&B does not take it: {problem}; check `wandb login` and the name"
         ) from None
@@ -162,36 +164,49 @@ def table_key(name: str) -> str:
     return f"charts/{name}"
 
 
-def _keep_preset(api: Any, entity: str, name: str, chart: Spec) -> None:
-    """Create the preset; one of this name has this very content, so that it is there already is fine."""
+def _keep_presets(api: Any, entity: str, charts: Mapping[str, Spec]) -> str | None:
+    """Create the charts' presets; returns why W&B does not take them, or None.
+
+    One of the same name has the very same content, so that it is there already is fine.
+    """
     import wandb
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
-    preset = preset_name(name, chart)
-    title = f"AMP Compare: {chart['title']['text']}"
-    try:
-        api.create_custom_chart(entity, preset, title, "vega2", "private", chart)
-    except wandb.errors.Error as problem:
-        if "exist" not in str(problem).lower() and "duplicate" not in str(problem).lower():
-            raise
+    for name, spec in charts.items():
+        chart = custom_chart(spec)
+        title = f"AMP Compare: {chart['title']['text']}"
+        try:
+            api.create_custom_chart(entity, preset_name(name, chart), title, "vega2", "private", chart)
+        except (wandb.errors.Error, WandbApiFailedError) as problem:
+            if not any(word in str(problem).lower() for word in ("exist", "duplicate")):
+                return str(problem)
+    return None
 
 
-def _log_tables(charts: Mapping[str, Spec], entity: str, project: str) -> None:
+def _log_tables(charts: Mapping[str, Spec], entity: str, project: str, say: Callable[[str], None]) -> None:
     """Put the tables into the one run that is kept for them; no report reads it as a training run."""
     import wandb
 
-    run = wandb.init(
-        entity=entity,
-        project=project,
-        id=CHARTS_RUN,
-        name="charts of AMP Compare",
-        job_type=CHARTS_JOB,
-        resume="allow",
-        settings=wandb.Settings(console="off", quiet=True, x_disable_stats=True, disable_git=True, finish_timeout=60),
+    settings = wandb.Settings(
+        console="off", quiet=True, x_disable_stats=True, disable_git=True, finish_timeout=FINISH_TIMEOUT_SECONDS
     )
-    for name, spec in charts.items():
-        columns, cells = table_of(spec["datasets"][DATA])
-        run.log({table_key(name): wandb.Table(columns=[*columns], data=cells, allow_mixed_types=True)})
-    run.finish()
+    try:
+        run = wandb.init(
+            entity=entity,
+            project=project,
+            id=CHARTS_RUN,
+            name="charts of AMP Compare",
+            job_type=CHARTS_JOB,
+            resume="allow",
+            settings=settings,
+        )
+        for name, spec in charts.items():
+            columns, cells = table_of(spec["datasets"][DATA])
+            run.log({table_key(name): wandb.Table(columns=[*columns], data=cells, allow_mixed_types=True)})
+        run.finish()
+    except Exception as problem:  # tables are artifacts, of which W&B's client asks much; the view is saved by now
+        reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
+        say(f"the data of the custom charts could not be uploaded ({reason}): their panels stay empty")
 
 
 def _find(api: Any, entity: str, project: str, kind: str, name: str, title: str) -> str:
