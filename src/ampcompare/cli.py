@@ -120,7 +120,7 @@ def sweep(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The sweep's name and W&B group; by default the file's.")] = None,
     grace: Annotated[
-        float, typer.Option(min=2, help="Seconds of silence after which another worker's run is taken over.")
+        float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
     ] = 60.0,
 ) -> None:
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""

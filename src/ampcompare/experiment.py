@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampcompare.agent import check_parameters
+from ampcompare.agent import check_chosen
 from ampcompare.config import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
@@ -51,7 +51,7 @@ def run(config: Config, console: Console | None = None) -> Result:
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
-    check_parameters(config)
+    check_chosen(config)
     with join(config) as world:
         return _run(config, world, console or Console(highlight=False))
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +18,17 @@ from rich.console import Console
 
 from ampcompare.config import split_override
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import check_sweep, trains_here
+from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.definition import Sweep, read_sweep
 from ampcompare.sweeps.devices import visible_gpus
-from ampcompare.sweeps.display import SweepDisplay, print_best
+from ampcompare.sweeps.display import SweepDisplay, print_best, print_line
 from ampcompare.sweeps.process import Guard
 from ampcompare.sweeps.search import Search, sqlite_url
 from ampcompare.sweeps.worker import Worker, Workplace
 
 EXIT_FAILED_RUNS = 1
+SAME_REQUEST_SECONDS = 0.3
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDED = ("finished", "failed", "stopped", "lost")
 
 
@@ -43,27 +47,28 @@ def run_sweep(
     0: every run finished or was stopped by hyperband; 1: some failed; 128 + signal: stopped by Ctrl-C or SIGTERM.
     Raises UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
-    sweep = read_sweep(path)
-    if name:
+    given = dict(split_override(word) for word in words)
+    sweep = read_sweep(path, lambda found, is_whole: problems_of(found, words, is_whole))
+    if name is not None:
         sweep = dataclasses.replace(sweep, name=name)
     check_name(sweep.name)
-    check_sweep(sweep, words)
-    given = dict(split_override(word) for word in words)
-    folder = Path(given.get("output_dir") or Path("runs") / sweep.name).resolve()
-    make_folder(folder)
-    if trains_here(sweep):
-        words = [*(word for word in words if split_override(word)[0] != "output_dir"), f"output_dir={folder}"]
+    if storage is not None and not storage.strip():
+        raise UserError(f"--storage {storage!r}: expected the URL of a database, or leave the option out")
+    folder = make_folder(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    own = [word for word in words if split_override(word)[0] != "output_dir"]
+    here = trains_here(sweep)
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
-    count = workers or max(1, len(gpus))
-    search = Search(sweep, storage or sqlite_url(folder), sweep.name, grace_seconds)
+    search = Search(sweep, storage or sqlite_url(folder), sweep.name, grace_seconds, own)
 
     before = [row for row in search.rows() if row.state in ENDED]
     total = sweep.total()
+    count = min(workers or max(1, len(gpus)), max(1, total - len(before)) if total else sys.maxsize)
     _headline(console, sweep, folder, count, gpus, len(before))
     display = SweepDisplay(console, sweep, count, len(before))
     stop, kill = threading.Event(), threading.Event()
     guard = Guard()
-    place = Workplace(sweep, search, folder, tuple(words), guard, stop, kill, display.change, display.waiting)
+    behind = (*own, f"output_dir={folder}") if here else tuple(own)
+    place = Workplace(sweep, search, folder, behind, guard, here, stop, kill, display.change, display.waiting)
     crew = [Worker(i, place, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
     with _signals(stop, kill, display.say) as received, display:
         for worker in crew:
@@ -80,13 +85,13 @@ def run_sweep(
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if received:
         again = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
-        console.print(f"stopped: finished runs stay finished; go on with: {again}", markup=False, soft_wrap=True)
+        print_line(console, f"stopped: finished runs stay finished; go on with: {again}")
         return 128 + received[0]
     print_best(console, sweep, rows)
     if bad:
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         text = f"{len(bad)} of {total or len(rows)} runs failed ({ids}); their output is in {folder / 'logs'}"
-        console.print(text, markup=False, soft_wrap=True)
+        print_line(console, text)
     _report(console, sweep, folder)
     return EXIT_FAILED_RUNS if bad else 0
 
@@ -102,28 +107,37 @@ def check_name(name: str) -> None:
     """The name of a sweep becomes a folder and W&B's group. Raises UserError."""
     import re
 
-    if not re.fullmatch(r"[^\x00-\x1f/\\:]{1,100}", name) or name in (".", ".."):
+    is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
+    if not is_word or len(name.encode()) > 200:
         raise UserError(f"name={name!r}: expected 1 to 100 characters that can be a folder's name; set name or --name")
 
 
-def make_folder(folder: Path) -> None:
-    """The output folder. Raises UserError where it cannot be made or written to."""
+def make_folder(folder: Path) -> Path:
+    """Make the output folder with those in it; returns its full path. Raises UserError where that cannot be."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}"
+        folder = folder.resolve()
+        for inner in ("logs", "wandb"):
+            (folder / inner).mkdir(parents=True, exist_ok=True)
+        probe = folder / "logs" / f".probe.{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UserError(f"output_dir={str(folder)!r}: cannot be written ({reason}); name another folder") from None
+    return folder
 
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
     """Ctrl-C or SIGTERM once: let the runs end in order. Twice: at once. Yields the list of what was received."""
     received: list[int] = []
+    times: list[float] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if times and now - times[-1] < SAME_REQUEST_SECONDS:  # a terminal and a wrapper may both send it
+            return
+        times.append(now)
         received.append(number)
         if len(received) == 1:
             stop.set()
@@ -131,7 +145,7 @@ def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator
         else:
             kill.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:
         yield received
     finally:
@@ -149,7 +163,7 @@ def _headline(console: Console, sweep: Sweep, folder: Path, workers: int, gpus: 
     if workers > max(1, len(gpus)):
         shared = f"{len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}" if gpus else "this machine's processor"
         parts.append(f"sharing {shared}, so their times are not comparable")
-    console.print(f"{', '.join(parts)}, in {folder}", markup=False, highlight=False, soft_wrap=True)
+    print_line(console, f"{', '.join(parts)}, in {folder}")
 
 
 def _report(console: Console, sweep: Sweep, folder: Path) -> None:
@@ -158,7 +172,7 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
     from ampcompare.report.outputs import FORMATS, PICTURES
 
     if not any((folder / "wandb").glob("*run-*/run-*.wandb")):
-        console.print(f"no report: the runs left no W&B record under {folder}", markup=False, soft_wrap=True)
+        print_line(console, f"no report: the runs left no W&B record under {folder}")
         return
     keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key != "seed"]
     by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
@@ -174,4 +188,4 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
             console,
         )
     except UserError as problem:
-        console.print(f"no report: {problem}", markup=False, soft_wrap=True)
+        print_line(console, f"no report: {problem}")
