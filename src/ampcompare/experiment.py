@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.agent import check_parameters
+from ampcompare.checkpoint import Store
 from ampcompare.config import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
@@ -28,6 +29,7 @@ from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
+from ampcompare.resume import FOLDER, Identity, RunKeeper, find, restore, writes_checkpoints
 from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking import Tracker, run_name
 
@@ -70,7 +72,10 @@ def run(config: Config, console: Console | None = None) -> Result:
     stop = StopRequest()
     with TrainingDisplay(console, total_steps(config, train), name) as display:
         display.say(_headline(config, data, environment))
-        tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb)
+        identity = Identity(config, data.fingerprint, device.type)
+        resumed = find(identity, total_steps(config, train), display.say)
+        state = resumed.state if resumed else None
+        tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
 
         def on_row(row: dict[str, Any]) -> None:
             tracker.log(row)
@@ -86,13 +91,22 @@ def run(config: Config, console: Console | None = None) -> Result:
             on_note=display.say,
             should_stop=stop.is_made,
         )
+        if writes_checkpoints(config):
+            store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+            fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
         exit_code = EXIT_FAILED
         with stop:
             try:
+                if state:
+                    restore(fit, state)
+                    display.say(f"going on with run {tracker.run_id} at step {fit.step}")
                 exit_code = _train(fit, stop, display.say)
             finally:
                 summary = fit.summary()
-                tracker.finish(summary, RECORDED_INTERRUPTED if exit_code > 128 else exit_code)
+                if exit_code <= 128:
+                    tracker.finish(summary, exit_code)
+                else:
+                    tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption())
     _say_where(console, config, tracker)
     return Result(exit_code, tracker.record, summary)
 
@@ -115,7 +129,9 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
         return EXIT_INTERRUPTED
     if not fit.stopped:
         return 0
-    say(f"interrupted at step {fit.step} ({stop.reason}): the record so far is kept")
+    saved = fit.keeper is not None and fit.keeper.saved_step == fit.step
+    again = "; go on with resume=auto" if saved else ""
+    say(f"interrupted at step {fit.step} ({stop.reason}): the record so far is kept{again}")
     return stop.exit_code
 
 

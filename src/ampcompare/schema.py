@@ -130,8 +130,12 @@ class DiagnosticsConfig:
 
 @dataclass
 class CheckpointConfig:
-    every_epochs: None = option(None, "checkpoints are not written yet")
-    every_minutes: None = option(None, "checkpoints are not written yet")
+    every_epochs: int | None = option(1, "epochs between checkpoints", low=1)
+    every_minutes: float | None = option(
+        10.0,
+        "minutes between checkpoints, within epochs too; with both null there are none, not at the end either",
+        above=0,
+    )
 
 
 @dataclass
@@ -188,7 +192,12 @@ class Config:
     cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")
     deterministic: bool = option(False, "only deterministic algorithms; slower, bit-identical on one machine")
     output_dir: str = option("runs", "folder of the run's record")
-    resume: str = option("never", "resuming is not there yet", choices=("never",))
+    resume: str = option(
+        "never",
+        "go on with an unfinished run of this config in output_dir: auto if there is one, must or fail, never",
+        choices=("auto", "never", "must"),
+        hints={**dict.fromkeys(("true", "yes", "allow", "1"), "auto"), **dict.fromkeys(("false", "no", "0"), "never")},
+    )
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -11,7 +11,9 @@ from ampcompare.records.tree import flatten
 from ampcompare.report.figures import RunFigures, environment_of
 
 # Differences in these are what a comparison is about, or do not touch its figures.
-COMPARED_KEYS = frozenset({"backend", "precision", "seed", "wandb", "output_dir", "environment"})
+COMPARED_KEYS = frozenset(
+    {"backend", "precision", "seed", "wandb", "output_dir", "environment", "resume", "checkpoint"}
+)
 NOT_SETTINGS = frozenset({"packages"})
 MAX_VALUE_CHARS = 60
 DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}

@@ -53,6 +53,8 @@ def run_sweep(
     make_folder(folder)
     if trains_here(sweep):
         words = [*(word for word in words if split_override(word)[0] != "output_dir"), f"output_dir={folder}"]
+        if "resume" not in given:
+            words.append("resume=auto")  # a run that is tried again has the same id
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
     count = workers or max(1, len(gpus))
     search = Search(sweep, storage or sqlite_url(folder), sweep.name, grace_seconds)
