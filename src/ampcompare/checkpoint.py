@@ -13,6 +13,7 @@ import io
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -102,7 +103,8 @@ def peek(path: Path) -> dict[str, Any]:
 
 def _unpickle(source: Any, **options: Any) -> dict[str, Any]:
     try:
-        state = torch.load(source, map_location="cpu", weights_only=True, **options)
+        with warnings.catch_warnings(action="ignore"):  # of pickles that are none of PyTorch's
+            state = torch.load(source, map_location="cpu", weights_only=True, **options)
     except Exception as problem:  # PyTorch's readers meet damage as a dozen types of exception
         raise CheckpointError(f"PyTorch cannot read it ({type(problem).__name__})") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:

@@ -91,8 +91,8 @@ def run(config: Config, console: Console | None = None) -> Result:
             on_note=display.say,
             should_stop=stop.is_made,
         )
+        store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
         if writes_checkpoints(config):
-            store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
             fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
         exit_code = EXIT_FAILED
         with stop:
@@ -107,6 +107,7 @@ def run(config: Config, console: Console | None = None) -> Result:
                     tracker.finish(summary, exit_code)
                 else:
                     tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption())
+                store.unlock()
     _say_where(console, config, tracker)
     return Result(exit_code, tracker.record, summary)
 

@@ -1,7 +1,9 @@
 """Runs of the training in forked processes, which can be killed for real without loading torch for each.
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
-"kill_after": seconds, "signal_at": [step, number], "file_limit": bytes; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ...}.
+"kill_after": seconds, "signal_at": [step, number], "twice": true, "term_after":
+seconds, "file_limit": bytes; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ...,
+"since_term": seconds}.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def child(job: dict[str, Any]) -> None:
     def step(self: TrainingDisplay, step: int) -> None:
         shown(self, step)
         if step == at:
-            os.kill(os.getpid(), number)
+            for _ in range(1 + bool(job.get("twice"))):
+                os.kill(os.getpid(), number)
 
     TrainingDisplay.step = step  # type: ignore[method-assign]
     if limit := job.get("file_limit"):
@@ -108,14 +111,22 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for known, (_, job, _, began) in going.items():
             if job.get("kill_after") and now - began > job["kill_after"] and known != pid:
                 os.kill(known, signal.SIGKILL)
+            if job.get("term_after") and now - began > job["term_after"] and known != pid and not job.get("termed"):
+                job["termed"] = now
+                os.kill(known, signal.SIGTERM)
         if pid == 0:
             time.sleep(0.02)
             continue
-        number, _, output, began = going.pop(pid)
+        number, job, output, began = going.pop(pid)
         with output:
             output.seek(0)
             said = output.read().decode("utf-8", "replace")
-        answers[number] = {"code": os.waitstatus_to_exitcode(status), "said": said, "seconds": now - began}
+        answers[number] = {
+            "code": os.waitstatus_to_exitcode(status),
+            "said": said,
+            "seconds": now - began,
+            "since_term": now - job.get("termed", now),
+        }
     return [answers[number] for number in range(len(jobs))]
 
 
