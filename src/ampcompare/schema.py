@@ -37,6 +37,19 @@ BACKEND_HINTS = {
     **dict.fromkeys(("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"), "fp16"),
 }
 
+# What the options are called elsewhere, by the last part of a key.
+KEY_HINTS = {
+    **dict.fromkeys(("learning_rate", "base_lr", "init_lr"), "optimizer.lr"),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "epochs"),
+    **dict.fromkeys(("bs", "batch", "train_batch_size", "per_device_train_batch_size"), "batch_size"),
+    **dict.fromkeys(("amp", "opt_level", "mixed_precision", "use_amp"), "backend"),
+    **dict.fromkeys(("gpu", "gpus", "accelerator"), "device"),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val"), "training.clip_norm"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "training.accumulate"),
+    **dict.fromkeys(("arch", "model_name"), "model.name"),
+    **dict.fromkeys(("wd", "l2"), "optimizer.weight_decay"),
+}
+
 
 @dataclass
 class ModelConfig:
@@ -144,6 +157,7 @@ class WandbConfig:
         "auto",
         "auto: online with an API key, offline without; disabled keeps no record",
         choices=("auto", "online", "offline", "disabled"),
+        hints={**dict.fromkeys(("off", "none", "false", "no"), "disabled"), "dryrun": "offline"},
     )
     project: str = option(
         "comparison-amp",

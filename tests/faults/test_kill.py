@@ -135,12 +135,12 @@ def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str
 @pytest.mark.slow
 def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    words = (*WORDS, "backend=native", "epochs=400", "checkpoint.every_minutes=0.001", "checkpoint.every_epochs=10")
+    words = (*WORDS, "backend=native", "epochs=300", "checkpoint.every_minutes=0.002", "checkpoint.every_epochs=10")
     assert zygote.run(*words, f"output_dir={whole}")["code"] == 0
     dice = random.Random(7)
     kills = 0
     for _ in range(20):
-        done = zygote.run(*words, f"output_dir={parts}", "resume=auto", kill_after=1.5 + 3 * dice.random())
+        done = zygote.run(*words, f"output_dir={parts}", "resume=auto", kill_later=0.05 + dice.random())
         kills += done["code"] == -9
         if done["code"] != -9:
             assert done["code"] == 0, done

@@ -59,6 +59,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(zygote: Zygote, wan
     folder.mkdir()
     given = env(wandb_server, folder, "behind") | later
     assert zygote.run(*ONLINE, f"output_dir={folder}", env=given, kill_at=10)["code"] == -9
+    assert len(rows(wandb_server, "behind")) < next(n for n, row in enumerate(expected) if row[STEP] > 8)
     assert play("behind", "resume=must")["code"] == 0
     assert rows(wandb_server, "behind") == expected
 
@@ -87,7 +88,7 @@ def test_a_preempted_run_ends_within_ten_seconds_and_goes_on(
     if trouble:
         assert done["since_term"] < 10
         return
-    assert wandb_server.runs["run"].exit_code == 255
+    assert (wandb_server.runs["run"].exit_code, wandb_server.runs["run"].preempting) == (255, True)
     assert zygote.run(*words, "resume=auto", env=given)["code"] == 0
     steps = [row[STEP] for row in wandb_server.runs["run"].history if "train/loss" in row]
     assert steps == list(range(1, 17))

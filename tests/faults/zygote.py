@@ -1,9 +1,9 @@
 """Runs of the training in forked processes, which can be killed for real without loading torch for each.
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
-"kill_after": seconds, "signal_at": [step, number], "twice": true, "term_after":
-seconds, "file_limit": bytes; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ...,
-"since_term": seconds}.
+"kill_after": seconds, "kill_later": seconds from its first step, "signal_at": [step, number], "twice": true,
+"term_after": seconds, "file_limit": bytes; answers with a list of {"code": exit code or -signal, "said": output,
+"seconds": ..., "ended": time, "since_term": seconds}.
 """
 
 from __future__ import annotations
@@ -56,6 +56,34 @@ class Zygote:
         self._process.wait(30)
 
 
+def causing(job: dict[str, Any], inner: Any) -> Any:
+    """The display's step with trouble of other kinds than signals."""
+
+    def step(self: Any, step: int) -> None:
+        inner(self, step)
+        if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
+            subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()}"], start_new_session=True)
+        if job.get("remove_at", [0])[0] == step:
+            import shutil
+
+            shutil.rmtree(job["remove_at"][1])
+        if job.get("clock_at") == step:
+            real = time.time
+            time.time = lambda: real() - 86_400  # type: ignore[assignment]
+        if job.get("out_of_memory_at") == step:
+            import torch
+
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if job.get("watch_every") and step % job["watch_every"] == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            handles = len(os.listdir("/proc/self/fd"))
+            folder = next(w for w in job["words"] if w.startswith("output_dir=")).partition("=")[2]
+            with open(f"{folder}/watched", "a") as file:
+                file.write(f"{pages} {handles} {time.perf_counter()}\n")
+
+    return step
+
+
 def child(job: dict[str, Any]) -> None:
     import run_experiment
     from ampcompare.progress import TrainingDisplay
@@ -71,7 +99,7 @@ def child(job: dict[str, Any]) -> None:
             for _ in range(1 + bool(job.get("twice"))):
                 os.kill(os.getpid(), number)
 
-    TrainingDisplay.step = step  # type: ignore[method-assign]
+    TrainingDisplay.step = causing(job, step)  # type: ignore[method-assign]
     if limit := job.get("file_limit"):
         import resource
 
@@ -125,6 +153,7 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "code": os.waitstatus_to_exitcode(status),
             "said": said,
             "seconds": now - began,
+            "ended": time.time(),
             "since_term": now - job.get("termed", now),
         }
     return [answers[number] for number in range(len(jobs))]
