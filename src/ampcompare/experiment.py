@@ -105,8 +105,8 @@ def run(config: Config, console: Console | None = None) -> Result:
                 summary = fit.summary()
                 if exit_code <= 128:
                     tracker.finish(summary, exit_code)
-                else:
-                    tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption())
+                elif not tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption()):
+                    display.say("the record is on the disk, but was not sent whole in time")
                 store.unlock()
     _say_where(console, config, tracker)
     return Result(exit_code, tracker.record, summary)

@@ -6,6 +6,7 @@ W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...
 from __future__ import annotations
 
 import os
+import queue
 import secrets
 import threading
 import time
@@ -162,15 +163,24 @@ class Tracker:
         """
         if preempted:
             self._run.mark_preempting()
-        done = threading.Event()
+        ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
         def end() -> None:
-            self._rows.close()
-            self._finish(summary, exit_code, STOPPED_SECONDS / 2)
-            done.set()
+            try:
+                self._rows.close()
+                self._finish(summary, exit_code, STOPPED_SECONDS / 2)
+                ends.put(None)
+            except Exception as problem:
+                ends.put(problem)
 
         threading.Thread(target=end, daemon=True, name="finish").start()
-        return done.wait(STOPPED_SECONDS)
+        try:
+            problem = ends.get(timeout=STOPPED_SECONDS)
+        except queue.Empty:
+            return False
+        if problem:
+            raise problem
+        return True
 
     def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
         self._run.summary.update(dict(summary))

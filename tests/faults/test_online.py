@@ -12,6 +12,7 @@ from quick import QUICK
 from wandb_server import Server
 from wandb_server.clients import environment
 
+from ampcompare.records import load_runs
 from faults.zygote import Zygote
 
 ONLINE = (
@@ -87,6 +88,9 @@ def test_a_preempted_run_ends_within_ten_seconds_and_goes_on(
     assert "(SIGTERM): the record so far is kept; go on with resume=auto" in done["said"]
     if trouble:
         assert done["since_term"] < 10
+        (record,) = load_runs([tmp_path])
+        assert f"interrupted at step {record.history['global_step'].max():.0f} " in done["said"]
+        assert "was not sent whole in time" in done["said"]
         return
     assert (wandb_server.runs["run"].exit_code, wandb_server.runs["run"].preempting) == (255, True)
     assert zygote.run(*words, "resume=auto", env=given)["code"] == 0
