@@ -100,6 +100,8 @@ WORDS = {
     "resume=last.pt": "resume='last.pt': expected one of auto, never, must",
     "checkpoint.every_epochs=0.5": f"checkpoint.every_epochs='0.5': {WHOLE}, or null",
     "checkpoint.every_minutes=0": "checkpoint.every_minutes='0': expected a number above 0, or null",
+    "output_dir=a\0b": "output_dir='a\\x00b': a NUL character is in it; expected a text",
+    "output_dir=caf\udce9": "output_dir='caf\\udce9': a byte that is not UTF-8 is in it; expected a text",
     # Keys.
     "lr=0.1": "lr: no such key; did you mean optimizer.lr?",
     "momentum=0.9": "momentum: no such key; did you mean optimizer.momentum?",
