@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout r
 from ampcompare.arguments import parse
 from ampcompare.errors import UserError, exit_with
 from ampcompare.stopping import EXIT_INTERRUPTED, leave
+from ampcompare.utf8 import use_utf8
 
 USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
 
@@ -47,4 +48,5 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    use_utf8()
     leave(main(sys.argv[1:]))

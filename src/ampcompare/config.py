@@ -12,7 +12,7 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.options import Leaf, build, convert, groups, leaves
-from ampcompare.schema import Config
+from ampcompare.schema import KEY_HINTS, Config
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 
@@ -151,7 +151,8 @@ def _parse(text: str) -> Any:
 def _unknown(key: str, origin: str) -> UserError:
     from difflib import get_close_matches
 
-    near = get_close_matches(key, LEAVES, 1, 0.6)
+    elsewhere = KEY_HINTS.get(key.rpartition(".")[2].replace("-", "_"))
+    near = [elsewhere] if elsewhere else get_close_matches(key, LEAVES, 1, 0.6)
     if not near:  # `lr` for `optimizer.lr`
         last = key.rpartition(".")[2]
         near = [name for name in LEAVES if name.rpartition(".")[2] == last]

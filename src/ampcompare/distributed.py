@@ -100,6 +100,8 @@ def check_config(config: Config, world: World) -> None:
             f"training.gradient_penalty={config.training.gradient_penalty:g}: {what} gradients are only there after "
             "the backward; set it to 0 or use one process"
         )
+    if config.resume == "must":
+        raise UserError(f"resume='must': {what} no checkpoints are written; use one process, or resume=never")
     if config.batch_size < world.size:
         raise UserError(f"batch_size={config.batch_size}: {what} each needs an image; use at least {world.size}")
 

@@ -70,9 +70,9 @@ class Trainer:
         self.processes = 1
         self.holds_peak = False  # whether memory was taken once and for all, so that a later peak would miss it
 
-    def feed(self, loader: Loader, epoch: int) -> Iterator[Batch]:
-        """The batches of an epoch, as `step` takes them."""
-        return loader.epoch(epoch)
+    def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on, as `step` takes them."""
+        return loader.epoch(epoch, start)
 
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.

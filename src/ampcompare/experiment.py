@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.agent import check_chosen
+from ampcompare.checkpoint import Store
 from ampcompare.config import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
@@ -29,6 +30,7 @@ from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
+from ampcompare.resume import FOLDER, Identity, RunKeeper, find, restore, writes_checkpoints
 from ampcompare.sharded import ShardedTrainer, wrap
 from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking import Tracker, run_name
@@ -81,7 +83,14 @@ def _run(config: Config, world: World, console: Console) -> Result:
     stop = StopRequest()
     with TrainingDisplay(console, total_steps(config, train), name) as display:
         display.say(_headline(config, data, environment))
-        tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb) if world.leads else None
+        identity = Identity(config, data.fingerprint, device.type)
+        resumed = find(identity, total_steps(config, train), display.say) if world.size == 1 else None
+        state = resumed.state if resumed else None
+        tracker = (
+            Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
+            if world.leads
+            else None
+        )
 
         def on_row(row: dict[str, Any]) -> None:
             if tracker:
@@ -99,18 +108,37 @@ def _run(config: Config, world: World, console: Console) -> Result:
             should_stop=stop.is_made,
             world=world,
         )
+        store = None
+        if tracker and world.size == 1:
+            store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+            if writes_checkpoints(config):
+                fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
         exit_code = EXIT_FAILED
         with stop:
             try:
+                if state:
+                    restore(fit, state)
+                    display.say(f"going on with run {state['run_id']} at step {fit.step}")
                 exit_code = _train(fit, stop, display.say)
             finally:
                 summary = fit.summary()
                 if tracker:
-                    tracker.finish(summary, RECORDED_INTERRUPTED if exit_code > 128 else exit_code)
+                    _finish(tracker, summary, exit_code, stop, display.say)
+                if store:
+                    store.unlock()
     if tracker is None:
         return Result(exit_code, None, summary)
     _say_where(console, config, tracker)
     return Result(exit_code, tracker.record, summary)
+
+
+def _finish(
+    tracker: Tracker, summary: dict[str, Any], exit_code: int, stop: StopRequest, say: Callable[[str], None]
+) -> None:
+    if exit_code <= 128:
+        tracker.finish(summary, exit_code)
+    elif not tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption()):
+        say("the record is on the disk, but was not sent whole in time")
 
 
 def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
@@ -131,7 +159,9 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
         return EXIT_INTERRUPTED
     if not fit.stopped:
         return 0
-    say(f"interrupted at step {fit.step} ({stop.reason}): the record so far is kept")
+    saved = fit.keeper is not None and fit.keeper.saved_step == fit.step
+    again = "; go on with resume=auto" if saved else ""
+    say(f"interrupted at step {fit.step} ({stop.reason}): the record so far is kept{again}")
     return stop.exit_code
 
 

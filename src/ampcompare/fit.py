@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ampcompare.config import Config
@@ -35,6 +36,18 @@ class TrainingError(Exception):
     """The training cannot go on: one line that names the step, the reason and what to try. Exit code 1."""
 
 
+class Keeper(Protocol):
+    """Saves the state of a run."""
+
+    saved_step: int | None
+
+    def is_due(self, epochs: int | None = None) -> bool:
+        """Whether it is time to, after so many epochs or within one."""
+
+    def save(self, *, best: bool = False) -> None:
+        """Save it; `best` after the best evaluation so far."""
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A log interval that has ended on the host: its row but for the values that are still on their way."""
@@ -52,7 +65,7 @@ class Fit:
 
     `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`. `should_stop` is
     asked after each step and within the evaluation; then the training ends with the row of the last step. With `lag`
-    rows are read one interval late; None is what the device needs.
+    rows are read one interval late; None is what the device needs. `keeper` is told when a state can be saved.
     """
 
     def __init__(
@@ -68,6 +81,7 @@ class Fit:
         should_stop: Callable[[], bool] = lambda: False,
         lag: bool | None = None,
         world: World | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.world = world or World()
         self.trainer, self.train, self.test, self.config = trainer, train, test, config
@@ -83,7 +97,11 @@ class Fit:
         self.interval = Interval(self.world)
         self.energy = EnergyMeter(self.device)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
+        self.keeper = keeper
         self.step = 0
+        # Where the run is: in which epoch, after how many of its steps, and whether the evaluation there is done.
+        self.epoch, self.in_epoch, self.evaluated = 0, 0, False
+        self._is_best = False
         self._windows: list[Window] = []  # since the last row
         self._looks: list[tuple[int, float, dict[str, Tensor]]] = []
         self._waiting: list[Waiting] = []
@@ -107,11 +125,17 @@ class Fit:
         return self.summary()
 
     def _train(self) -> None:
-        for epoch in range(self.config.epochs):
-            self.train_epoch(epoch)
+        for epoch in range(self.epoch, self.config.epochs):
+            if self.in_epoch < self.steps_per_epoch and self.step < self.total_steps:
+                self.train_epoch(epoch, self.in_epoch)
             last = self.step >= self.total_steps
-            if not self.stopped and (last or (epoch + 1) % self.config.eval.every == 0):
+            due = not self.evaluated and (last or (epoch + 1) % self.config.eval.every == 0)
+            if due and not self.stopped:
                 self._evaluate(epoch)
+            if not (last or self.stopped):
+                self.epoch, self.in_epoch, self.evaluated = epoch + 1, 0, False
+            if self.keeper and (last or self.stopped or self.keeper.is_due(epoch + 1)):
+                self.keeper.save(best=self._is_best)
             if last or self.stopped:
                 break
 
@@ -138,17 +162,18 @@ class Fit:
             found["amp/scale_collapsed_at_step"] = self.watch.collapsed_at
         return found
 
-    def train_epoch(self, epoch: int) -> None:
-        """One pass over the training images, with its rows."""
+    def train_epoch(self, epoch: int, start: int = 0) -> None:
+        """One pass over the training images, from step number `start` on, with its rows."""
         config = self.config
         self.energy.start()
         images = 0
+        self.evaluated = self._is_best = False
         self._resume()
-        for number, batches in enumerate(
-            micro_batches(self.trainer.feed(self.train, epoch), config.training.accumulate), 1
-        ):
+        accumulate = config.training.accumulate
+        feed = self.trainer.feed(self.train, epoch, start * accumulate)
+        for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):
             self.timer.fetched()
-            self.step += 1
+            self.step, self.in_epoch = self.step + 1, number
             position = epoch + number / self.steps_per_epoch
             diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
             self._learning_rate = self.trainer.optimizer.param_groups[0]["lr"]
@@ -171,6 +196,11 @@ class Fit:
             self.on_step(self.step)
             if last:
                 break
+            if self.keeper and number < self.steps_per_epoch and self.keeper.is_due():
+                self._pause()
+                self._read(len(self._waiting))  # sync: what is saved must have been logged
+                self.keeper.save()
+                self._resume()
         wait_for(self.device)  # sync: the epoch's time and energy end with its last step
         self._pause()
         self._read(len(self._waiting))
@@ -274,7 +304,9 @@ class Fit:
                 self._log(*self._last)
                 self._read(len(self._waiting))
             return
+        self.evaluated = True
         if math.isfinite(metrics["eval/loss"]):
+            self._is_best = all(metrics["eval/accuracy"] > accuracy for _, accuracy in self._evals)
             self._evals.append((position, metrics["eval/accuracy"]))
         self.on_row(self._row(position, metrics))
 
@@ -286,6 +318,37 @@ class Fit:
             "time/train_seconds": self._train_seconds,
         }
         return clock | values
+
+    def state_dict(self) -> Row:
+        """Where the run is and what it has gathered: plain values and tensors. All rows have to be read before."""
+        assert not self._waiting
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "in_epoch": self.in_epoch,
+            "evaluated": self.evaluated,
+            "interval": self.interval.state_dict(),
+            "looks": list(self._looks),
+            "watch": self.watch.state_dict(),
+            "evals": list(self._evals),
+            "step_times": torch.tensor(self._step_times),
+            "throughputs": torch.tensor(self._throughputs),
+            "elapsed_seconds": time.perf_counter() - self._began,
+            "train_seconds": self._train_seconds,
+        }
+
+    def load_state_dict(self, state: Row) -> None:
+        """Go on from a state of `state_dict`. Warm-up begins anew, as in any new process."""
+        self.step, self.epoch, self.in_epoch = state["step"], state["epoch"], state["in_epoch"]
+        self.evaluated = state["evaluated"]
+        self.interval.load_state_dict(state["interval"], self.device)
+        self._looks = [(n, x, {k: v.to(self.device) for k, v in look.items()}) for n, x, look in state["looks"]]
+        self.watch.load_state_dict(state["watch"])
+        self._evals = [(epoch, accuracy) for epoch, accuracy in state["evals"]]
+        self._step_times = array("f", state["step_times"].tolist())
+        self._throughputs = array("f", state["throughputs"].tolist())
+        self._began = time.perf_counter() - state["elapsed_seconds"]
+        self._train_seconds = state["train_seconds"]
 
     def _resume(self) -> None:
         self._resumed = time.perf_counter()

@@ -36,8 +36,8 @@ class GraphTrainer(Trainer):
         self._shape: torch.Size | None = None
         self._replay: Callable[[], None] | None = None
 
-    def feed(self, loader: Any, epoch: int) -> Iterator[Any]:
-        return loader.plans(epoch)
+    def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
+        return loader.plans(epoch, start)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on a plan, int64 [4, B] on the device."""

@@ -199,6 +199,8 @@ def convert(leaf: Leaf, value: Any, shown: str | None = None) -> Any:
         raise wrong()
     if "\0" in text:
         raise wrong("a NUL character is in it; ")
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):  # how Python holds bytes that are no text
+        raise wrong("a byte that is not UTF-8 is in it; ")
     return text
 
 

@@ -37,6 +37,19 @@ BACKEND_HINTS = {
     **dict.fromkeys(("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"), "fp16"),
 }
 
+# What the options are called elsewhere, by the last part of a key.
+KEY_HINTS = {
+    **dict.fromkeys(("learning_rate", "base_lr", "init_lr"), "optimizer.lr"),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "epochs"),
+    **dict.fromkeys(("bs", "batch", "train_batch_size", "per_device_train_batch_size"), "batch_size"),
+    **dict.fromkeys(("amp", "opt_level", "mixed_precision", "use_amp"), "backend"),
+    **dict.fromkeys(("gpu", "gpus", "accelerator"), "device"),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val"), "training.clip_norm"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "training.accumulate"),
+    **dict.fromkeys(("arch", "model_name"), "model.name"),
+    **dict.fromkeys(("wd", "l2"), "optimizer.weight_decay"),
+}
+
 
 @dataclass
 class ModelConfig:
@@ -130,8 +143,12 @@ class DiagnosticsConfig:
 
 @dataclass
 class CheckpointConfig:
-    every_epochs: None = option(None, "checkpoints are not written yet")
-    every_minutes: None = option(None, "checkpoints are not written yet")
+    every_epochs: int | None = option(1, "epochs between checkpoints", low=1)
+    every_minutes: float | None = option(
+        10.0,
+        "minutes between checkpoints, within epochs too; with both null there are none, not at the end either",
+        above=0,
+    )
 
 
 @dataclass
@@ -140,6 +157,7 @@ class WandbConfig:
         "auto",
         "auto: online with an API key, offline without; disabled keeps no record",
         choices=("auto", "online", "offline", "disabled"),
+        hints={**dict.fromkeys(("off", "none", "false", "no"), "disabled"), "dryrun": "offline"},
     )
     project: str = option(
         "comparison-amp",
@@ -188,7 +206,12 @@ class Config:
     cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")
     deterministic: bool = option(False, "only deterministic algorithms; slower, bit-identical on one machine")
     output_dir: str = option("runs", "folder of the run's record")
-    resume: str = option("never", "resuming is not there yet", choices=("never",))
+    resume: str = option(
+        "never",
+        "go on with an unfinished run of this config in output_dir: auto if there is one, must or fail, never",
+        choices=("auto", "never", "must"),
+        hints={**dict.fromkeys(("true", "yes", "allow", "1"), "auto"), **dict.fromkeys(("false", "no", "0"), "never")},
+    )
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

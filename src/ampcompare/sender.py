@@ -19,7 +19,7 @@ class Sender(Generic[T]):
 
     def __init__(self, receive: Callable[[T], object]) -> None:
         self._receive = receive
-        self._queue: queue.SimpleQueue[list[T]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[T] | threading.Event] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="rows", daemon=True)
         self._thread.start()
@@ -28,6 +28,14 @@ class Sender(Generic[T]):
         """Queue an item. Raises what `receive` raised for an earlier one."""
         self._check()
         self._queue.put([item])
+
+    def flush(self) -> None:
+        """Wait until what was put so far has been received. Raises what `receive` raised."""
+        reached = threading.Event()
+        self._queue.put(reached)
+        while self._thread.is_alive() and not reached.wait(0.1):
+            pass
+        self._check()
 
     def close(self) -> None:
         """Wait until everything has been received. Raises what `receive` raised."""
@@ -43,6 +51,9 @@ class Sender(Generic[T]):
     def _work(self) -> None:
         try:
             while items := self._queue.get():
-                self._receive(items[0])
+                if isinstance(items, threading.Event):
+                    items.set()
+                else:
+                    self._receive(items[0])
         except BaseException as error:
             self._error = error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -40,9 +41,9 @@ class ShardedTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.processes = world.size
 
-    def feed(self, loader: Any, epoch: int) -> Iterator[Any]:
+    def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         """Batches with the number of images that they have in all processes."""
-        return zip(loader.epoch(epoch), loader.whole_sizes(), strict=True)
+        return zip(loader.epoch(epoch, start), itertools.islice(loader.whole_sizes(), start, None), strict=True)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         self._images = sum(count for _, count in batches)

@@ -23,6 +23,8 @@ class StopRequest:
     def __init__(self) -> None:
         self.reason = ""
         self.exit_code = EXIT_INTERRUPTED
+        self._by_wandb = False
+        self._in_sweep = bool(os.environ.get("WANDB_SWEEP_ID"))
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -40,8 +42,13 @@ class StopRequest:
         """Whether anyone has asked."""
         return bool(self.reason)
 
+    def is_preemption(self) -> bool:
+        """Whether a batch system takes the machine. A sweep's agent, too, stops a run by SIGTERM: that is none."""
+        return self.exit_code == 128 + signal.SIGTERM and not self._by_wandb and not self._in_sweep
+
     def from_wandb(self) -> None:
         """W&B's client asks, from a thread of its own."""
+        self._by_wandb = not self.reason
         self._ask("W&B asked for it", signal.SIGTERM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -55,15 +62,17 @@ class StopRequest:
 
 
 def leave(code: int) -> None:
-    """Exit with the code; under W&B's agent a stopped run ends by its signal instead.
+    """Exit with the code: at once where the run was stopped; under W&B's agent it ends by its signal instead.
 
     The agent counts every exit code above 0 as a failure and gives up after three in its first minute. Death by a
     signal, which is how a program ends that knows nothing of W&B's stops, is no failure to it.
     """
     number = code - 128
-    if number in list(WORDS) and os.environ.get("WANDB_SWEEP_ID"):
+    if number in list(WORDS):
         sys.stdout.flush()
         sys.stderr.flush()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
+        if os.environ.get("WANDB_SWEEP_ID"):
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        os._exit(code)  # W&B's exit hooks may wait for a server; the record has been ended
     sys.exit(code)

@@ -6,7 +6,11 @@ W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...
 from __future__ import annotations
 
 import os
+import queue
 import secrets
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +27,10 @@ from ampcompare.service import end_service
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s every row older than a second survived
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
+STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 SERVICE_SECONDS = 15.0  # its usual end takes 0.1 s
+TAIL_ROWS = 500  # kept in a checkpoint, for rows that did not reach the record before a kill
+FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
 DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthetic"}
 
 
@@ -35,9 +42,12 @@ def run_name(config: Config) -> str:
 class Tracker:
     """One W&B run from start to finish."""
 
-    def __init__(self, run: Any) -> None:
-        self._run = run
+    def __init__(self, run: Any, run_id: str) -> None:
+        self._run, self.run_id = run, run_id
         self._rows: Sender[Mapping[str, Any]] = Sender(self._log)
+        self._count = 0  # rows so far, in the parts of the run before this one too
+        self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque(maxlen=TAIL_ROWS)  # number, time, row
+        self._known, self._known_step = 0, -1  # how many the server has already, and up to which step
 
     @classmethod
     def start(
@@ -46,30 +56,39 @@ class Tracker:
         environment: Mapping[str, Any],
         say: Callable[[str], None],
         on_stop: Callable[[], None] | None = None,
+        resumed: Mapping[str, Any] | None = None,
     ) -> Tracker:
         """Begin the record under `config.output_dir`. Falls back to an offline run where the server cannot be had.
 
         `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
-        termination; without it W&B's client interrupts the main thread.
+        termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to go
+        on with.
 
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
         _hide_local_sweep()
         mode = _mode(config, say)
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
-        run_id = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        logged = config.to_dict() | {"environment": dict(environment)}
+        if resumed:
+            logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
+        resume = "allow" if resumed else None
         try:
-            run = _init(config, environment, mode, run_id, on_stop)
+            run = _init(config, logged, mode, run_id, on_stop, resume)
         except wandb.errors.UsageError as problem:
             raise UserError(f"W&B refuses to start the run: {problem}") from None
         except (wandb.errors.CommError, TimeoutError) as problem:
             say(f"W&B's server cannot be reached ({_first_line(problem)}): this run is recorded offline")
             end_service(SERVICE_SECONDS)  # it still holds the failed start
-            run = _init(config, environment, "offline", run_id, on_stop)
+            run = _init(config, logged, "offline", run_id, on_stop)
         run.define_metric(metrics.STEP)
         run.define_metric("*", step_metric=metrics.STEP)
         run.summary["environment"] = dict(environment)
-        return cls(run)
+        tracker = cls(run, run_id)
+        if resumed:
+            tracker._go_on(resumed["record"], say)
+        return tracker
 
     @property
     def record(self) -> Path | None:
@@ -83,7 +102,49 @@ class Tracker:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Record one row, soon; it carries its own `global_step`. Raises what W&B raised for an earlier one."""
-        self._rows.put(row)
+        self._count += 1
+        self._tail.append((self._count, time.monotonic(), row))
+        if self._count > self._known or row[metrics.STEP] > self._known_step:
+            self._rows.put(row)
+
+    def flush(self) -> None:
+        """Wait until the client has all rows. Raises what W&B raised."""
+        self._rows.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many rows there are, and the last of them, as plain values."""
+        now = time.monotonic()
+        return {"rows": self._count, "tail": [(n, now - at, _plain(row)) for n, at, row in self._tail]}
+
+    def _go_on(self, state: Mapping[str, Any], say: Callable[[str], None]) -> None:
+        """Go on behind the rows of a checkpoint: none twice, none missing.
+
+        The server counts the rows that it has. What it has beyond the checkpoint is computed again and not sent again;
+        what it lacks is sent. On disk a new file begins, whose rows take the place of those from its first step on.
+        """
+        rows = state["rows"]
+        tail = [(number, age, _unplain(row)) for number, age, row in state["tail"]]
+        if self._run.offline or self._run.disabled:
+            # Those that may not have reached the disk, and all of the first one's step, as steps are merged whole.
+            fresh = [row[metrics.STEP] for _, age, row in tail if age < FRESH_SECONDS] or [
+                row[metrics.STEP] for *_, row in tail[-1:]
+            ]
+            again = [entry for entry in tail if fresh and entry[2][metrics.STEP] >= fresh[0]]
+            self._count = again[0][0] - 1 if again else rows
+        else:
+            self._known = self._run.starting_step if self._run.resumed else 0
+            step = self._run.summary.get(metrics.STEP)
+            self._known_step = step if isinstance(step, int) else -1
+            again = [entry for entry in tail if entry[0] > self._known]
+            missing = rows - self._known - len(again)
+            if missing > 0:
+                say(
+                    f"W&B's server lacks {missing} rows of this run's earlier part; they are on the disk, in "
+                    f"the folders *run-*-{self.run_id} beside {self.record} (wandb sync --include-online)"
+                )
+            self._count = rows - len(again)
+        for _, _, row in again:
+            self.log(row)
 
     def _log(self, row: Mapping[str, Any]) -> None:
         self._run.log({key: _logged(value) for key, value in row.items()})
@@ -93,14 +154,40 @@ class Tracker:
         try:
             self._rows.close()
         finally:
-            self._finish(summary, exit_code)
+            self._finish(summary, exit_code, SERVICE_SECONDS)
 
-    def _finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
+    def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
+        """End the record of a run that was stopped, within seconds; whether all of it was sent.
+
+        What is on the disk is whole anyway; `wandb sync` sends the rest.
+        """
+        if preempted:
+            self._run.mark_preempting()
+        ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+
+        def end() -> None:
+            try:
+                self._rows.close()
+                self._finish(summary, exit_code, STOPPED_SECONDS / 2)
+                ends.put(None)
+            except Exception as problem:
+                ends.put(problem)
+
+        threading.Thread(target=end, daemon=True, name="finish").start()
+        try:
+            problem = ends.get(timeout=STOPPED_SECONDS)
+        except queue.Empty:
+            return False
+        if problem:
+            raise problem
+        return True
+
+    def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
         self._run.summary.update(dict(summary))
         self._run.finish(exit_code=exit_code)
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
         # client's service process is what can be relied on.
-        end_service(SERVICE_SECONDS)
+        end_service(service_seconds)
 
 
 def _hide_local_sweep() -> None:
@@ -114,6 +201,17 @@ def _logged(value: Any) -> Any:
     if isinstance(value, metrics.Histogram):
         return wandb.Histogram(np_histogram=(value.counts, value.edges))  # type: ignore[arg-type]
     return value
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as a checkpoint may hold it."""
+    return {
+        k: {"counts": v.counts, "edges": v.edges} if isinstance(v, metrics.Histogram) else v for k, v in row.items()
+    }
+
+
+def _unplain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: metrics.Histogram(**v) if isinstance(v, dict) else v for k, v in row.items()}
 
 
 def _mode(config: Config, say: Callable[[str], None]) -> str | None:
@@ -142,14 +240,16 @@ def _has_credentials() -> bool:
 
 def _init(
     config: Config,
-    environment: Mapping[str, Any],
+    logged: Mapping[str, Any],
     mode: str | None,
     run_id: str,
     on_stop: Callable[[], None] | None,
+    resume: str | None = None,
 ) -> Any:
     options = config.wandb
     given = os.environ.get
-    logged = config.to_dict() | {"environment": dict(environment)}
+    if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
+        resume = None  # the client would warn; offline, parts are put together when they are read
     return wandb.init(
         id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,  # the client warns of one's own
         dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
@@ -161,7 +261,8 @@ def _init(
         notes=None if given("WANDB_NOTES") else options.notes,
         tags=None if given("WANDB_TAGS") else _tags(config),
         job_type=None if given("WANDB_JOB_TYPE") else "train",
-        config=logged,
+        config=dict(logged),
+        resume=None if given("WANDB_RESUME") else resume,  # type: ignore[arg-type]
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
             init_timeout=float(given("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_SECONDS),

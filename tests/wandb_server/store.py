@@ -49,6 +49,7 @@ class Run:
     sweep: Sweep | None = None
     exit_code: int | None = None
     stop_requested: bool = False
+    preempting: bool = False
     created_at: str = field(default_factory=now)
     heartbeat_at: str = field(default_factory=now)
 
@@ -86,6 +87,7 @@ class Run:
             elif name == "wandb-summary.json":
                 self.summary = json.loads(lines[-1])
         self.heartbeat_at = now()
+        self.preempting |= bool(body.get("preempting"))
         if body.get("complete"):
             self.exit_code = body.get("exitcode", 0)
             self.state = "finished" if self.exit_code == 0 else "failed"

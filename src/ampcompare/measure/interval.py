@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,22 @@ class Interval:
         self._outputs, self._kept = [], 0
         assert self._correct is not None
         return self._correct
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps so far. Waits for the device when it is written out."""
+        return {
+            "losses": torch.stack(self._losses) if self._losses else None,
+            "images": list(self._images),
+            "correct": self._count() if self._losses else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from a state of `state_dict`."""
+        losses, correct = state["losses"], state["correct"]
+        self._losses = [] if losses is None else list(losses.to(device).unbind())
+        self._images = list(state["images"])
+        self._outputs, self._kept = [], 0
+        self._correct = None if correct is None else correct.to(device)
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 SKIPS_IN_A_ROW = 20
 
 
@@ -27,3 +30,10 @@ class ScaleWatch:
             f"step {step}: the loss scale {what} ({skipped} steps skipped so far); gradients overflow whatever the "
             "scale. Try a smaller optimizer.lr, training.clip_norm, or precision.dtype=bfloat16 with backend=native"
         )
+
+    def state_dict(self) -> dict[str, int | None]:
+        return {"skipped": self._skipped, "in_a_row": self._in_a_row, "collapsed_at": self.collapsed_at}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._skipped, self._in_a_row = state["skipped"], state["in_a_row"]
+        self.collapsed_at = state["collapsed_at"]

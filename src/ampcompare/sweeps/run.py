@@ -67,7 +67,9 @@ def run_sweep(
     display = SweepDisplay(console, sweep, count, len(before))
     stop, kill = threading.Event(), threading.Event()
     guard = Guard()
-    behind = (*own, f"output_dir={folder}") if here else tuple(own)
+    # A run that is tried again has the same id, and goes on from its checkpoint.
+    again = [] if "resume" in given else ["resume=auto"]
+    behind = (*own, *again, f"output_dir={folder}") if here else tuple(own)
     place = Workplace(sweep, search, folder, behind, guard, here, stop, kill, display.change, display.waiting)
     crew = [Worker(i, place, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
     with _signals(stop, kill, display.say) as received, display:
@@ -84,8 +86,8 @@ def run_sweep(
     rows = search.rows()
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if received:
-        again = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
-        print_line(console, f"stopped: finished runs stay finished; go on with: {again}")
+        command = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
+        print_line(console, f"stopped: finished runs stay finished; go on with: {command}")
         return 128 + received[0]
     print_best(console, sweep, rows)
     if bad:

@@ -1,0 +1,24 @@
+"""Runs that are killed for real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.zygote import Zygote
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    empty = tmp_path_factory.mktemp("no-account")
+    made = Zygote(NETRC=str(empty / "netrc"), WANDB_CONFIG_DIR=str(empty), WANDB_CACHE_DIR=str(empty))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what several tests compare with."""
+    return tmp_path_factory.mktemp("faults")

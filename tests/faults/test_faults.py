@@ -1,0 +1,176 @@
+"""What a machine can do to a run, each caused for real: full disks, folders that go, odd places, clocks, locales."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from quick import QUICK, ROOT
+
+from ampcompare.records import load_runs
+from faults.zygote import Zygote
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+
+
+def assert_whole(folder: Path, steps: int = 8) -> None:
+    (record,) = load_runs([folder])
+    assert (record.state, record.problems) == ("finished", [])
+    assert record.history["global_step"].max() == steps
+
+
+def test_rows_older_than_two_seconds_survive_a_kill_at_any_moment(zygote: Zygote, tmp_path: Path):
+    words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=1")
+    jobs = [{"words": (*words, f"output_dir={tmp_path / str(i)}"), "kill_later": 2.5 + 0.37 * i} for i in range(4)]
+    ends = []
+    for done in zygote.run_all(jobs):
+        assert done["code"] == -signal.SIGKILL, done
+        ends.append(done["ended"])
+    for i, end in enumerate(ends):
+        (record,) = load_runs([tmp_path / str(i)])
+        assert record.history["_timestamp"].max() > end - 2
+        steps = record.numbers("global_step")
+        assert steps.tolist() == list(range(1, len(steps) + 1))
+
+
+def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path: Path):
+    # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still does.
+    done = zygote.run(
+        *QUICK, f"output_dir={tmp_path}", file_limit=20_000, env={"AMPCOMPARE_CACHE": str(tmp_path / "c")}
+    )
+    assert done["code"] == 0, done
+    assert "could not be written" in done["said"]
+    assert "Traceback" not in done["said"]
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_full_disk_while_data_is_cached_is_said_and_training_goes_on(zygote: Zygote, tmp_path: Path):
+    data = make_images(tmp_path / "images")
+    cache = tmp_path / "cache"
+    words = (*QUICK, "data.source=image_folder", f"data.root={data}", f"output_dir={tmp_path}", "data.train_limit=null")
+    done = zygote.run(
+        *words, "data.test_limit=null", "batch_size=4", file_limit=20_000, env={"AMPCOMPARE_CACHE": str(cache)}
+    )
+    assert done["code"] == 0, done
+    assert "cannot keep the decoded data" in done["said"]
+    assert list(cache.iterdir()) == []
+
+
+def make_images(root: Path) -> Path:
+    from PIL import Image
+
+    for split in ("train", "test"):
+        for label in ("a", "b"):
+            folder = root / split / label
+            folder.mkdir(parents=True)
+            for number in range(4):
+                Image.new("RGB", (32, 32), (number * 40, 10, 200)).save(folder / f"{number}.png")
+    return root
+
+
+def test_two_runs_at_once_on_one_cold_cache_both_train(zygote: Zygote, tmp_path: Path):
+    data = make_images(tmp_path / "images")
+    words = (*QUICK, "data.source=image_folder", f"data.root={data}", "data.train_limit=null", "data.test_limit=null")
+    given = {"env": {"AMPCOMPARE_CACHE": str(tmp_path / "cache")}}
+    jobs = [{"words": (*words, "batch_size=4", f"output_dir={tmp_path / name}"), **given} for name in ("x", "y")]
+    for done in zygote.run_all(jobs):
+        assert done["code"] == 0, done
+    assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".npz"]
+
+
+def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(zygote: Zygote, tmp_path: Path):
+    out = tmp_path / "out"
+    done = zygote.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
+    assert "Traceback" not in done["said"], done
+    assert done["code"] in (0, 1)
+    assert list((out / "checkpoints").rglob("*.pt"))
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_line(zygote: Zygote, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    done = zygote.run(*QUICK, f"output_dir={tmp_path / 'file' / 'out'}")
+    assert done["code"] == 2
+    assert done["said"].count("\n") == 1
+    assert "cannot be written" in done["said"]
+
+
+def test_a_clock_that_goes_backwards_disturbs_neither_times_nor_the_order_of_rows(zygote: Zygote, tmp_path: Path):
+    done = zygote.run(*QUICK, "log.every=1", f"output_dir={tmp_path}", clock_at=3)
+    assert done["code"] == 0, done
+    assert_whole(tmp_path)
+    (record,) = load_runs([tmp_path])
+    assert record.history["time/elapsed_seconds"].is_monotonic_increasing
+    assert record.history["global_step"].is_monotonic_increasing
+    assert record.history["time/elapsed_seconds"].max() < 600
+
+
+def test_not_enough_memory_is_one_line_with_the_batch_size(zygote: Zygote, tmp_path: Path):
+    done = zygote.run(*QUICK, f"output_dir={tmp_path}", out_of_memory_at=3)
+    assert done["code"] == 1
+    assert "Traceback" not in done["said"]
+    assert "out of memory on cpu with batch_size=32; try a smaller batch_size" in done["said"]
+    (record,) = load_runs([tmp_path])
+    assert record.state == "failed"
+
+
+def test_nan_in_the_images_statistics_stops_with_the_step(zygote: Zygote, tmp_path: Path):
+    done = zygote.run(*QUICK, f"output_dir={tmp_path}", "optimizer.lr=1e38")
+    assert done["code"] == 1
+    assert "the training loss is not finite" in done["said"]
+
+
+def fresh(words: list[str], env: dict[str, str], **how: object) -> subprocess.CompletedProcess[bytes]:
+    """A process of its own, for what is decided when Python starts."""
+    kept = {name: os.environ[name] for name in ("PATH",) if name in os.environ}
+    command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
+    given = kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | env
+    return subprocess.run(command, env=given, capture_output=True, timeout=300, check=False, **how)  # type: ignore[call-overload]
+
+
+@pytest.mark.slow
+def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together(tmp_path: Path):
+    """No home folder, no terminal, a locale that is not UTF-8, a path with spaces and letters from elsewhere."""
+    odd = tmp_path / "out puts é 漢 'quoted'"
+    home = tmp_path / "home"
+    home.write_text("not a folder")  # root may write to any folder
+    env = {"HOME": str(home), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    data = make_images(tmp_path / "bilder ü")
+    words = [*QUICK, "data.source=image_folder", f"data.root={data}", "data.train_limit=null", "data.test_limit=null"]
+    done = fresh([*words, "batch_size=4", f"output_dir={odd}"], env, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    assert b"Traceback" not in done.stderr
+    (record,) = load_runs([odd])
+    assert record.state == "finished"
+    assert list((odd / "checkpoints").rglob("*.pt"))
+
+
+def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path):
+    secrets = {"WANDB_API_KEY": KEY, "AWS_SECRET_ACCESS_KEY": "fakeSecretOfTheCloud", "HF_TOKEN": "hf_fakefakefake"}
+    done = zygote.run(*QUICK, f"output_dir={tmp_path}", env=secrets | {"WANDB_MODE": "offline"})
+    assert done["code"] == 0, done
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    for secret in secrets.values():
+        assert secret not in done["said"]
+        for path in files:
+            assert secret.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.slow
+def test_a_long_run_grows_in_neither_memory_nor_handles_nor_step_time(zygote: Zygote, tmp_path: Path):
+    words = (*QUICK, "epochs=100000", "max_steps=20000", "eval.every=500", "diagnostics.every=500", "log.every=100")
+    done = zygote.run(*words, "checkpoint.every_epochs=500", f"output_dir={tmp_path}", watch_every=500)
+    assert done["code"] == 0, done
+    watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]
+    resident, handles, seconds = zip(*watched, strict=True)
+    assert len(resident) == 40
+    early, late = slice(8, 16), slice(-8, None)
+    assert max(resident[late]) < 1.05 * max(resident[early]), resident
+    assert max(handles[late]) <= max(handles[early]) + 1, handles
+    steps = [after - before for before, after in itertools.pairwise(seconds)]
+    assert sorted(steps[-12:])[6] < 1.5 * sorted(steps[8:20])[6], steps  # medians; a busy machine has its moods

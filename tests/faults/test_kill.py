@@ -1,0 +1,151 @@
+"""A run that is killed and resumed is the run that was not: same weights, losses, loss scales, one record."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from quick import QUICK
+
+from ampcompare.checkpoint import Store, read
+from ampcompare.precision import REGISTRY
+from ampcompare.records import RunRecord, load_runs
+from faults.zygote import Zygote
+
+# 8 steps an epoch, 16 in all; a scale that overflows at first and grows again; rows at 3, 6, 9, ...
+WORDS = (
+    *QUICK,
+    "data.train_limit=256",
+    "log.every=3",
+    "diagnostics.every=4",
+    "optimizer.momentum=0.9",
+    "precision.growth_interval=3",
+    "training.clip_norm=1",
+    "checkpoint.every_epochs=1",
+)
+EVERY_STEP = "checkpoint.every_minutes=1e-9"
+STORIES = [
+    *((f"backend={name}",) for name in REGISTRY),
+    ("backend=native", "precision.dtype=bfloat16"),
+    ("backend=native", "training.accumulate=2", "data.train_limit=510", "optimizer.fused=true"),
+    ("backend=apex_o2", "optimizer.name=adamw", "optimizer.momentum=0", "memory_format=channels_last"),
+]
+CLOCK = ("_", "time/", "throughput/", "memory/")
+
+
+def end_of(folder: Path) -> dict[str, Any]:
+    """The last checkpoint of the one run in a folder."""
+    (run,) = (folder / "checkpoints").iterdir()
+    return read(Store(run).files()[0])
+
+
+def record_of(folder: Path) -> RunRecord:
+    (record,) = load_runs([folder])
+    return record
+
+
+def history(record: RunRecord) -> pd.DataFrame:
+    """What does not depend on the clock."""
+    return record.history[[c for c in sorted(record.history) if not c.startswith(CLOCK)]].reset_index(drop=True)
+
+
+def assert_same_state(one: Any, other: Any, where: str = "") -> None:
+    assert type(one) is type(other), where
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, where
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=where)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same_state(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            assert_same_state(*pair, f"{where}[{index}]")
+    else:
+        assert one == other, where
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    first, second = end_of(one), end_of(other)
+    for part in ("model", "optimizer", "scheduler", "precision"):
+        assert_same_state(first[part], second[part], part)
+    assert_same_state(first["random"]["torch"], second["random"]["torch"])  # the others have no seed
+    for part in ("step", "epoch", "in_epoch", "evaluated", "interval", "watch", "evals"):
+        assert_same_state(first["fit"][part], second["fit"][part], part)
+    assert first["record"]["rows"] == second["record"]["rows"]
+    pd.testing.assert_frame_equal(history(record_of(one)), history(record_of(other)))
+
+
+@dataclass
+class Story:
+    """One configuration: run whole, and in parts between kills."""
+
+    words: tuple[str, ...]
+    folder: Path
+    said: list[str]
+
+    @property
+    def whole(self) -> Path:
+        return self.folder / "whole"
+
+    @property
+    def parts(self) -> Path:
+        return self.folder / "parts"
+
+
+@pytest.fixture(scope="session")
+def stories(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Story]:
+    """Every configuration, killed in the first epoch with a checkpoint at each step, killed in the second with that
+    of the epoch's end alone, and resumed to the end."""
+    found = {words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), []) for words in STORIES}
+    told = list(found.values())
+
+    def play(code: int, folder: str, *more: str, **job: Any) -> None:
+        jobs = [{"words": (*story.words, f"output_dir={story.folder / folder}", *more), **job} for story in told]
+        for story, done in zip(told, zygote.run_all(jobs), strict=True):
+            assert done["code"] == code, (story.words, done["said"])
+            story.said.append(done["said"])
+
+    play(0, "whole")
+    play(-9, "parts", EVERY_STEP, kill_at=5)
+    play(-9, "parts", "resume=must", "checkpoint.every_minutes=null", kill_at=13)
+    play(0, "parts", "resume=auto", EVERY_STEP)
+    return found
+
+
+@pytest.mark.parametrize("words", STORIES, ids=" ".join)
+def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str, ...], Story], words: tuple[str, ...]):
+    story = stories[words]
+    assert "at step 4" in story.said[2]
+    assert "at step 8" in story.said[3]
+    assert_same_run(story.whole, story.parts)
+    record = record_of(story.parts)
+    assert record.state == "finished"
+    assert len(record.paths) == 3
+    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]
+    assert steps.tolist() == [3, 6, 9, 12, 15, 16]
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    words = (*WORDS, "backend=native", "epochs=300", "checkpoint.every_minutes=0.002", "checkpoint.every_epochs=10")
+    assert zygote.run(*words, f"output_dir={whole}")["code"] == 0
+    dice = random.Random(7)
+    kills = 0
+    for _ in range(20):
+        done = zygote.run(*words, f"output_dir={parts}", "resume=auto", kill_later=0.05 + dice.random())
+        kills += done["code"] == -9
+        if done["code"] != -9:
+            assert done["code"] == 0, done
+            break
+    else:
+        assert zygote.run(*words, f"output_dir={parts}", "resume=auto")["code"] == 0
+    assert kills >= 3
+    assert_same_run(whole, parts)

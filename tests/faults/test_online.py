@@ -1,0 +1,104 @@
+"""Runs with a server that are killed or preempted: one curve there, without double or missing rows."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quick import QUICK
+from wandb_server import Server
+from wandb_server.clients import environment
+
+from ampcompare.records import load_runs
+from faults.zygote import Zygote
+
+ONLINE = (
+    *(word for word in QUICK if not word.startswith("wandb.")),
+    "wandb.mode=online",
+    "backend=native",
+    "data.train_limit=256",
+    "log.every=3",
+)
+STEP = "global_step"
+
+
+def rows(server: Server, run_id: str) -> list[dict[str, Any]]:
+    """What the server has of a run, without what the clock says and what W&B adds."""
+    hidden = ("_", "time/", "throughput/", "memory/")
+    return [{k: v for k, v in row.items() if not k.startswith(hidden)} for row in server.runs[run_id].history]
+
+
+def env(server: Server, folder: Path, run_id: str) -> dict[str, str]:
+    return environment(server, folder, WANDB_RUN_ID=run_id)
+
+
+def test_a_killed_and_resumed_run_is_one_curve_on_the_server(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+    """Once with the server ahead of the checkpoint, once with the server behind it."""
+
+    def play(run_id: str, *words: str, **job: Any) -> dict[str, Any]:
+        folder = tmp_path / run_id
+        folder.mkdir(exist_ok=True)
+        return zygote.run(*ONLINE, *words, f"output_dir={folder}", env=env(wandb_server, folder, run_id), **job)
+
+    assert play("whole")["code"] == 0
+    expected = rows(wandb_server, "whole")
+    assert len(expected) > 8
+
+    # The checkpoint is that of the first epoch; the server gets what came after it, too.
+    assert play("ahead", signal_at=[14, signal.SIGSTOP], kill_after=15)["code"] == -9
+    sent = len(rows(wandb_server, "ahead"))
+    assert sent > next(n for n, row in enumerate(expected) if row[STEP] > 8) + 1
+    assert play("ahead", "resume=must")["code"] == 0
+    assert rows(wandb_server, "ahead") == expected
+
+    # Killed at once, the server has less than the checkpoint.
+    later = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "60"}
+    folder = tmp_path / "behind"
+    folder.mkdir()
+    given = env(wandb_server, folder, "behind") | later
+    assert zygote.run(*ONLINE, f"output_dir={folder}", env=given, kill_at=10)["code"] == -9
+    assert len(rows(wandb_server, "behind")) < next(n for n, row in enumerate(expected) if row[STEP] > 8)
+    assert play("behind", "resume=must")["code"] == 0
+    assert rows(wandb_server, "behind") == expected
+
+
+@pytest.mark.parametrize("trouble", ["", "hang"])
+def test_a_preempted_run_ends_within_ten_seconds_and_goes_on(
+    zygote: Zygote, wandb_server: Server, tmp_path: Path, trouble: str
+):
+    given = env(wandb_server, tmp_path, "run")
+    words = (*ONLINE, "log.every=1", f"output_dir={tmp_path}")
+    if trouble:
+        import threading
+
+        def make_trouble() -> None:
+            while "run" not in wandb_server.runs or not wandb_server.runs["run"].history:
+                time.sleep(0.05)
+            wandb_server.hang()
+
+        threading.Thread(target=make_trouble, daemon=True).start()
+        words = (*words, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
+        done = zygote.run(*words, env=given, term_after=12)
+    else:
+        done = zygote.run(*words, env=given, signal_at=[5, signal.SIGTERM])
+    assert done["code"] == 143, done
+    assert "(SIGTERM): the record so far is kept; go on with resume=auto" in done["said"]
+    if trouble:
+        assert done["since_term"] < 10
+        (record,) = load_runs([tmp_path])
+        assert f"interrupted at step {record.history['global_step'].max():.0f} " in done["said"]
+        assert "was not sent whole in time" in done["said"]
+        return
+    assert (wandb_server.runs["run"].exit_code, wandb_server.runs["run"].preempting) == (255, True)
+    assert zygote.run(*words, "resume=auto", env=given)["code"] == 0
+    steps = [row[STEP] for row in wandb_server.runs["run"].history if "train/loss" in row]
+    assert steps == list(range(1, 17))
+
+
+def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
+    done = zygote.run(*QUICK, f"output_dir={tmp_path}", signal_at=[3, signal.SIGINT], twice=True)
+    assert done["code"] == 130
+    assert "Traceback" not in done["said"]

@@ -1,0 +1,172 @@
+"""Runs of the training in forked processes, which can be killed for real without loading torch for each.
+
+Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
+"kill_after": seconds, "kill_later": seconds from its first step, "signal_at": [step, number], "twice": true,
+"term_after": seconds, "file_limit": bytes; answers with a list of {"code": exit code or -signal, "said": output,
+"seconds": ..., "ended": time, "since_term": seconds}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parents[2]
+AT_ONCE = 4
+
+
+class Zygote:
+    """The process that forks, from a test's side."""
+
+    def __init__(self, **env: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+        ours = {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=kept | ours | env,
+            cwd=ROOT,
+        )
+
+    def run(self, *words: str, **job: Any) -> dict[str, Any]:
+        """One run, to its end."""
+        return self.run_all([{"words": words, **job}])[0]
+
+    def run_all(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Several runs at the same time, as most of one is waiting for W&B's client."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(jobs) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+def causing(job: dict[str, Any], inner: Any) -> Any:
+    """The display's step with trouble of other kinds than signals."""
+
+    def step(self: Any, step: int) -> None:
+        inner(self, step)
+        if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
+            subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()}"], start_new_session=True)
+        if job.get("remove_at", [0])[0] == step:
+            import shutil
+
+            shutil.rmtree(job["remove_at"][1])
+        if job.get("clock_at") == step:
+            real = time.time
+            time.time = lambda: real() - 86_400  # type: ignore[assignment]
+        if job.get("out_of_memory_at") == step:
+            import torch
+
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if job.get("watch_every") and step % job["watch_every"] == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            handles = len(os.listdir("/proc/self/fd"))
+            folder = next(w for w in job["words"] if w.startswith("output_dir=")).partition("=")[2]
+            with open(f"{folder}/watched", "a") as file:
+                file.write(f"{pages} {handles} {time.perf_counter()}\n")
+
+    return step
+
+
+def child(job: dict[str, Any]) -> None:
+    import run_experiment
+    from ampcompare.progress import TrainingDisplay
+    from ampcompare.stopping import leave
+
+    os.environ.update(job.get("env", {}))
+    at, number = job.get("signal_at") or (job.get("kill_at"), signal.SIGKILL)
+    shown = TrainingDisplay.step
+
+    def step(self: TrainingDisplay, step: int) -> None:
+        shown(self, step)
+        if step == at:
+            for _ in range(1 + bool(job.get("twice"))):
+                os.kill(os.getpid(), number)
+
+    TrainingDisplay.step = causing(job, step)  # type: ignore[method-assign]
+    if limit := job.get("file_limit"):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    leave(run_experiment.main(list(job["words"])))
+
+
+def fork(job: dict[str, Any], output: IO[bytes]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.setpgid(0, 0)
+    code: Any = 70
+    try:
+        child(job)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    waiting, going, answers = list(enumerate(jobs)), {}, {}
+    while waiting or going:
+        while waiting and len(going) < AT_ONCE:
+            number, job = waiting.pop(0)
+            output = tempfile.TemporaryFile()  # noqa: SIM115  closed below
+            going[fork(job, output)] = number, job, output, time.monotonic()
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        now = time.monotonic()
+        for known, (_, job, _, began) in going.items():
+            if job.get("kill_after") and now - began > job["kill_after"] and known != pid:
+                os.kill(known, signal.SIGKILL)
+            if job.get("term_after") and now - began > job["term_after"] and known != pid and not job.get("termed"):
+                job["termed"] = now
+                os.kill(known, signal.SIGTERM)
+        if pid == 0:
+            time.sleep(0.02)
+            continue
+        number, job, output, began = going.pop(pid)
+        with output:
+            output.seek(0)
+            said = output.read().decode("utf-8", "replace")
+        answers[number] = {
+            "code": os.waitstatus_to_exitcode(status),
+            "said": said,
+            "seconds": now - began,
+            "ended": time.time(),
+            "since_term": now - job.get("termed", now),
+        }
+    return [answers[number] for number in range(len(jobs))]
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    import ampcompare.experiment  # noqa: F401  what a run needs, once for all
+
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(play(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Records with anything in them: a run with problems in words, or UserError; never another exception, never a hang."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ampcompare.errors import UserError
+from ampcompare.records import load_runs
+from ampcompare.records.protocol import Record
+from records.log_writer import frame
+
+FUZZ = {"deadline": 5000, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+KEYS = ("global_step", "train/loss", "eval/accuracy", "epoch", "amp/scale_factor", "throughput/images_per_second")
+OPTIONS = ("backend", "seed", "batch_size", "epochs", "model", "data", "environment", "max_steps", "_wandb")
+TEXTS = ("NaN", "-Infinity", "1e999", "9" * 400, "{}", "[[]]", '"x"', "null", "true", '{"a": {"b": 1}}', "", "[", "\0")
+VALUES = st.sampled_from(TEXTS) | st.floats().map(json.dumps) | st.integers().map(str) | st.text(max_size=6)
+
+
+def record(kind: str, keys: tuple[str, ...], data: st.DataObject) -> Any:
+    made = Record()
+    part = getattr(made, kind)
+    items = part.item if kind == "history" else part.update
+    for key in data.draw(st.lists(st.sampled_from(keys) | st.text(max_size=5), max_size=6)):
+        item = items.add(value_json=data.draw(VALUES))
+        if data.draw(st.booleans()):
+            item.key = key
+        else:
+            item.nested_key.extend(key.split("/"))
+    return made
+
+
+def payloads(data: st.DataObject) -> list[bytes]:
+    begin = Record()
+    begin.run.run_id = data.draw(st.sampled_from(["one", "", "a b/é"]))
+    begin.run.display_name = data.draw(st.text(max_size=8))
+    begin.run.start_time.seconds = data.draw(st.integers(-(2**63), 2**63 - 1))
+    found = [begin, record("config", OPTIONS, data)]
+    found += [record("history", KEYS, data) for _ in range(data.draw(st.integers(0, 5)))]
+    found.append(record("summary", (*KEYS, *OPTIONS), data))
+    end = Record()
+    end.exit.exit_code = data.draw(st.sampled_from([0, 1, -1, 255]))
+    return [part.SerializeToString() for part in [*found, end]]
+
+
+def put(folder: Path, content: bytes) -> Path:
+    path = folder / "offline-run-20260101_000000-one" / "run-one.wandb"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return folder
+
+
+@settings(max_examples=1500, **FUZZ)
+@given(data=st.data())
+def test_mutated_records_give_a_run_or_a_sentence(tmp_path: Path, data: st.DataObject):
+    parts = payloads(data)
+    for _ in range(data.draw(st.integers(0, 3))):  # damage that the checksum does not show
+        number = data.draw(st.integers(0, len(parts) - 1))
+        damaged = bytearray(parts[number])
+        place = data.draw(st.integers(0, len(damaged)))
+        damaged[place : place + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=6))
+        parts[number] = bytes(damaged)
+    content = bytearray(frame(parts))
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content))) :]
+    with contextlib.suppress(UserError):
+        (run,) = load_runs([put(tmp_path, bytes(content))])
+        assert all(isinstance(problem, str) for problem in run.problems)
+        for key in KEYS:
+            run.values(key)
+            run.summary_number(key)
+
+
+@settings(max_examples=150, **FUZZ)
+@given(data=st.data())
+def test_whatever_a_record_says_it_can_be_analysed(tmp_path: Path, data: st.DataObject):
+    from ampcompare.report import analyse_runs
+
+    with contextlib.suppress(UserError):
+        analyse_runs(load_runs([put(tmp_path, frame(payloads(data)))]), "none")

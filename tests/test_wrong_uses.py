@@ -1,0 +1,259 @@
+"""What real people get wrong, each with the exact line that they see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from quick import ROOT
+
+from ampcompare.arguments import parse
+from ampcompare.config import LEAVES, load_config
+from ampcompare.errors import UserError
+from ampcompare.sweeps.definition import read_sweep
+
+BACKENDS = "expected one of none, native, apex_o1, apex_o2, fp16"
+HELP = "python run_experiment.py --help lists every key"
+WHOLE = "expected a whole number at least 1"
+
+WORDS = {
+    # Backends, as other libraries call them.
+    "backend=O1": f"backend='O1': {BACKENDS}; did you mean apex_o1?",
+    "backend=O0": f"backend='O0': {BACKENDS}; did you mean none?",
+    "backend=O2": f"backend='O2': {BACKENDS}; did you mean apex_o2?",
+    "backend=O3": f"backend='O3': {BACKENDS}; did you mean fp16?",
+    "backend=amp": f"backend='amp': {BACKENDS}; did you mean native?",
+    "backend=fp16-mixed": f"backend='fp16-mixed': {BACKENDS}; did you mean native?",
+    "backend=16-mixed": f"backend='16-mixed': {BACKENDS}; did you mean native?",
+    "backend=bf16-mixed": f"backend='bf16-mixed': {BACKENDS}; did you mean native with precision.dtype=bfloat16?",
+    "backend=bfloat16": f"backend='bfloat16': {BACKENDS}; did you mean native with precision.dtype=bfloat16?",
+    "backend=torch.amp": f"backend='torch.amp': {BACKENDS}; did you mean native?",
+    "backend=autocast": f"backend='autocast': {BACKENDS}; did you mean native?",
+    "backend=fp32": f"backend='fp32': {BACKENDS}; did you mean none?",
+    "backend=32": f"backend='32': {BACKENDS}; did you mean none?",
+    "backend=apex": f"backend='apex': {BACKENDS}; did you mean apex_o1?",
+    "backend=apex-o1": f"backend='apex-o1': {BACKENDS}; did you mean apex_o1?",
+    "backend=apex_01": f"backend='apex_01': {BACKENDS}; did you mean apex_o1?",
+    "backend=half": f"backend='half': {BACKENDS}; did you mean fp16?",
+    "backend=nativ": f"backend='nativ': {BACKENDS}; did you mean native?",
+    "backend=NATIVE": f"backend='NATIVE': {BACKENDS}; did you mean native?",
+    "backend=": f"backend='': {BACKENDS}",
+    "backend=native,apex_o1": f"backend='native,apex_o1': {BACKENDS}",
+    "backend=[native,apex_o1]": f"backend='[native,apex_o1]': {BACKENDS}",
+    # Numbers.
+    "optimizer.lr=1e-1x": "optimizer.lr='1e-1x': expected a number above 0",
+    "optimizer.lr=0": "optimizer.lr='0': expected a number above 0",
+    "optimizer.lr=-0.1": "optimizer.lr='-0.1': expected a number above 0",
+    "optimizer.lr=0,1": "optimizer.lr='0,1': expected a number above 0",
+    "optimizer.lr=nan": "optimizer.lr='nan': expected a number above 0",
+    "optimizer.lr=1/10": "optimizer.lr='1/10': expected a number above 0",
+    "optimizer.lr=": "optimizer.lr='': expected a number above 0",
+    "batch_size=0": f"batch_size='0': {WHOLE}",
+    "batch_size=12.5": f"batch_size='12.5': {WHOLE}",
+    "batch_size=128x": f"batch_size='128x': {WHOLE}",
+    "batch_size=auto": f"batch_size='auto': {WHOLE}",
+    "epochs=-1": f"epochs='-1': {WHOLE}",
+    "epochs=0": f"epochs='0': {WHOLE}",
+    "epochs=inf": f"epochs='inf': {WHOLE}",
+    "epochs=ten": f"epochs='ten': {WHOLE}",
+    "epochs=null": f"epochs='null': {WHOLE}",
+    "max_steps=0": f"max_steps='0': {WHOLE}, or null",
+    "seed=-1": "seed='-1': expected a whole number at least 0 and at most 9.22337e+18",
+    "seed=1_000": "seed='1_000': expected a whole number at least 0 and at most 9.22337e+18",
+    "optimizer.momentum=1": "optimizer.momentum='1': expected a number at least 0 and below 1",
+    "optimizer.weight_decay=-5e-4": "optimizer.weight_decay='-5e-4': expected a number at least 0",
+    "precision.loss_scale=auto": "precision.loss_scale='auto': expected a number above 0, or dynamic",
+    "precision.loss_scale=-1": "precision.loss_scale='-1': expected a number above 0, or dynamic",
+    "precision.growth_factor=1": "precision.growth_factor='1': expected a number above 1",
+    "precision.backoff_factor=2": "precision.backoff_factor='2': expected a number above 0 and below 1",
+    "training.accumulate=0": f"training.accumulate='0': {WHOLE}",
+    "training.clip_norm=0": "training.clip_norm='0': expected a number above 0, or null",
+    "training.label_smoothing=1": "training.label_smoothing='1': expected a number at least 0 and below 1",
+    # Words.
+    "precision.dtype=fp16": "precision.dtype='fp16': expected one of float16, bfloat16",
+    "precision.dtype=bf16": "precision.dtype='bf16': expected one of float16, bfloat16",
+    "deterministic=maybe": "deterministic='maybe': expected true or false",
+    "tf32=2": "tf32='2': expected true or false",
+    "device=gpu": "device='gpu': expected one of auto, cpu, cuda, cuda:N, mps; did you mean cuda?",
+    "device=0": "device='0': expected one of auto, cpu, cuda, cuda:N, mps; did you mean cuda:0?",
+    "device=cuda:x": "device='cuda:x': expected one of auto, cpu, cuda, cuda:N, mps",
+    "memory_format=nhwc": (
+        "memory_format='nhwc': expected one of contiguous, channels_last; did you mean channels_last?"
+    ),
+    "execution=torch.compile": (
+        "execution='torch.compile': expected one of eager, compile, cuda_graph, compile_graph; did you mean compile?"
+    ),
+    "optimizer.name=SGD": "optimizer.name='SGD': expected one of sgd, adam, adamw; did you mean sgd?",
+    "optimizer.name=lamb": "optimizer.name='lamb': expected one of sgd, adam, adamw",
+    "schedule.name=linear": "schedule.name='linear': expected one of cosine, constant",
+    "data.source=cifar": "data.source='cifar': expected one of cifar10, image_folder, synthetic; did you mean cifar10?",
+    "data.source=imagenet": "data.source='imagenet': expected one of cifar10, image_folder, synthetic",
+    "model.name=resnet-50": "model.name='resnet-50': expected one of resnet50, resnet18, tiny; did you mean resnet50?",
+    "wandb.mode=off": ("wandb.mode='off': expected one of auto, online, offline, disabled; did you mean disabled?"),
+    "wandb.project=me/it": "wandb.project='me/it': expected 1 to 128 characters without / \\ # ? % :",
+    "wandb.tags=red": "wandb.tags='red': expected a list of texts, such as [a,b]",
+    "data.mean=0.5": "data.mean=0.5: expected a list of numbers, such as [0.5,0.5,0.5]",
+    "data.std=[1,1,0]": "data.std=[1.0, 1.0, 0.0]: expected three numbers above 0, one per channel",
+    "resume=yes": "resume='yes': expected one of auto, never, must; did you mean auto?",
+    "resume=last.pt": "resume='last.pt': expected one of auto, never, must",
+    "checkpoint.every_epochs=0.5": f"checkpoint.every_epochs='0.5': {WHOLE}, or null",
+    "checkpoint.every_minutes=0": "checkpoint.every_minutes='0': expected a number above 0, or null",
+    "output_dir=a\0b": "output_dir='a\\x00b': a NUL character is in it; expected a text",
+    "output_dir=caf\udce9": "output_dir='caf\\udce9': a byte that is not UTF-8 is in it; expected a text",
+    # Keys.
+    "lr=0.1": "lr: no such key; did you mean optimizer.lr?",
+    "momentum=0.9": "momentum: no such key; did you mean optimizer.momentum?",
+    "batchsize=32": "batchsize: no such key; did you mean batch_size?",
+    "batch-size=32": "batch-size: no such key; did you mean batch_size?",
+    "bakend=native": "bakend: no such key; did you mean backend?",
+    "loss_scale=128": "loss_scale: no such key; did you mean precision.loss_scale?",
+    "optimizer.learning_rate=1": "optimizer.learning_rate: no such key; did you mean optimizer.lr?",
+    "amp=true": "amp: no such key; did you mean backend?",
+    "opt_level=O1": "opt_level: no such key; did you mean backend?",
+    "num_epochs=3": "num_epochs: no such key; did you mean epochs?",
+    "zzz=1": f"zzz: no such key; {HELP}",
+    "backend.name=native": f"backend={{'name': 'native'}}: {BACKENDS}",
+    "backend": "'backend': expected key=value, such as backend=native or optimizer.lr=0.05",
+    "native": "'native': expected key=value, such as backend=native or optimizer.lr=0.05",
+    "-v": "'-v': expected key=value, such as backend=native or optimizer.lr=0.05",
+    "=native": "'=native': expected key=value, such as backend=native or optimizer.lr=0.05",
+    "--fast": "'--fast': expected key=value, such as backend=native or optimizer.lr=0.05",
+    "--backend": f"--backend: expected a value after it, {BACKENDS.removeprefix('expected ')}",
+    "--config": "--config: expected a name or a path after it, such as --config demo",
+    "--config=nowhere": (
+        "--config 'nowhere': no such file; expected a path or one of demo, recipe_mlp, reference, strong"
+    ),
+    "nowhere.json": "nowhere.json: cannot be read (No such file or directory)",
+    "optimizer=fast": (
+        "optimizer='fast': a group of options; set one of them: name, lr, momentum, nesterov, weight_decay, fused"
+    ),
+    "execution=graphs": "execution='graphs': expected one of eager, compile, cuda_graph, compile_graph",
+    "data.mean=[1,2]": "data.mean=[1.0, 2.0]: expected three numbers, one per channel",
+    "optimizer.lr=inf": "optimizer.lr='inf': expected a number above 0",
+    "seed=1.5": "seed='1.5': expected a whole number at least 0 and at most 9.22337e+18",
+    # Together.
+    "optimizer.nesterov=true": (
+        "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
+    ),
+    "data.source=image_folder": (
+        "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and test/<class>/*; "
+        "set data.root=PATH"
+    ),
+    "wandb.name=${oc.env:HOME}": ("wandb.name='${oc.env:HOME}': interpolation is not supported; write the value out"),
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_wrong_word_gets_exactly_this_line(word: str):
+    with pytest.raises(UserError) as caught:
+        parse(["--config", "demo", word])
+    assert str(caught.value) == WORDS[word]
+
+
+def test_a_sweep_file_as_config_and_a_config_as_sweep_say_what_to_do(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UserError, match="this is a sweep, not a config; run it with: wandb sweep sweeps/batch_size"):
+        load_config("sweeps/batch_size.yaml")
+    with pytest.raises(UserError, match=r"not a sweep.*python run_experiment.py --config configs/demo.yaml"):
+        read_sweep("configs/demo.yaml")
+
+
+def test_a_tab_in_yaml_is_named_with_its_line(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("optimizer:\n\tlr: 0.1\n")
+    with pytest.raises(UserError) as caught:
+        load_config(str(path))
+    assert str(caught.value) == (f"{path}, line 2: not valid YAML: found character that cannot start any token")
+
+
+# Fuzz: whatever the input, a config, a sweep, or UserError with printable text; never another exception.
+
+CONFIG = (ROOT / "configs" / "reference.yaml").read_bytes()
+SWEEP = (ROOT / "sweeps" / "learning_rate.yaml").read_bytes()
+HOSTILE = [
+    "null",
+    "[]",
+    "{}",
+    "- a",
+    "!!python/object:os.system x",
+    "&a [*a]",
+    "1e999",
+    "\0",
+    "é",
+    ": :",
+    "${x}",
+    "<<: *a",
+]
+PIECES = st.one_of(
+    st.binary(max_size=8),
+    st.sampled_from([text.encode() for text in [*HOSTILE, *LEAVES, "parameters:", "values:", "method:", "\t", "\n  "]]),
+)
+FUZZ = settings(max_examples=1500, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def mutate(data: st.DataObject, content: bytes) -> bytes:
+    found = bytearray(content)
+    for _ in range(data.draw(st.integers(0, 4))):
+        place = data.draw(st.integers(0, len(found)))
+        found[place : place + data.draw(st.integers(0, 12))] = data.draw(PIECES)
+    return bytes(found)
+
+
+def assert_told(problem: UserError, lines: int | None = None) -> None:
+    assert str(problem)
+    assert lines is None or len(str(problem).split("\n")) == lines
+    assert all(line.isprintable() for line in str(problem).split("\n")), str(problem)
+
+
+@FUZZ
+@given(data=st.data())
+def test_no_config_file_raises_anything_but_a_line(tmp_path: Path, data: st.DataObject):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(mutate(data, CONFIG))
+    try:
+        load_config(str(path))
+    except UserError as problem:
+        assert_told(problem, lines=1)
+
+
+@FUZZ
+@given(data=st.data())
+def test_no_sweep_file_raises_anything_but_lines(tmp_path: Path, data: st.DataObject):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(mutate(data, SWEEP))
+    try:
+        read_sweep(path)
+    except UserError as problem:
+        assert_told(problem)
+
+
+VALUES = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(HOSTILE),
+    st.integers().map(str),
+    st.floats().map(str),
+    st.recursive(st.none() | st.booleans() | st.text(max_size=4), lambda x: st.lists(x, max_size=3), max_leaves=6).map(
+        str
+    ),
+)
+
+
+@FUZZ
+@given(
+    words=st.lists(
+        st.tuples(
+            st.sampled_from(["", "--", "+", "++"]),
+            st.sampled_from([*LEAVES, "optimizer", "x"]) | st.text(max_size=6),
+            VALUES,
+        ).map(lambda parts: f"{parts[0]}{parts[1]}={parts[2]}")
+        | st.text(max_size=12),
+        max_size=3,
+    )
+)
+def test_no_words_raise_anything_but_a_line(words: list[str]):
+    try:
+        parse(words)
+    except UserError as problem:
+        assert_told(problem, lines=1)
