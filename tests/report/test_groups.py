@@ -40,6 +40,12 @@ def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key
     assert key in said
 
 
+def test_groups_that_were_asked_for_are_no_reason_for_doubt():
+    runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
+    analysis = analyse_runs(runs, group_by=("backend", "batch_size"))
+    assert not [caution for caution in analysis.verdict.cautions if "not pooled" in caution]
+
+
 def test_runs_on_other_software_are_not_pooled():
     other = make("none", 2)
     other.summary["environment"] = other.summary["environment"] | {"torch": "2.11.0"}

@@ -19,8 +19,9 @@ def cautions(
     comparisons: Sequence[Comparison],
     metric: Metric,
     ignored: frozenset[str] = frozenset(),
+    asked: Sequence[str] = (),
 ) -> list[str]:
-    """The reasons for doubt, the gravest first."""
+    """The reasons for doubt, the gravest first. `asked` are the keys by which groups were to be told apart."""
     said = []
     if setting.is_synthetic:
         said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
@@ -29,7 +30,7 @@ def cautions(
             "Measured on a CPU, where fp16 arithmetic is emulated: these speed figures say nothing about a GPU. "
             "Peak memory is the resident memory of the whole process."
         )
-    said += _not_pooled(groups)
+    said += _not_pooled(groups, asked)
     said += _not_compared(comparisons)
     said += _sample_size(groups, comparisons)
     if ignored:
@@ -41,13 +42,15 @@ def cautions(
     return said
 
 
-def _not_pooled(groups: Sequence[Group]) -> list[str]:
+def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> list[str]:
     said = []
     for value in dict.fromkeys(g.value for g in groups):
         alike = [g for g in groups if g.value == value]
         if len(alike) < 2:
             continue
-        keys = [key for key, _ in alike[0].apart]
+        keys = [key for key, _ in alike[0].apart if key not in asked]
+        if not keys:
+            continue
         shown = []
         for key in keys[:MAX_KEYS]:
             values = dict.fromkeys(short(dict(g.apart)[key]) for g in alike)

@@ -70,7 +70,7 @@ def analyse(
     verdict = Verdict(
         _headline(groups, bases, comparisons, baseline, metric),
         tuple((g.label, _line(g, comparisons, metric)) for g in groups),
-        tuple(cautions(figures, setting, groups, comparisons, metric, ignored)),
+        tuple(cautions(figures, setting, groups, comparisons, metric, ignored, keys)),
     )
     looks = {style.label: style for style in styles((g.label, g.value) for g in groups)}
     return Analysis(
