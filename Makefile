@@ -6,7 +6,7 @@ BACKENDS := none native apex_o1
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
-.PHONY: help setup demo test lint reproduce clean
+.PHONY: help setup demo test lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test       run every test"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
+	@echo "make gpu-check  GPU tests and benchmarks, part by part, into benchmarks/results/gpu-check"
 	@echo "make lint       ruff and mypy"
 
 setup: $(VENV)/.installed
@@ -31,6 +32,9 @@ demo: setup
 
 test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+gpu-check: setup
+	$(VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
 
 lint: setup
 	$(VENV)/bin/ruff check .

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
-from ampcompare.agent import check_parameters
+from ampcompare.agent import check_chosen
 from ampcompare.config import load_config
 from ampcompare.errors import UserError
 
@@ -24,7 +24,7 @@ def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("chosen")
 def test_the_sweeps_values_pass():
-    check_parameters(load_config(None, ["data.augment=False", "optimizer={'lr': 1e-05}", "max_steps=None"]))
+    check_chosen(load_config(None, ["data.augment=False", "optimizer={'lr': 1e-05}", "max_steps=None"]))
 
 
 @pytest.mark.usefixtures("chosen")
@@ -38,11 +38,11 @@ def test_the_sweeps_values_pass():
 )
 def test_a_value_that_did_not_arrive_is_refused(words: list[str], message: str):
     with pytest.raises(UserError) as caught:
-        check_parameters(load_config(None, words))
+        check_chosen(load_config(None, words))
     assert message in str(caught.value)
 
 
 def test_without_a_sweep_there_is_nothing_to_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    check_parameters(load_config())
+    check_chosen(load_config())
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "gone.yaml"))
-    check_parameters(load_config())
+    check_chosen(load_config())

@@ -38,15 +38,17 @@ def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
         assert word in done.stdout
     assert "say nothing about a GPU" in " ".join(done.stdout.split())
     assert done.stdout.splitlines()[-1] == f"page: {out / 'index.html'}"
-    assert [path.name for path in out.iterdir()] == ["index.html"]
-    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    tables = {"comparison.csv", "comparison.json", "comparison.md"}
+    assert {path.name for path in out.iterdir()} == {"index.html", "charts"} | tables
+    assert {path.suffix for path in (out / "charts").iterdir()} == {".png", ".svg"}
+    assert max(map(len, done.stdout.splitlines()[:-2])) <= 80
     assert "\x1b" not in done.stdout
 
 
 def test_report_with_another_baseline_over_an_older_page(runs, tmp_path):
-    done = ampcompare("report", runs, "--out", tmp_path, "--baseline", "native")
+    done = ampcompare("report", runs, "--out", tmp_path, "--baseline", "native", "--format", "html")
     assert "0.526×" in done.stdout
-    missing = ampcompare("report", runs, "--out", tmp_path, "--baseline", "fp16")
+    missing = ampcompare("report", runs, "--out", tmp_path, "--baseline", "fp16", "--format", "html")
     assert missing.returncode == 0
     assert "no run of the baseline 'fp16'" in missing.stdout
 
@@ -57,7 +59,7 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
         "try: main(sys.argv[1:])\n"
         "except SystemExit as end: print(end.code, sorted({'torch', 'torchvision', 'wandb'} & set(sys.modules)))"
     )
-    command = [sys.executable, "-c", code, "report", str(runs), "--out", str(tmp_path)]
+    command = [sys.executable, "-c", code, "report", str(runs), "--out", str(tmp_path), "--format", "html"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
 
@@ -76,6 +78,18 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
         (("report", "{tmp}"), "no runs in this folder"),
         (("report", "{tmp}/text.wandb"), "not a .wandb file"),
         (("report", "wandb:entity/project"), "wandb.mode=offline"),
+        (("report", "{runs}", "--format", "pdf"), "expected some of html, csv, md, json, png, svg, or all"),
+        (("report", "{runs}", "--format", ","), "expected some of html"),
+        (("report", "{runs}", "--metric", "eval/acuracy"), "did you mean eval/accuracy?"),
+        (("report", "{runs}", "--margin", "-1"), "--margin -1: expected a number above 0"),
+        (("report", "{runs}", "--margin", "much"), "margin"),
+        (("report", "{runs}", "--group-by", "batchsize"), "did you mean batch_size?"),
+        (("report", "{runs}", "--group-by", ""), "--group-by"),
+        (("report", "{runs}", "--ignore", "sed"), "no run has this setting"),
+        (("report", "{runs}", "--reproduce", "nobody"), "expected one of tootouch, recipe, ignite"),
+        (("report", "{runs}", "--reproduce", "ignite", "--group-by", "batch_size"), "compares backends"),
+        (("report", "{runs}", "--watch", "--format", "csv"), "add html"),
+        (("report", "{runs}", "--port", "99999"), "port"),
         (("report", "{runs}", "--out", "{tmp}/text.wandb"), "cannot be written to"),
         (("report", "{runs}", "--out", "{tmp}/text.wandb/below"), "cannot be written to"),
         (("report", "{runs}", "--out", "{tmp}/taken"), "cannot be written"),
@@ -122,13 +136,13 @@ def test_help_imports_nothing_heavy():
 
 
 def test_terminal_without_unicode_gets_the_table_all_the_same(runs, tmp_path):
-    done = ampcompare("report", runs, "--out", tmp_path, PYTHONIOENCODING="ascii")
+    done = ampcompare("report", runs, "--out", tmp_path, "--format", "md", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert "native" in done.stdout
 
 
 def test_reader_that_stops_reading_causes_no_traceback(runs, tmp_path):
-    command = [sys.executable, "-m", "ampcompare.cli", "report", str(runs), "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "ampcompare.cli", "report", str(runs), "--out", str(tmp_path), "--format", "html"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stderr

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ampcompare.config import GROUPS, LEAVES, typed_values
 from ampcompare.errors import EXIT_BAD_INPUT, UserError
@@ -19,18 +20,27 @@ from ampcompare.service import end_service
 SECONDS = 15.0
 
 
-def check_parameters(config: Config) -> None:
+def check_chosen(config: Config) -> None:
     """Compare the config with what an agent left for W&B's client. Raises UserError where they differ."""
     import yaml
 
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
     if not path or not Path(path).is_file():
         return
-    chosen = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    for name, entry in chosen.items():
-        if not isinstance(entry, Mapping) or not (name in LEAVES or name in GROUPS):
-            continue  # the file's version; a parameter that is none of ours
-        for key, value in typed_values({name: entry["value"]}).items():
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as problem:
+        raise UserError(f"WANDB_SWEEP_PARAM_PATH={path}: cannot be read ({problem}); is it from W&B's agent?") from None
+    entries = content.items() if isinstance(content, Mapping) else ()
+    check_parameters(config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v})
+
+
+def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
+    """Raise UserError where the config has another value than the sweep chose."""
+    for name, chosen_value in chosen.items():
+        if not (name in LEAVES or name in GROUPS):
+            continue  # a parameter that is none of ours
+        for key, value in typed_values({name: chosen_value}).items():
             given = config.value(key)
             if given != value:
                 raise UserError(

@@ -36,24 +36,72 @@ def report(
             help="Folders of runs (output_dir), .wandb files, wandb:ENTITY/PROJECT, wandb:ENTITY/PROJECT/SWEEP.",
         ),
     ],
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for index.html.")] = "report",
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for the report.")] = "report",
     baseline: Annotated[
-        str, typer.Option("--baseline", metavar="BACKEND", help="Backend that the others are compared with.")
+        str, typer.Option("--baseline", metavar="BACKEND", help="What the others are compared with.")
     ] = "none",
+    metric: Annotated[str, typer.Option("--metric", metavar="KEY", help="Quality to compare.")] = "eval/accuracy",
+    margin: Annotated[
+        float | None, typer.Option("--margin", help="Difference that still counts as the same (accuracy: 0.5 points).")
+    ] = None,
+    group_by: Annotated[
+        str, typer.Option("--group-by", metavar="KEYS", help="Keys in the labels; the first is compared.")
+    ] = "backend",
+    ignore: Annotated[
+        str, typer.Option("--ignore", metavar="KEYS", help="Settings that may differ between runs taken together.")
+    ] = "",
+    formats: Annotated[
+        str, typer.Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
+    ] = "all",
+    reproduce: Annotated[
+        str | None,
+        typer.Option("--reproduce", metavar="NAME", help="Beside a published one: tootouch, recipe, ignite."),
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Rebuild as runs go on and serve the page here.")] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0,
 ) -> None:
     """Compare runs: a table here, and a self-contained page with charts in DIR."""
     from rich.console import Console
 
-    from ampcompare.records import load_runs
-    from ampcompare.report import analyse_runs, prepare_folder, write_page
-    from ampcompare.report.table import print_table
+    from ampcompare.report.command import Request, make_report, watch_report
+    from ampcompare.report.outputs import choose_formats
 
-    analysis = analyse_runs(load_runs(sources), baseline)
-    folder = prepare_folder(out)
+    request = Request(
+        sources, out, baseline, metric, margin, _listed(group_by), _listed(ignore), choose_formats(formats), reproduce
+    )
     console = Console(highlight=False)
-    print_table(analysis, console)
-    path = write_page(analysis, folder)
-    console.print(f"page: {path}", soft_wrap=True, markup=False)
+    if watch:
+        watch_report(request, console, port)
+    else:
+        make_report(request, console)
+
+
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+
+
+@app.command()
+def workspace(
+    target: Annotated[str, typer.Argument(metavar="ENTITY/PROJECT", help="The W&B project.")],
+    runs: Annotated[
+        list[str] | None,
+        typer.Option("--runs", metavar="SOURCE", help="Runs to compare, instead of the project's."),
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="A W&B Report with the verdict, too.")] = False,
+    baseline: Annotated[str, typer.Option("--baseline", metavar="BACKEND", help="As for report.")] = "none",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be saved, as JSON.")] = False,
+) -> None:
+    """Create or update a saved W&B view with the charts of the report as panels."""
+    from ampcompare.records import load_runs
+    from ampcompare.report import analyse_runs
+    from ampcompare.report.workspace import as_json, save, split_target
+
+    entity, project = split_target(target)
+    analysis = analyse_runs(load_runs(runs or [f"wandb:{entity}/{project}"]), baseline)
+    if dry_run:
+        typer.echo(as_json(analysis, entity, project), nl=False)
+    else:
+        save(analysis, entity, project, with_report=report, say=typer.echo)
 
 
 @app.command()
@@ -72,7 +120,7 @@ def sweep(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The sweep's name and W&B group; by default the file's.")] = None,
     grace: Annotated[
-        float, typer.Option(min=2, help="Seconds of silence after which another worker's run is taken over.")
+        float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
     ] = 60.0,
 ) -> None:
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""

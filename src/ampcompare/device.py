@@ -11,7 +11,7 @@ from ampcompare.errors import UserError
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that `name` means here. Raises UserError where it is not there, saying what is."""
+    """The device that `name` means here, made the current one. Raises UserError where it is not there."""
     cuda, mps = (
         torch.cuda.device_count() if torch.cuda.is_available() else 0,
         torch.backends.mps.is_available(),
@@ -24,7 +24,10 @@ def resolve_device(name: str) -> torch.device:
         raise UserError(
             f"device={name!r}: not there; PyTorch sees {', '.join(present)}; use one of them or device=auto"
         )
-    return torch.device(wanted)
+    device = torch.device(wanted)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # streams, events and graphs are those of the current device
+    return device
 
 
 def set_numerics(config: Config) -> None:

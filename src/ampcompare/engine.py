@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ampcompare.distributed import World
 from ampcompare.execution import build_forward
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.precision.base import Precision
@@ -66,6 +67,7 @@ class Trainer:
         # Looked up at each call: a backend may have replaced the function by then.
         self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
         self.forward = build_forward(model, self.criterion, compiled)
+        self.processes = 1
         self.holds_peak = False  # whether memory was taken once and for all, so that a later peak would miss it
 
     def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -86,18 +88,22 @@ class Trainer:
         precision, config = self.precision, self.config
         if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
             self.model.train()
-        images = sum(labels.shape[0] for _, labels in batches)
+        images = self.count_images(batches)
         losses, outputs, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
-            with precision.forward_context():
-                logits, loss = self.forward(inputs, labels)
-            cold |= self.forward.cold
-            if config.gradient_penalty:
-                loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
-            # Each micro-batch weighs by its images: the last one of an epoch may be short.
-            if len(batches) > 1:
-                loss = loss * (labels.shape[0] / images)
-            precision.backward(loss, sync=number == len(batches))
+            last = number == len(batches)
+            with self.reducing(last):
+                with precision.forward_context():
+                    logits, loss = self.forward(inputs, labels)
+                cold |= self.forward.cold
+                if config.gradient_penalty:
+                    loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
+                # Each micro-batch weighs by its images: the last one of an epoch may be short. Over processes the
+                # mean is taken of gradients and losses.
+                share = labels.shape[0] * self.processes / images
+                if share != 1:
+                    loss = loss * share
+                precision.backward(loss, sync=last)
             losses.append(loss.detach())
             # Who was right is counted at the interval's end, in one go: here it took two thirds of the loop's own time.
             outputs.append((logits.detach(), labels))
@@ -107,6 +113,14 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
         return StepResult(loss, outputs, images, gradients, cold)
+
+    def count_images(self, batches: Sequence[Batch]) -> int:
+        """The images of a step, in all processes."""
+        return sum(labels.shape[0] for _, labels in batches)
+
+    def reducing(self, last: bool) -> AbstractContextManager[Any]:
+        """The context of a micro-batch: only in a step's last one do several processes add up their gradients."""
+        return nullcontext()
 
     def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
         config, precision = self.config, self.precision
@@ -156,6 +170,7 @@ def evaluate(
     *,
     autocast: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
+    world: World | None = None,
 ) -> dict[str, float] | None:
     """Loss and accuracies over the whole of `loader`, in full precision unless `autocast`. Waits for the device once.
 
@@ -164,8 +179,7 @@ def evaluate(
     """
     model.eval()
     device = precision.device
-    totals = torch.zeros(3, dtype=torch.float64, device=device)
-    count = 0
+    totals = torch.zeros(4, dtype=torch.float64, device=device)
     for inputs, labels in loader.epoch(0):
         if should_stop():
             return None
@@ -173,9 +187,10 @@ def evaluate(
             logits = model(inputs)
         logits = logits.float()
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-        totals += torch.stack([F.cross_entropy(logits, labels, reduction="sum"), best[:, 0].sum(), best.sum()])
-        count += len(labels)
-    loss, top1, top5 = (totals / count).tolist()  # sync: the epoch's result is wanted on the host
+        totals[:3] += torch.stack([F.cross_entropy(logits, labels, reduction="sum"), best[:, 0].sum(), best.sum()])
+        totals[3] += len(labels)
+    (world or World()).sum_(totals)
+    loss, top1, top5 = (totals[:3] / totals[3]).tolist()  # sync: the epoch's result is wanted on the host
     return {"eval/loss": loss, "eval/accuracy": top1, "eval/top5_accuracy": top5}
 
 

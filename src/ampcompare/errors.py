@@ -16,10 +16,11 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object, details: Sequence[object] = ()) -> None:
-        super().__init__("\n  ".join(_one_line(text) for text in (message, *details)))
+        super().__init__("\n  ".join(one_line(text) for text in (message, *details)))
 
 
-def _one_line(text: object) -> str:
+def one_line(text: object) -> str:
+    """The text as one printable line."""
     # Input can hold anything, line breaks and terminal escapes included; the promise is one printable line.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(text).split()))
 

@@ -15,11 +15,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampcompare.agent import check_parameters
+from ampcompare.agent import check_chosen
 from ampcompare.checkpoint import Store
 from ampcompare.config import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
+from ampcompare.distributed import World, check_last_batch, device_name, join
 from ampcompare.engine import Trainer, learning_rate_factor
 from ampcompare.errors import UserError
 from ampcompare.execution import captures, check_execution, compiles
@@ -29,7 +30,8 @@ from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
-from ampcompare.resume import FOLDER, Identity, RunKeeper, find, restore, writes_checkpoints
+from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
+from ampcompare.sharded import ShardedTrainer, wrap
 from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking import Tracker, run_name
 
@@ -51,34 +53,46 @@ def run(config: Config, console: Console | None = None) -> Result:
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
-    check_parameters(config)
-    console = console or Console(highlight=False)
-    device = resolve_device(config.device)
+    check_chosen(config)
+    with join(config) as world:
+        return _run(config, world, console or Console(highlight=False))
+
+
+def _run(config: Config, world: World, console: Console) -> Result:
+    if not world.leads:
+        console = Console(quiet=True)
+    device = resolve_device(device_name(config.device, world))
     set_numerics(config)
     check_execution(config, device)
     check_output(Path(config.output_dir))
-    data = build_dataset(
-        source=config.data.source,
-        root=config.data.root,
-        train_limit=config.data.train_limit,
-        test_limit=config.data.test_limit,
-    )
-    train = make_loader(config, data.train, device, training=True)
-    test = make_loader(config, data.test, device, training=False)
-    trainer = build_trainer(config, data, train, device)
-    environment = describe_environment(device, **effective_numerics(config), fused=is_fused(config, device))
+    with world.leader_first():
+        data = build_dataset(
+            source=config.data.source,
+            root=config.data.root,
+            train_limit=config.data.train_limit,
+            test_limit=config.data.test_limit,
+        )
+    check_last_batch(len(data.train.labels), config.batch_size, world)
+    train = make_loader(config, data.train, device, training=True, world=world)
+    test = make_loader(config, data.test, device, training=False, world=world)
+    trainer = build_trainer(config, data, train, device, world)
+    settings = {**effective_numerics(config), "fused": is_fused(config, device), "processes": world.size}
+    environment = describe_environment(device, **settings)
 
     name = config.wandb.name or run_name(config)
     stop = StopRequest()
     with TrainingDisplay(console, total_steps(config, train), name) as display:
         display.say(_headline(config, data, environment))
-        identity = Identity(config, data.fingerprint, device.type)
-        resumed = find(identity, total_steps(config, train), display.say)
+        identity = Identity(config, data.fingerprint, device.type, world.size)
+        resumed = find_together(identity, total_steps(config, train), display.say, world)
         state = resumed.state if resumed else None
-        tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
+        tracker = None
+        if world.leads:
+            tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
 
         def on_row(row: dict[str, Any]) -> None:
-            tracker.log(row)
+            if tracker:
+                tracker.log(row)
             display.row(row)
 
         fit = Fit(
@@ -90,8 +104,11 @@ def run(config: Config, console: Console | None = None) -> Result:
             on_step=display.step,
             on_note=display.say,
             should_stop=stop.is_made,
+            world=world,
         )
-        store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+        store = resumed.store if resumed else None
+        if tracker and store is None:
+            store = Store(Path(config.output_dir) / FOLDER / tracker.run_id)
         if writes_checkpoints(config):
             fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
         exit_code = EXIT_FAILED
@@ -99,15 +116,20 @@ def run(config: Config, console: Console | None = None) -> Result:
             try:
                 if state:
                     restore(fit, state)
-                    display.say(f"going on with run {tracker.run_id} at step {fit.step}")
+                    display.say(f"going on with run {state['run_id']} at step {fit.step}")
                 exit_code = _train(fit, stop, display.say)
             finally:
                 summary = fit.summary()
-                if exit_code <= 128:
+                if tracker and exit_code <= 128:
                     tracker.finish(summary, exit_code)
-                elif not tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption()):
+                elif tracker and not tracker.finish_stopped(
+                    summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption()
+                ):
                     display.say("the record is on the disk, but was not sent whole in time")
-                store.unlock()
+                if store:
+                    store.unlock()
+    if tracker is None:
+        return Result(exit_code, None, summary)
     _say_where(console, config, tracker)
     return Result(exit_code, tracker.record, summary)
 
@@ -151,7 +173,9 @@ def check_output(folder: Path) -> None:
         ) from None
 
 
-def make_loader(config: Config, images: ImageSet, device: torch.device, *, training: bool) -> DeviceLoader:
+def make_loader(
+    config: Config, images: ImageSet, device: torch.device, *, training: bool, world: World | None = None
+) -> DeviceLoader:
     """The loader of the training or the test images as the config says."""
     return DeviceLoader(
         images,
@@ -163,10 +187,14 @@ def make_loader(config: Config, images: ImageSet, device: torch.device, *, train
         shuffle=training,
         seed=config.seed,
         channels_last=config.memory_format == "channels_last",
+        rank=world.rank if world else 0,
+        processes=world.size if world else 1,
     )
 
 
-def build_trainer(config: Config, data: Dataset, train: DeviceLoader, device: torch.device) -> Trainer:
+def build_trainer(
+    config: Config, data: Dataset, train: DeviceLoader, device: torch.device, world: World | None = None
+) -> Trainer:
     """Model, optimizer and schedule under the backend. Same seed, same first weights, whatever the backend."""
     torch.manual_seed(config.seed)
     model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
@@ -184,6 +212,8 @@ def build_trainer(config: Config, data: Dataset, train: DeviceLoader, device: to
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
     if captures(config.execution):
         return GraphTrainer(*parts, compiled=compiles(config.execution), make_batch=train.batch)
+    if world and world.size > 1:
+        return ShardedTrainer(wrap(model, world), *parts[1:], world=world)
     return Trainer(*parts, compiled=compiles(config.execution))
 
 

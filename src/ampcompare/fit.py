@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.config import Config
+from ampcompare.distributed import StopTogether, World
 from ampcompare.engine import Loader, StepResult, Trainer, evaluate, micro_batches
 from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
@@ -79,18 +80,21 @@ class Fit:
         on_note: Callable[[str], None] = lambda note: None,
         should_stop: Callable[[], bool] = lambda: False,
         lag: bool | None = None,
+        world: World | None = None,
         keeper: Keeper | None = None,
     ) -> None:
+        self.world = world or World()
         self.trainer, self.train, self.test, self.config = trainer, train, test, config
         self.on_row, self.on_step, self.on_note = on_row, on_step, on_note
-        self.should_stop, self.stopped = should_stop, False
+        self._stop = StopTogether(self.world, trainer.precision.device, config.log.every, should_stop)
+        self.stopped = False
         self.precision = trainer.precision
         self.device = trainer.precision.device
         self.lag = self.device.type == "cuda" if lag is None else lag
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = total_steps(config, train)
         self.timer = StepTimer(self.device, config.log.warmup_steps)
-        self.interval = Interval()
+        self.interval = Interval(self.world)
         self.energy = EnergyMeter(self.device)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
         self.keeper = keeper
@@ -168,6 +172,7 @@ class Fit:
         accumulate = config.training.accumulate
         feed = self.trainer.feed(self.train, epoch, start * accumulate)
         for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):
+            self.timer.fetched()
             self.step, self.in_epoch = self.step + 1, number
             position = epoch + number / self.steps_per_epoch
             diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
@@ -180,7 +185,7 @@ class Fit:
                 self._peak_reset = True
                 if not self.trainer.holds_peak:
                     memory.reset_peak(self.device)
-            self.stopped = self.should_stop()
+            self.stopped = self._stop.at(self.step)
             last = self.stopped or self.step == self.total_steps
             if diagnose:
                 self._looks.append((self.step, position, result.gradients))
@@ -200,7 +205,7 @@ class Fit:
         self._pause()
         self._read(len(self._waiting))
         joules = self.energy.joules()
-        if joules is not None and images:
+        if joules is not None and images and self.world.size == 1:  # the meter knows one GPU
             self.on_row(self._row(position, {"energy/joules_per_image": joules / images}))
 
     def _log(self, position: float, result: StepResult) -> None:
@@ -255,6 +260,7 @@ class Fit:
             row |= {
                 "throughput/images_per_second": throughput,
                 "throughput/step_time_ms": sum(times) / len(times),
+                "throughput/data_time_ms": sum(t for w in windows for t in w.data_times_ms()) / len(times),
             }
             self._throughputs.append(throughput)
             self._step_times.extend(times)
@@ -282,12 +288,14 @@ class Fit:
 
     def _evaluate(self, epoch: int) -> None:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
+        self.world.share_buffers(self.trainer.model)
         metrics = evaluate(
             self.trainer.model,
             self.test,
             self.precision,
             autocast=self.config.eval.autocast,
-            should_stop=self.should_stop,
+            should_stop=lambda: self.world.size == 1 and self._stop.at(self.step),
+            world=self.world,
         )
         if metrics is None:
             self.stopped = True

@@ -16,6 +16,7 @@ TRAIN = (
     "amp/skipped_steps",
     "throughput/images_per_second",
     "throughput/step_time_ms",
+    "throughput/data_time_ms",
     "memory/peak_mib",
 )
 # When clipping or diagnostics are on.

@@ -110,13 +110,14 @@ class RealLoad:
 
 
 FIRST_LOAD = """
-import json, resource, sys, time
+import json, sys, time
+import torch
 from ampcompare.data import build_dataset
+from ampcompare.measure.memory import peak_mib
 start = time.perf_counter()
 build_dataset("image_folder", sys.argv[1])
 seconds = time.perf_counter() - start
-unit = 2**20 if sys.platform == "darwin" else 2**10
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit]))
+print(json.dumps([seconds, peak_mib(torch.device("cpu"))]))
 """
 
 

@@ -42,6 +42,21 @@ def test_timer_counts_steps_and_leaves_out_warm_up_pauses_and_cold_steps():
     assert (empty.times_ms(), empty.images) == ([], 0)
 
 
+def test_making_the_batch_is_timed_apart_and_part_of_the_step():
+    timer = StepTimer(CPU, warmup_steps=1)
+    timer.resume()
+    for _ in range(3):
+        time.sleep(0.02)
+        timer.fetched()
+        time.sleep(0.04)
+        timer.lap(8)
+    window = timer.pause()
+    assert [len(times) for times in (window.times_ms(), window.data_times_ms())] == [2, 2]
+    for whole, data in zip(window.times_ms(), window.data_times_ms(), strict=True):
+        assert 15 < data < 40
+        assert 50 < whole < 120
+
+
 def outputs(right: int, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Logits and labels of a step in which so many are right."""
     labels = torch.arange(images) % 4

@@ -71,7 +71,8 @@ def test_hostile_names_stay_text():
     assert "x" * 300 in page.text
     assert [tag for tag, _ in page.elements].count("img") == 0
     kinds = [attributes.get("type", "script") for attributes, _ in page.scripts]
-    assert kinds == ["application/json"] * 6 + ["script"] * 2
+    assert set(kinds[:-2]) == {"application/json"}
+    assert kinds[-2:] == ["script"] * 2
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
     for attributes, content in page.scripts:
         if attributes.get("type") == "application/json":
@@ -81,7 +82,7 @@ def test_hostile_names_stay_text():
 def test_page_asks_for_nothing():
     page = Page(page_of(make("none"), make("native")))
     addresses = [a.get("src") or a.get("href") for _, a in page.elements if "src" in a or "href" in a]
-    assert addresses == []
+    assert addresses == ["#run-1", "#run-2"]
     assert "link" not in {tag for tag, _ in page.elements}
 
 
@@ -122,7 +123,7 @@ def test_synthetic_data_is_named_in_title_verdict_and_every_chart():
     assert "<title>AMP Compare: resnet50 · synthetic data" in html
     assert "Synthetic data" in page.text
     specs = [json.loads(content) for attributes, content in page.scripts if attributes]
-    assert len(specs) == 6
+    assert len(specs) == 11  # no energy, no look at gradients in these runs
     assert all("synthetic data" in " ".join(spec["title"]["subtitle"]) for spec in specs)
 
 
@@ -132,7 +133,7 @@ def test_run_of_which_nothing_is_known_still_makes_a_page():
 
     text = Page(page_of(make("none", edit=empty, state="crashed"))).text
     assert "No history." in text
-    assert "Nothing recorded." in text
+    assert "Nothing recorded for: eval accuracy by epoch" in text
     assert "device not recorded" in text
 
 

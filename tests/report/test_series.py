@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampcompare.report.figures import figures_of
+from ampcompare.report.groups import group_runs
 from ampcompare.report.series import MAX_SKIP_MARKS, curves, lay_out, scale_curves, thin
-from ampcompare.report.statistics import group_runs
 from report.fakes import make
 
 

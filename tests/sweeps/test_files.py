@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ampcompare.records import load_runs
-from ampcompare.sweeps.check import check_sweep
+from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.definition import read_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def test_issue_names_them_all():
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_file_validates_and_says_how_to_run_it(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    check_sweep(read_sweep(path), [])
+    assert problems_of(read_sweep(path), []) == []
     comment = path.read_text().partition("program:")[0]
     assert "?" in comment.splitlines()[0] + comment.splitlines()[1]
     assert "Takes " in comment

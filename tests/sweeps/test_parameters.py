@@ -41,7 +41,6 @@ def draws(spec, count=400, sampler=None):
         ({"min": 2, "max": 5}, [2, 3, 4, 5]),
         ({"distribution": "q_uniform", "min": 0.1, "max": 0.5, "q": 0.1}, [0.1, 0.2, 0.3, 0.4, 0.5]),
         ({"distribution": "q_uniform", "min": 1.5, "max": 3.5}, [2, 3]),
-        ({"values": ["a", "b"], "probabilities": [0.9, 0.1]}, ["a", "b"]),
     ],
 )
 def test_grid_runs_through_all_values(spec, expected):

@@ -117,7 +117,7 @@ def test_second_interrupt_ends_at_once(place):
 def test_run_of_a_killed_worker_is_taken_over_by_another(place):
     storage = f"sqlite:///{place.folder / 'shared.db'}"
     place.file(parameters={"x": {"values": [1, 2, 3, 4]}, "seconds": {"value": 1.5}})
-    words = ("--storage", storage, "--grace", "6")
+    words = ("--storage", storage, "--grace", "10")
     other = place.folder / "other"
     killed = place.start(*words, out=other)
     place.wait_for("began", 1, other)
@@ -144,6 +144,61 @@ def test_run_of_a_killed_worker_does_not_go_on_alone(place):
     while is_alive(event["pid"]):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_what_a_program_leaves_running_is_ended(place):
+    (place.folder / "program.py").write_text(
+        "import subprocess, sys\nchild = subprocess.Popen(['sleep', '300'])\nopen('child', 'w').write(str(child.pid))\n"
+    )
+    place.file(parameters={"x": {"value": 1}})
+    code, said = place.sweep()
+    assert code == 0, said
+    assert not is_alive(int((place.folder / "child").read_text()))
+
+
+def test_program_that_ends_well_when_it_is_interrupted_starts_again(place):
+    text = (place.folder / "program.py").read_text()
+    quits = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    (place.folder / "program.py").write_text(quits + text)
+    place.file(parameters={"x": {"value": 1}, "seconds": {"value": 1.5}})
+    process = place.start()
+    place.wait_for("began", 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    code, _ = place.sweep()
+    assert code == 0
+    assert (len(place.events("began")), len(place.events("ended"))) == (2, 1)
+
+
+def test_hostile_names_and_values_reach_the_program_and_stay_one_line(place):
+    values = ["a b", 'it\'s "q"', "x=y", "é☃", "line\nbreak", "\x1b[2J", "[/b]:smile:", "-" * 300]
+    place.file(name="näme {0} 100%", parameters={"x": {"values": values}})
+    code, said = place.sweep()
+    assert code == 0, said
+    assert {event["given"]["x"] for event in place.events("ended")} == set(values)
+    assert "\x1b" not in said
+    assert len([line for line in said.splitlines() if " started: " in line]) == len(values)
+
+
+def test_value_that_no_program_can_be_given_fails_its_run_alone(place):
+    place.file(
+        command=["${program}" * 0 + "printf", "${args_json}"], parameters={"x": {"values": ["y" * 200_000, "z"]}}
+    )
+    code, said = place.sweep()
+    assert code == 1
+    assert "run 0 failed (cannot be started: " in said
+    assert "run 1 finished" in said
+
+
+def test_lost_database_is_one_line(place):
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "seconds": {"value": 1}})
+    process = place.start()
+    place.wait_for("began", 1)
+    (place.out / "sweep.db").write_bytes(b"no database" * 1000)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "cannot be used (" in said.splitlines()[-1]
+    assert "Traceback" not in said
 
 
 def test_hyperband_stops_the_runs_that_fall_behind(place):

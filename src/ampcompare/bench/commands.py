@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ampcompare.errors import UserError
+
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for JSON and Markdown of the result.")]
 
 bench = typer.Typer(help="Measure: speed of training, overhead of the loop, batches a second.", no_args_is_help=True)
@@ -40,4 +42,46 @@ def overhead(
     from ampcompare.bench.overhead_table import bench_overhead
 
     if not bench_overhead(rounds, out, Console(highlight=False)):
+        raise typer.Exit(1)
+
+
+@bench.command()
+def throughput(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as model.name=resnet18.")
+    ] = None,
+    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = "none,native,apex_o1,apex_o2,fp16",
+    execution: Annotated[str, typer.Option(help="Executions, separated by commas.")] = "eager",
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "128",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    rounds: Annotated[int, typer.Option(min=1, help="Times each combination is measured, in turn.")] = 6,
+    steps: Annotated[int, typer.Option(min=5, help="Training steps of one measurement.")] = 100,
+    out: Out = Path("benchmarks/results"),
+) -> None:
+    """Images a second of every combination, speed-up against `none`, and share of the machine's limit."""
+    from rich.console import Console
+
+    from ampcompare.bench.throughput_table import bench_throughput
+
+    try:
+        sizes = [int(size) for size in batch_sizes.split(",")]
+    except ValueError:
+        raise UserError(f"--batch-sizes {batch_sizes!r}: expected whole numbers separated by commas") from None
+    console = Console(highlight=False)
+    names, executions = backends.split(","), execution.split(",")
+    bench_throughput(names, executions, sizes, rounds, steps, device, words or [], out, console)
+
+
+@bench.command()
+def data(
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds.")] = 8,
+    images: Annotated[int, typer.Option(min=128, help="Images in an epoch.")] = 5120,
+    out: Out = None,
+) -> None:
+    """Batches a second against PIL and a DataLoader, on one CPU thread. Exit code 1 below 30 times."""
+    from rich.console import Console
+
+    from ampcompare.bench.batches_table import bench_data
+
+    if not bench_data(rounds, images, out, Console(highlight=False)):
         raise typer.Exit(1)

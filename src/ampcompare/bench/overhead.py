@@ -104,9 +104,12 @@ def calibrate(target_ms: float, folder: str) -> int:
         steps = 60
         run = Loops(size, steps, folder).bare()
         run(0)
-        began = time.perf_counter()
-        run(1)
-        times.append((size, (time.perf_counter() - began) / steps * 1e3))
+        passes = []
+        for epoch in range(1, 4):  # the shortest: another process can only make it longer
+            began = time.perf_counter()
+            run(epoch)
+            passes.append((time.perf_counter() - began) / steps * 1e3)
+        times.append((size, min(passes)))
         size *= 2
     if len(times) == 1:
         return times[0][0]

@@ -34,7 +34,8 @@ class DeviceLoader:
     """Batches of normalised images for training (`augment`, `shuffle`) or evaluation (neither).
 
     Augmentation is a crop with padding 4 and a horizontal flip with probability one half, per sample.
-    The last, short batch of an epoch is kept, so that each image comes exactly once.
+    The last, short batch of an epoch is kept, so that each image comes exactly once. With several processes each
+    loader gives its share of the same batches: every `processes`-th image from `rank` on.
 
     Raises ValueError for a batch size below 1 or tensors that are no uint8 RGB images with int64 labels.
     """
@@ -51,6 +52,8 @@ class DeviceLoader:
         shuffle: bool = False,
         seed: int = 0,
         channels_last: bool = False,
+        rank: int = 0,
+        processes: int = 1,
     ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: must be at least 1")
@@ -62,6 +65,7 @@ class DeviceLoader:
         self.shuffle = shuffle
         self.seed = seed
         self.channels_last = channels_last
+        self.rank, self.processes = rank, processes
         # sync: once, before training; pageable memory to the device.
         self.images = data.images.to(self.device)
         self.labels = data.labels.to(self.device)
@@ -86,7 +90,9 @@ class DeviceLoader:
                 yield self.batch(plan)
             return
         for batch in self._slices(start):
-            yield normalize(self.images[batch], self.scale, self.shift, self.channels_last), self.labels[batch]
+            images, labels = self.images[batch], self.labels[batch]
+            if len(labels):  # fewer images than processes: nothing for some
+                yield normalize(images, self.scale, self.shift, self.channels_last), labels
 
     def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield what `batch` makes the batches of an epoch of: int64 [4, B], on the device."""
@@ -95,11 +101,19 @@ class DeviceLoader:
         for batch in slices:
             yield plan[:, batch]
 
+    def whole_sizes(self) -> list[int]:
+        """Images of each batch of an epoch, in all processes together."""
+        return [min(self.batch_size, self.sample_count - first) for first in self._firsts()]
+
+    def _firsts(self) -> range:
+        return range(0, self.sample_count, self.batch_size)
+
     def _slices(self, start: int) -> list[slice]:
+        """Where each batch lies in an epoch: every `processes`-th image from `rank` on."""
         if not 0 <= start <= len(self):
             raise ValueError(f"start={start}: an epoch has {len(self)} batches")
-        firsts = range(start * self.batch_size, self.sample_count, self.batch_size)
-        return [slice(first, first + self.batch_size) for first in firsts]
+        pairs = list(zip(self._firsts(), self.whole_sizes(), strict=True))[start:]
+        return [slice(first + self.rank, first + size, self.processes) for first, size in pairs]
 
     def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""

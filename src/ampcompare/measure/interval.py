@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ampcompare.distributed import World
+
 # Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval has.
 MAX_KEPT = 2**20
 
@@ -31,7 +33,8 @@ class IntervalValues:
 class Interval:
     """The steps since the last row: their losses and outputs as they are, put together once at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World | None = None) -> None:
+        self._world = world or World()
         self._losses: list[Tensor] = []
         self._images: list[int] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
@@ -64,11 +67,11 @@ class Interval:
         return self._correct
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps so far. Waits for the device when it is written out."""
+        """The steps so far, of all processes. Waits for the device when it is written out."""
         return {
-            "losses": torch.stack(self._losses) if self._losses else None,
+            "losses": self._world.mean_(torch.stack(self._losses)) if self._losses else None,
             "images": list(self._images),
-            "correct": self._count() if self._losses else None,
+            "correct": self._world.sum_(self._count().clone()) if self._losses else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
@@ -77,11 +80,11 @@ class Interval:
         self._losses = [] if losses is None else list(losses.to(device).unbind())
         self._images = list(state["images"])
         self._outputs, self._kept = [], 0
-        self._correct = None if correct is None else correct.to(device)
+        self._correct = None if correct is None else correct.to(device) * self._world.leads  # counted once
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
-        totals = [torch.stack(self._losses), self._count()]
+        totals = [self._world.mean_(torch.stack(self._losses)), self._world.sum_(self._count())]
         images = self._images
         self._losses, self._correct, self._images = [], None, []
         tensors = [*totals, *scalars.values(), *(x for look in looks for x in look.values())]
@@ -99,10 +102,11 @@ class Reading:
         values = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
         self._arrived: torch.cuda.Event | None = None
         if values.device.type == "cuda":
+            device = values.device
             pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             values = pinned.copy_(values, non_blocking=True)
             self._arrived = torch.cuda.Event()
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(device))
         self._values = values
 
     def read(self) -> IntervalValues:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import torch
 
@@ -24,9 +23,10 @@ def peak_mib(device: torch.device) -> float:
         return torch.mps.current_allocated_memory() / MIB
     try:
         # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
+        with open("/proc/self/status", "rb") as status:
+            _, found, rest = status.read().partition(b"VmHWM:")
+        if found:
+            return int(rest.split(maxsplit=1)[0]) / 1024
     except OSError:
         pass  # not Linux
     import resource

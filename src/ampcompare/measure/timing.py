@@ -22,6 +22,7 @@ class StepTimer:
         self._warmup = warmup_steps
         self._laps = 0
         self._last: Mark = 0.0
+        self._fetched: Mark | None = None
         self._window = Window()
 
     @property
@@ -34,14 +35,20 @@ class StepTimer:
         self._last = self._mark()
         self._window = Window()
 
+    def fetched(self) -> None:
+        """The step's batch is there: what came before was making it."""
+        self._fetched = self._mark()
+
     def lap(self, images: int, *, cold: bool = False) -> None:
         """End one step that trained on so many images. A `cold` one, in which something was compiled, is left out."""
         self._laps += 1
         now = self._mark()
         if self._laps > self._warmup and not cold:
             self._window.spans.append((self._last, now))
+            if self._fetched is not None:
+                self._window.data_spans.append((self._last, self._fetched))
             self._window.images += images
-        self._last = now
+        self._last, self._fetched = now, None
 
     def pause(self) -> Window:
         """End the window. Does not wait for the device: `Window.times_ms` does, when it is asked."""
@@ -64,12 +71,17 @@ class Window:
 
     spans: list[tuple[Mark, Mark]] = field(default_factory=list)
     images: int = 0
+    data_spans: list[tuple[Mark, Mark]] = field(default_factory=list)
 
     def times_ms(self) -> list[float]:
         """The time of each step. Waits until the device has done the last of them."""
         if self.spans and not isinstance(self.spans[-1][1], float):
             self.spans[-1][1].synchronize()  # sync: the window ends when its last step has
         return [_between_ms(*span) for span in self.spans]
+
+    def data_times_ms(self) -> list[float]:
+        """The part of each step that went into making its batch. As `times_ms`."""
+        return [_between_ms(*span) for span in self.data_spans] if self.times_ms() else []
 
 
 def wait_for(device: torch.device) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ampcompare.errors import UserError
-from ampcompare.records.offline import read_fragment
+from ampcompare.records.pool import read_fragments
 from ampcompare.records.run import Fragment, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
 
@@ -66,8 +66,7 @@ def _read_folders(given: list[str | Path]) -> list[RunRecord]:
             found.setdefault(os.path.realpath(path), path)
     named = {os.path.realpath(source) for source in given}
     fragments = []
-    for real, path in found.items():
-        fragment = read_fragment(path)
+    for (real, path), fragment in zip(found.items(), read_fragments(list(found.values())), strict=True):
         if real in named and not fragment.has_run_record and not fragment.rows:
             raise UserError(f"{path}: no run can be read from it: {' '.join(fragment.problems)}")
         fragments.append(fragment)

@@ -1,4 +1,4 @@
-"""The comparison of runs as a page, a table and a verdict. Reads records; never imports torch."""
+"""The comparison of runs as a page, charts, tables and a verdict. Reads records; never imports torch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,37 @@ if TYPE_CHECKING:
     from ampcompare.report.verdict import Analysis
 
 PAGE_NAME = "index.html"
+CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training
 
 
-def analyse_runs(runs: Sequence[RunRecord], baseline: str = "none") -> Analysis:
-    """Compare the runs by backend with the backend labelled `baseline`."""
+def analyse_runs(
+    runs: Sequence[RunRecord],
+    baseline: str = "none",
+    *,
+    metric: str = "eval/accuracy",
+    margin: float | None = None,
+    group_by: Sequence[str] = ("backend",),
+    ignore: Sequence[str] = (),
+) -> Analysis:
+    """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
+
+    `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for accuracies),
+    `ignore` settings that may differ within a group. Raises UserError.
+    """
     from ampcompare.report.figures import figures_of
-    from ampcompare.report.setting import describe
+    from ampcompare.report.groups import check_keys
+    from ampcompare.report.metric import choose_metric
+    from ampcompare.report.settings import describe
     from ampcompare.report.verdict import analyse
 
-    figures = [figures_of(run) for run in runs]
-    return analyse(figures, describe(figures), baseline)
+    runs = [run for run in runs if run.job_type != CHARTS_JOB]
+    if not runs:
+        raise UserError("the sources hold no training runs, only the charts of an earlier report; name others")
+    chosen = choose_metric(metric, margin, runs)
+    figures = [figures_of(run, metric) for run in runs]
+    check_keys("--group-by", group_by, figures)
+    check_keys("--ignore", ignore, figures)
+    return analyse(figures, describe(figures), baseline, chosen, tuple(group_by), frozenset(ignore))
 
 
 def prepare_folder(out: str | Path) -> Path:
@@ -40,13 +61,9 @@ def prepare_folder(out: str | Path) -> Path:
     return folder
 
 
-def write_page(analysis: Analysis, folder: Path) -> Path:
-    """Write `index.html` into the folder, whole or not at all; returns its path. Raises UserError."""
-    from ampcompare.report.page import render_page
-
-    path = folder / PAGE_NAME
-    half = folder / f".{PAGE_NAME}.{os.getpid()}"
-    content = render_page(analysis)
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all; returns its path. Raises UserError."""
+    half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         half.write_bytes(content)
         half.replace(path)
@@ -54,3 +71,10 @@ def write_page(analysis: Analysis, folder: Path) -> Path:
         half.unlink(missing_ok=True)
         raise UserError(f"{path}: cannot be written: {problem.strerror}") from None
     return path
+
+
+def write_page(analysis: Analysis, folder: Path) -> Path:
+    """Write `index.html` into the folder; returns its path. Raises UserError."""
+    from ampcompare.report.page import render_page
+
+    return write_file(folder / PAGE_NAME, render_page(analysis))

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from ampcompare.records import RunRecord
+from ampcompare.records.tree import lookup
+from ampcompare.report.metric import DEFAULT_METRIC
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,9 @@ class RunFigures:
 
     Accuracies are fractions 0..1 on the test split, throughput global images per second of training, `peak_mib`
     the device's peak allocation (on a CPU the process's resident memory), `nan_losses` the number of rows in which
-    the training loss was NaN or infinite and `nan_from` the first such `global_step`.
+    the training loss was NaN or infinite and `nan_from` the first such `global_step`. `quality` is the last value of
+    the metric that is compared, None also where that value is NaN. `clock_jumps` counts the rows whose wall clock is
+    behind that of the row before.
     """
 
     run: RunRecord
@@ -39,6 +43,9 @@ class RunFigures:
     train_seconds: float | None
     nan_losses: int
     nan_from: float | None
+    quality: float | None = None
+    joules_per_image: float | None = None
+    clock_jumps: int = 0
 
 
 def label_of(run: RunRecord) -> str:
@@ -62,8 +69,8 @@ def environment_of(run: RunRecord) -> Mapping[str, Any]:
     return {}
 
 
-def figures_of(run: RunRecord) -> RunFigures:
-    """The figures of a run."""
+def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
+    """The figures of a run; `metric` is the key of the one that is compared."""
     environment = environment_of(run)
     best, best_epoch = _best_accuracy(run)
     nan_losses, nan_from = _bad_losses(run)
@@ -78,9 +85,7 @@ def figures_of(run: RunRecord) -> RunFigures:
         last_accuracy=_figure(run, "eval/accuracy", "eval/accuracy", _last),
         best_accuracy=best,
         best_epoch=best_epoch,
-        images_per_second=_figure(
-            run, "throughput/images_per_second_median", "throughput/images_per_second", np.median
-        ),
+        images_per_second=_images_per_second(run),
         step_time_ms_p50=_summary(run, "throughput/step_time_ms_p50"),
         step_time_ms_p95=_summary(run, "throughput/step_time_ms_p95"),
         peak_mib=_figure(run, "memory/peak_mib", "memory/peak_mib", np.max),
@@ -88,11 +93,44 @@ def figures_of(run: RunRecord) -> RunFigures:
         train_seconds=_figure(run, "time/train_seconds", "time/train_seconds", np.max),
         nan_losses=nan_losses,
         nan_from=nan_from,
+        quality=_last_of(run, metric),
+        joules_per_image=_history(run, "energy/joules_per_image", np.median),
+        clock_jumps=_clock_jumps(run),
     )
+
+
+def steady_rows(run: RunRecord) -> np.ndarray:
+    """Mask of the rows whose timing window lies after warm-up. Our own runs log no other; those of others may."""
+    warmup = run.option("log.warmup_steps")
+    if "global_step" not in run.history or not isinstance(warmup, int | float):
+        return np.ones(len(run.history), dtype=bool)
+    return ~(run.numbers("global_step") <= warmup)
 
 
 def _last(values: np.ndarray) -> float:
     return values[-1]
+
+
+def _last_of(run: RunRecord, key: str) -> float | None:
+    """The last value logged; None where it was NaN, however good the one before."""
+    told = lookup(run.summary, key)
+    if isinstance(told, int | float) or key not in run.history:  # not `{"max": ...}`, which is not the last
+        return _summary(run, key)
+    numbers, logged_nan = run.numbers(key), run.nan_rows.get(key, np.empty(0))
+    rows = np.flatnonzero(~np.isnan(numbers))
+    if not len(rows) or (len(logged_nan) and logged_nan[-1] > rows[-1]):
+        return None
+    last = float(numbers[rows[-1]])
+    return last if math.isfinite(last) else None
+
+
+def _images_per_second(run: RunRecord) -> float | None:
+    found = _summary(run, "throughput/images_per_second_median")
+    if found is None:
+        windows = run.numbers("throughput/images_per_second")[steady_rows(run)]
+        windows = windows[np.isfinite(windows)]
+        found = float(np.median(windows)) if len(windows) else None
+    return found if found and found > 0 else None
 
 
 def _summary(run: RunRecord, key: str) -> float | None:
@@ -121,6 +159,12 @@ def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
     row = int(np.nanargmax(accuracy))
     epoch = run.numbers("epoch")[row] if "epoch" in run.history else math.nan
     return float(accuracy[row]), None if math.isnan(epoch) else float(epoch)
+
+
+def _clock_jumps(run: RunRecord) -> int:
+    """Rows of a diagnostic are logged after the fact, under their own step; a jump of the clock is told by time."""
+    clock = run.values("time/elapsed_seconds")
+    return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 
 
 def _bad_losses(run: RunRecord) -> tuple[int, float | None]:

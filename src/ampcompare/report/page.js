@@ -1,44 +1,43 @@
-// Draws every chart from the specification beside it, in the reader's colour scheme.
+// Starts the page; while runs are watched, asks the server for a newer one and keeps what the reader had set.
 (() => {
   "use strict";
-  const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
+  const KEPT = "ampcompare";
+  const build = document.documentElement.dataset.build;
 
-  function theme(dark) {
-    const text = dark ? "#e6e8ec" : "#1c2330";
-    const soft = dark ? "#a3abb8" : "#5b6472";
-    const line = dark ? "#3a4150" : "#d9dde4";
-    return {
-      axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line },
-      legend: { labelColor: text },
-      title: { color: text, subtitleColor: soft },
-      text: { color: text },
-      tick: { color: text },
-    };
+  function kept() {
+    try {
+      return JSON.parse(sessionStorage.getItem(KEPT)) || {};
+    } catch {
+      return {}; // no storage, or nothing of ours in it
+    }
   }
 
-  function draw(figure) {
-    const plot = figure.querySelector(".plot");
-    const spec = JSON.parse(figure.querySelector("script").textContent);
-    return vegaEmbed(plot, spec, {
-      ast: true, // the page's policy forbids eval
-      renderer: "svg",
-      config: theme(prefersDark.matches),
-      actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
-      downloadFileName: figure.id,
-      tooltip: { theme: prefersDark.matches ? "dark" : "light" },
-    }).catch((problem) => {
-      plot.textContent = "This chart could not be drawn: " + problem.message;
-      console.error(figure.id, problem);
-    });
+  function refresh() {
+    const state = { ...Charts.state(), ...Runs.state(), scroll: window.scrollY };
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify(state));
+    } catch {
+      // without storage the page starts anew
+    }
+    location.reload();
   }
 
-  function drawAll() {
-    const figures = [...document.querySelectorAll(".chart")].filter((f) => f.querySelector(".plot"));
-    Promise.all(figures.map(draw)).then(() => {
-      document.documentElement.dataset.charts = "drawn";
-    });
+  async function watch() {
+    const note = document.getElementById("watching");
+    try {
+      const answer = await fetch("/build", { cache: "no-store" });
+      if ((await answer.text()) !== build) return refresh();
+      note.textContent = "Watching: this page refreshes itself.";
+    } catch {
+      note.textContent = "The watcher has ended; this page is its last.";
+    }
+    setTimeout(watch, 2000);
   }
 
-  prefersDark.addEventListener("change", drawAll);
-  drawAll();
+  const state = build ? kept() : {};
+  Runs.start(state);
+  Charts.start(state).then(() => {
+    if (state.scroll) window.scrollTo(0, state.scroll);
+    if (build) watch();
+  });
 })();

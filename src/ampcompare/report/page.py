@@ -10,43 +10,70 @@ import base64
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import jinja2
 
 from ampcompare import __version__
 from ampcompare.report import words
-from ampcompare.report.charts import Spec, all_charts, has_data, missing_labels
+from ampcompare.report.chart_parts import DATA, Spec
+from ampcompare.report.charts import all_charts, has_data, missing_labels
+from ampcompare.report.details import config_differences
 from ampcompare.report.figures import RunFigures, environment_of
-from ampcompare.report.palette import Style, styles
-from ampcompare.report.setting import device_words
+from ampcompare.report.pack import pack
+from ampcompare.report.palette import Style
+from ampcompare.report.pictures import vl_version
+from ampcompare.report.settings import device_words, short
+from ampcompare.report.statistics import mean
 from ampcompare.report.verdict import Analysis
 
 HERE = Path(__file__).parent
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
+SCRIPTS = ("charts.js", "table.js", "page.js")
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 
-def render_page(analysis: Analysis, *, now: datetime | None = None) -> bytes:
-    """The page as UTF-8, lone surrogates in names replaced."""
-    charts = all_charts(analysis)
-    library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
+def render_page(
+    analysis: Analysis,
+    *,
+    now: datetime | None = None,
+    charts: Mapping[str, Spec] | None = None,
+    published: Any = None,
+    build: str = "",
+) -> bytes:
+    """The page as UTF-8, lone surrogates in names replaced.
+
+    `charts` are those of `all_charts` where the caller has them already, `published` a Reproduction to be shown
+    beside. With a `build` the page asks its own server for `/build`, and reloads when the answer is another.
+    """
+    charts = all_charts(analysis) if charts is None else charts
+    beside = published.charts if published is not None else {}
+    library = _chart_library()
+    script = _inline_script("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS))
     template = _templates().get_template("page.html.j2")
     html = template.render(
         analysis=analysis,
-        charts=[_chart_entry(name, spec, analysis) for name, spec in charts.items()],
-        looks={style.label: style for style in styles(g.label for g in analysis.groups)},
+        charts=[_chart_entry(name, spec, analysis) for name, spec in charts.items() if has_data(spec)],
+        undrawn=[spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)],
+        beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
+        looks=analysis.looks,
         environments=_environments(analysis),
-        policy=_policy(library, script),
+        differences=config_differences(analysis),
+        published=published,
+        build=build,
+        policy=_policy(library, script, connect="'self'" if build else ""),
         library=library,
         script=script,
         style=(HERE / "page.css").read_text("utf-8"),
         now=now or datetime.now(UTC),
         version=__version__,
         device_words=device_words,
+        labels=_labels(analysis),
+        number=_sortable,
+        short=short,
     )
     return html.encode("utf-8", "replace")
 
@@ -66,6 +93,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals["words"] = words
+    environment.globals["mean"] = mean
     environment.filters["dash_array"] = _dash_array
     return environment
 
@@ -79,8 +107,7 @@ def _chart_library() -> str:
     """Vega, Vega-Lite and vega-embed as one script, in the Vega-Lite version that Altair writes. Takes a second."""
     import vl_convert
 
-    major_minor = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-    return _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=major_minor))
+    return _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=vl_version()))
 
 
 def _inline_script(source: str) -> str:
@@ -88,11 +115,11 @@ def _inline_script(source: str) -> str:
     return source.replace("\r\n", "\n").replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
-def _policy(*scripts: str) -> str:
+def _policy(*scripts: str, connect: str = "") -> str:
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        "base-uri 'none'; form-action 'none'" + (f"; connect-src {connect}" if connect else "")
     )
 
 
@@ -100,14 +127,13 @@ def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
-def _chart_entry(name: str, spec: Spec, analysis: Analysis) -> dict[str, Any]:
-    """What the template needs of a chart; `spec` is safe JSON, empty where there is nothing to draw."""
-    drawn = has_data(spec)
+def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, Any]:
+    """What the template needs of a chart; `spec` is safe JSON. Groups it lacks are named where there is an analysis."""
     return {
         "name": name,
         "title": spec["title"]["text"],
-        "spec": script_json(spec) if drawn else "",
-        "missing": missing_labels(spec, analysis.groups) if drawn else [],
+        "spec": script_json(spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}),
+        "missing": missing_labels(spec, analysis.groups) if analysis else [],
     }
 
 
@@ -136,3 +162,12 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
+
+
+def _labels(analysis: Analysis) -> list[str]:
+    labels = {id(f): group.label for group in analysis.groups for f in group.runs}
+    return [labels[id(f)] for f in analysis.figures]
+
+
+def _sortable(value: float | None) -> str:
+    return "" if value is None else repr(value)

@@ -8,7 +8,7 @@ a dashed line drawn over a solid one shows both.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SOLID: tuple[int, ...] = (1, 0)
 
@@ -36,11 +36,35 @@ _SPARE_COLOURS = ("#e69f00", "#b8a500", "#7a5195", "#8c564b")
 _SPARE_DASHES: tuple[tuple[int, ...], ...] = ((4, 2), (1, 2), (10, 3), (6, 2, 1, 2))
 
 
-def styles(labels: Iterable[str]) -> list[Style]:
-    """One style per distinct label: known backends in their fixed order, then others by name."""
-    wanted = set(labels)
-    known = [style for style in KNOWN if style.label in wanted]
-    others = sorted(wanted - {style.label for style in known})
-    return known + [
-        Style(name, _SPARE_COLOURS[i % 4], _SPARE_DASHES[i % 4], "stroke", "") for i, name in enumerate(others)
-    ]
+def ordered(values: Iterable[str]) -> list[str]:
+    """Each value once: known backends in their fixed order, then others by name, numbers by size."""
+    wanted = set(values)
+    known = [style.label for style in KNOWN if style.label in wanted]
+    return known + sorted(wanted - set(known), key=_by_size)
+
+
+def styles(labels: Iterable[tuple[str, str]]) -> list[Style]:
+    """One style per (label, value): the colour is that of the value, the dashes tell labels of one value apart."""
+    pairs = list(dict.fromkeys(labels))
+    values = ordered(value for _, value in pairs)
+    known = {style.label: style for style in KNOWN}
+    free = [*_SPARE_COLOURS, *(style.colour for style in KNOWN if style.label not in values)]
+    others = [value for value in values if value not in known]
+    base = known | {
+        value: Style(value, free[i % len(free)], _SPARE_DASHES[i % 4], "stroke", "") for i, value in enumerate(others)
+    }
+    seen: dict[str, int] = {}
+    found = []
+    for label, value in pairs:
+        nth = seen[value] = seen.get(value, -1) + 1
+        style = base[value]
+        dash = style.dash if nth == 0 else _SPARE_DASHES[(nth - 1) % 4]
+        found.append(replace(style, label=label, dash=dash))
+    return found
+
+
+def _by_size(value: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(value), value)
+    except ValueError:
+        return (1, 0.0, value)

@@ -1,18 +1,21 @@
-"""Figures by backend, and how they compare with the baseline. Plain arithmetic, so that it can be checked by hand.
+"""The statistics of a comparison: small pure functions over one figure per seed, each to be checked by hand.
 
-What is compared: the ratio of median throughputs, the relative change of median peak memory, the difference of mean
-accuracies in percentage points. Ranges are from the lowest to the highest run; they are no confidence intervals,
-and from one run there is none.
+Ratios (speed, memory, energy) are taken of the logarithms, so that 2x and 0.5x are equally far from 1; differences
+(accuracy) as they are. Both are paired by seed where two seeds or more are in common: same seed, same first weights
+and order of images, so what the seeds share drops out. Intervals are Student's t. From one seed there is none.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from ampcompare.report.figures import RunFigures
-from ampcompare.report.palette import styles
+CONFIDENCE = 0.95
+TOST_LEVEL = 0.05  # of each of the two one-sided tests
+
+PerSeed = Mapping[Hashable, float]
 
 
 @dataclass(frozen=True)
@@ -35,88 +38,155 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The runs of one backend. `counted` are those whose figures count: the finished ones, or all if none finished."""
+class Estimate:
+    """A value, its 95 % interval (None from one seed) and how both were found.
 
-    label: str
-    runs: tuple[RunFigures, ...]
-    counted: tuple[RunFigures, ...]
+    `n` is the number of pairs, or of seeds on the smaller side where nothing can be paired; `left_out` how many seeds
+    have no partner and were not used. `error` and `df` are the standard error and the degrees of freedom on the scale
+    on which the interval was computed.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+    method: str
+    left_out: int = 0
+    error: float | None = None
+    df: float | None = None
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether the figures come from runs that did not finish."""
-        return bool(self.counted) and all(r.run.state != "finished" for r in self.counted)
+    def has_interval(self) -> bool:
+        """Whether there are seeds enough for an interval."""
+        return self.low is not None
 
     @property
-    def seeds(self) -> int:
-        """How many different seeds the counted runs had."""
-        return len({str(r.seed) for r in self.counted})
-
-    @property
-    def devices(self) -> frozenset[str]:
-        """Names of the devices of the counted runs; an empty name where none was recorded."""
-        return frozenset(r.device for r in self.counted)
-
-    def figure(self, name: str) -> Spread | None:
-        """The spread of one attribute of RunFigures over the counted runs."""
-        return spread(getattr(r, name) for r in self.counted)
-
-
-def group_runs(figures: Sequence[RunFigures]) -> list[Group]:
-    """One group per label, known backends first in their fixed order."""
-    groups = []
-    for style in styles(f.label for f in figures):
-        runs = tuple(f for f in figures if f.label == style.label)
-        finished = tuple(f for f in runs if f.run.state == "finished")
-        groups.append(Group(style.label, runs, finished or tuple(f for f in runs if f.rows)))
-    return groups
+    def short_method(self) -> str:
+        """The method in a table's cell."""
+        if not self.has_interval:
+            return "no interval"
+        return "paired t" if self.method.startswith("paired") else "Welch t"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One group against the baseline. None is what cannot be said: a figure is missing, or the devices differ.
+class Equivalence:
+    """Two one-sided t tests of |difference| < margin: `p` the larger of the two, and the 90 % interval they amount to.
 
-    `speedup` is a ratio of median images per second (above 1: faster), `speedup_range` the lowest and highest run
-    over the baseline's median, None from a single run. `memory_change` is relative (-0.4: 40 % less), and
-    `accuracy_points` the difference of mean best accuracies in percentage points (above 0: better), not given for runs
-    that did not finish: they are not as far.
+    `holds` at the 5 % level. That it does not hold is no evidence of a difference.
     """
 
-    group: Group
-    same_device: bool
-    speedup: float | None
-    speedup_range: tuple[float, float] | None
-    memory_change: float | None
-    accuracy_points: float | None
-    last_accuracy_points: float | None
+    margin: float
+    p: float
+    low: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether equivalence within the margin is shown."""
+        return self.p < TOST_LEVEL
 
 
-def compare(group: Group, baseline: Group) -> Comparison:
-    """Compare a group with the baseline. Speed and memory are compared on one and the same device only."""
-    same_device = len(group.devices | baseline.devices) == 1
-    speedup = memory = None
-    span = None
-    ours, theirs = group.figure("images_per_second"), baseline.figure("images_per_second")
-    if same_device and ours and theirs and theirs.median > 0:
-        speedup = ours.median / theirs.median
-        if ours.n > 1:
-            span = (ours.low / theirs.median, ours.high / theirs.median)
-    ours, theirs = group.figure("peak_mib"), baseline.figure("peak_mib")
-    if same_device and ours and theirs and theirs.median > 0:
-        memory = ours.median / theirs.median - 1
-    return Comparison(
-        group,
-        same_device,
-        speedup,
-        span,
-        memory,
-        _points(group, baseline, "best_accuracy"),
-        _points(group, baseline, "last_accuracy"),
-    )
+def t_quantile(probability: float, df: float) -> float:
+    """Quantile of Student's t. From `scipy.special`: `scipy.stats` takes a second to import."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, probability))
 
 
-def _points(group: Group, baseline: Group, name: str) -> float | None:
-    if group.is_unfinished or baseline.is_unfinished:
+def t_tail(t: float, df: float) -> float:
+    """P(T > t) of Student's t."""
+    from scipy.special import stdtr
+
+    return float(stdtr(df, -t))
+
+
+def mean_of_seeds(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
+    """One figure per seed; a seed that was run several times counts once, with its mean."""
+    found: dict[Hashable, list[float]] = {}
+    for seed, value in pairs:
+        found.setdefault(seed, []).append(value)
+    return {seed: statistics.fmean(values) for seed, values in found.items()}
+
+
+def mean(values: PerSeed) -> Estimate | None:
+    """The mean over seeds with a t interval; None without a value."""
+    numbers = list(values.values())
+    if not numbers:
         return None
-    ours, theirs = group.figure(name), baseline.figure(name)
-    return (ours.mean - theirs.mean) * 100 if ours and theirs else None
+    return _interval(statistics.fmean(numbers), *_error(numbers), len(numbers), "t interval over seeds")
+
+
+def difference(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
+    """The mean of ours minus theirs, paired by seed where that can be done; None where one side has nothing."""
+    if not ours or not theirs:
+        return None
+    seeds = [seed for seed in ours if seed in theirs]
+    if len(seeds) > 1 or (len(seeds) == 1 and (len(ours) == 1 or len(theirs) == 1)):
+        pairs = [ours[seed] - theirs[seed] for seed in seeds]
+        left_out = len(ours) + len(theirs) - 2 * len(seeds)
+        error, df = _error(pairs)
+        method = "paired by seed, t interval" if len(pairs) > 1 else "one pair, no interval"
+        return _interval(statistics.fmean(pairs), error, df, len(pairs), method, left_out)
+    value = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
+    n = min(len(ours), len(theirs))
+    if n < 2:
+        return _interval(value, None, None, n, "not paired: no seed in common; no interval")
+    error, df = _welch(list(ours.values()), list(theirs.values()))
+    return _interval(value, error, df, n, "not paired: fewer than two seeds in common; Welch's t interval")
+
+
+def ratio(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
+    """The geometric mean of ours over theirs, by `difference` of the logarithms. Values must be above 0."""
+    logs = [{seed: math.log(value) for seed, value in side.items() if value > 0} for side in (ours, theirs)]
+    found = difference(*logs)
+    if found is None:
+        return None
+    found = transformed(found, math.exp)
+    if len(ours) == len(theirs) == 1:  # as it is, without the rounding of a logarithm
+        return replace(found, value=next(iter(ours.values())) / next(iter(theirs.values())))
+    return found
+
+
+def transformed(estimate: Estimate, change: Callable[[float], float]) -> Estimate:
+    """The estimate on another scale, by a rising function; its error stays on the scale of the computation."""
+    low, high = (None if end is None else change(end) for end in (estimate.low, estimate.high))
+    return replace(estimate, value=change(estimate.value), low=low, high=high)
+
+
+def equivalence(found: Estimate, margin: float) -> Equivalence | None:
+    """Whether a difference lies within the margin, by two one-sided tests (Schuirmann 1987); None from one seed."""
+    if found.error is None or found.df is None:
+        return None
+    half = t_quantile(1 - TOST_LEVEL, found.df) * found.error
+    if found.error == 0:  # the same difference for every seed
+        p = 0.0 if abs(found.value) < margin else 1.0
+    else:
+        above = t_tail((found.value + margin) / found.error, found.df)
+        below = t_tail((margin - found.value) / found.error, found.df)
+        p = max(above, below)
+    return Equivalence(margin, p, found.value - half, found.value + half)
+
+
+def _error(values: list[float]) -> tuple[float | None, float | None]:
+    """Standard error of the mean and its degrees of freedom."""
+    if len(values) < 2:
+        return None, None
+    if min(values) == max(values):  # exactly 0, where rounding in the mean would leave 1e-17
+        return 0.0, float(len(values) - 1)
+    return statistics.stdev(values) / math.sqrt(len(values)), float(len(values) - 1)
+
+
+def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
+    """Standard error of the difference of two means, with Welch and Satterthwaite's degrees of freedom."""
+    parts = [(statistics.variance(side) / len(side), len(side) - 1) for side in (a, b)]
+    total = sum(part for part, _ in parts)
+    if total == 0:
+        return 0.0, float(sum(df for _, df in parts))
+    return math.sqrt(total), total**2 / sum(part**2 / df for part, df in parts)
+
+
+def _interval(value: float, error: float | None, df: float | None, n: int, method: str, left_out: int = 0) -> Estimate:
+    if error is None or df is None:
+        return Estimate(value, None, None, n, method, left_out)
+    half = t_quantile((1 + CONFIDENCE) / 2, df) * error
+    return Estimate(value, value - half, value + half, n, method, left_out, error, df)

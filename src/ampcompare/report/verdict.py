@@ -1,26 +1,26 @@
-"""The answer in words, built from the data and from nothing else: what was gained, and why not to trust it too far."""
+"""The answer in words, built from the data and from nothing else: what was gained, and whether it can be told."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ampcompare.report.cautions import cautions
+from ampcompare.report.comparison import Comparison, compare_all
 from ampcompare.report.figures import RunFigures
-from ampcompare.report.setting import Difference, Setting, differences
-from ampcompare.report.statistics import Comparison, Group, compare, group_runs
-from ampcompare.report.words import count, listed, mib, number, percent, plural, points, ratio
+from ampcompare.report.groups import BACKEND, Group, group_runs
+from ampcompare.report.metric import Metric
+from ampcompare.report.palette import Style, styles
+from ampcompare.report.settings import Setting
+from ampcompare.report.statistics import Estimate
+from ampcompare.report.words import amount, count, interval, listed, mib, number, percent, plural, ratio, signed
 
-MAX_KEYS = 8
-METRICS = {
-    "images_per_second": "throughput",
-    "peak_mib": "peak memory",
-    "best_accuracy": "eval accuracy",
-}
+NBSP = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`headline` is one sentence, `lines` one (label, sentence) per backend, `cautions` the reasons for doubt."""
+    """`headline` is one sentence, `lines` one (label, sentence) per group, `cautions` the reasons for doubt."""
 
     headline: str
     lines: tuple[tuple[str, str], ...]
@@ -29,42 +29,74 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything that page and terminal show: groups, comparisons with the baseline, and the words for them."""
+    """Everything that page, tables and terminal show: groups, comparisons with the baseline, and the words for them."""
 
     figures: tuple[RunFigures, ...]
     setting: Setting
     groups: tuple[Group, ...]
     baseline: Group | None
     comparisons: tuple[Comparison, ...]
-    differences: tuple[Difference, ...]
     verdict: Verdict
+    metric: Metric
+    keys: tuple[str, ...]
+    looks: dict[str, Style]
 
     def comparison(self, label: str) -> Comparison | None:
-        """The comparison of one group, None for the baseline or without one."""
+        """The comparison of one group, None for a baseline or without one."""
         return next((c for c in self.comparisons if c.group.label == label), None)
 
+    def baseline_is(self, value: str) -> bool:
+        """Whether the comparisons are with this value of the compared key."""
+        return self.baseline is not None and self.baseline.value == value
 
-def analyse(figures: Sequence[RunFigures], setting: Setting, baseline: str) -> Analysis:
-    """Group the runs and compare each group with the one labelled `baseline`."""
-    groups = group_runs(figures)
-    base = next((g for g in groups if g.label == baseline), None)
-    comparisons = [compare(g, base) for g in groups if g is not base] if base else []
-    differing = tuple(differences(figures))
+    def group_of(self, figures: RunFigures) -> Group:
+        """The group that a run is in."""
+        return next(g for g in self.groups if any(f is figures for f in g.runs))
+
+
+def analyse(
+    figures: Sequence[RunFigures],
+    setting: Setting,
+    baseline: str,
+    metric: Metric | None = None,
+    keys: Sequence[str] = (BACKEND,),
+    ignored: frozenset[str] = frozenset(),
+) -> Analysis:
+    """Group the runs and compare each group with the baseline whose setting is its own."""
+    metric = metric or Metric()
+    groups = group_runs(figures, keys, ignored)
+    bases = [g for g in groups if g.value == baseline]
+    comparisons = compare_all(groups, baseline, keys[0], metric)
     verdict = Verdict(
-        _headline(groups, base, comparisons, baseline),
-        tuple((g.label, _line(g, base)) for g in groups),
-        tuple(_cautions(figures, setting, groups, comparisons, differing)),
+        _headline(groups, bases, comparisons, baseline, metric),
+        tuple((g.label, _line(g, comparisons, metric)) for g in groups),
+        tuple(cautions(figures, setting, groups, comparisons, metric, ignored)),
     )
-    return Analysis(tuple(figures), setting, tuple(groups), base, tuple(comparisons), differing, verdict)
+    looks = {style.label: style for style in styles((g.label, g.value) for g in groups)}
+    return Analysis(
+        tuple(figures),
+        setting,
+        tuple(groups),
+        bases[0] if bases else None,
+        tuple(comparisons),
+        verdict,
+        metric,
+        tuple(keys),
+        looks,
+    )
 
 
-def _headline(groups: Sequence[Group], base: Group | None, comparisons: Sequence[Comparison], wanted: str) -> str:
-    if base is None:
-        others = listed(g.label for g in groups)
+def _headline(
+    groups: Sequence[Group], bases: Sequence[Group], comparisons: Sequence[Comparison], wanted: str, metric: Metric
+) -> str:
+    if not bases:
+        others = listed(dict.fromkeys(g.value for g in groups))
         return f"There is no run of the baseline {wanted!r} here, only of {others}: nothing to compare with."
     if not comparisons:
-        return f"Only {base.label} was run: there is nothing to compare it with yet."
-    known = [c for c in comparisons if c.speedup is not None]
+        return f"Only {listed(b.label for b in bases)} was run: there is nothing to compare it with yet."
+    if all(c.refusal for c in comparisons):
+        return f"Nothing is compared: {comparisons[0].group.label} is not, because {comparisons[0].refusal}."
+    known = [c for c in comparisons if c.speed is not None]
     if not known:
         if any(not c.same_device for c in comparisons):
             return "The backends ran on different devices: no speed-up can be given."
@@ -72,159 +104,117 @@ def _headline(groups: Sequence[Group], base: Group | None, comparisons: Sequence
     known = [c for c in known if not c.group.is_unfinished] or known
     fastest = max(known, key=lambda c: c.speedup or 0)
     if (fastest.speedup or 0) <= 1:
-        return f"Nothing trained faster than {base.label} here."
-    return f"{fastest.group.label} trained fastest here, at {ratio(fastest.speedup)} the throughput of {base.label}."
+        return f"Nothing trained faster than {wanted} here."
+    return f"{fastest.group.label} {_gains(fastest, metric)}."
 
 
-def _line(group: Group, base: Group | None) -> str:
+def _line(group: Group, comparisons: Sequence[Comparison], metric: Metric) -> str:
     if not group.counted:
         return f"{_runs(group)}, without a single logged row."
-    parts = _absolute(group) if base is None or group is base else _relative(compare(group, base), base)
-    sentence = ", ".join(parts) if parts else "no throughput, memory or accuracy was recorded"
+    comparison = next((c for c in comparisons if c.group is group), None)
+    is_compared = comparison is not None and (comparison.speed or comparison.quality or comparison.memory)
+    if comparison and is_compared:
+        sentence = _gains(comparison, metric)
+        sentence = sentence[0].upper() + sentence[1:]
+    else:
+        sentence = ", ".join(_absolute(group, metric)) or "no throughput, memory or accuracy was recorded"
+        sentence += f" ({_runs(group)})"
     skipped = group.figure("skipped_steps")
     if skipped and skipped.high:
         each = "" if skipped.n == 1 else " per run in the median"
-        sentence += f", {count(skipped.median)} skipped {'step' if skipped.median == 1 else 'steps'}{each}"
-    return f"{sentence} ({_runs(group)})."
+        sentence += f"; {count(skipped.median)} skipped {'step' if skipped.median == 1 else 'steps'}{each}"
+    if comparison and comparison.refusal:
+        sentence += f". Not compared: {comparison.refusal}"
+    return f"{sentence}."
 
 
-def _absolute(group: Group) -> list[str]:
+def _absolute(group: Group, metric: Metric) -> list[str]:
     parts = []
     if speed := group.figure("images_per_second"):
-        parts.append(f"{number(speed.median)} images/s")
+        parts.append(f"{number(speed.mean)} images/s")
     if memory := group.figure("peak_mib"):
-        parts.append(f"{mib(memory.median)} MiB peak memory")
-    if accuracy := group.figure("best_accuracy"):
-        parts.append(f"best eval accuracy {percent(accuracy.mean)}")
+        parts.append(f"{mib(memory.mean)} MiB peak memory")
+    if quality := group.figure("quality"):
+        value = percent(quality.mean) if metric.is_fraction else number(quality.mean)
+        parts.append(f"{metric.name} {value}{' so far' if group.is_unfinished else ''}")
     return parts
 
 
-def _relative(comparison: Comparison, base: Group) -> list[str]:
-    group = comparison.group
-    parts = []
-    speed, base_speed = group.figure("images_per_second"), base.figure("images_per_second")
-    if comparison.speedup is not None and speed and base_speed:
-        span = comparison.speedup_range
-        between = f"range {ratio(span[0])} to {ratio(span[1])}; " if span else ""
-        parts.append(
-            f"{ratio(comparison.speedup)} the throughput of {base.label} "
-            f"({between}{number(speed.median)} against {number(base_speed.median)} images/s)"
-        )
-    elif speed:
-        parts.append(f"{number(speed.median)} images/s")
-    if comparison.memory_change is not None:
-        amount = abs(comparison.memory_change) * 100
-        digits = 0 if amount >= 9.95 else 1
-        more = "more" if comparison.memory_change > 0 else "less"
-        same = f"{amount:.{digits}f}" == "0.0"
-        parts.append("an equal peak memory" if same else f"{amount:.{digits}f} % {more} peak memory")
-    if comparison.accuracy_points is not None:
-        better = "higher" if comparison.accuracy_points > 0 else "lower"
-        amount_text = f"{abs(comparison.accuracy_points):.2f}"
-        parts.append(
-            "an equal best eval accuracy"
-            if float(amount_text) == 0
-            else f"best eval accuracy {amount_text} points {better}"
-        )
-        last = points(comparison.last_accuracy_points)
-        if comparison.last_accuracy_points is not None and last != points(comparison.accuracy_points):
-            parts[-1] += f" (last: {last})"
-    elif accuracy := group.figure("best_accuracy"):
-        parts.append(f"best eval accuracy {percent(accuracy.mean)}{' so far' if group.is_unfinished else ''}")
-    return parts
+def _gains(comparison: Comparison, metric: Metric) -> str:
+    """`trains 1.90× as fast as none (1.88 to 1.92), needs 41 % less memory (...), and its eval accuracy ...`."""
+    parts = [part for part in (_speed(comparison), _memory(comparison), _quality(comparison, metric)) if part]
+    basis = _basis(comparison)
+    if not comparison.enough_seeds:
+        return f"{listed(parts)}: not enough seeds to tell what of this is chance ({basis})"
+    return f"{', '.join(parts[:-1])}, and {parts[-1]} ({basis})" if len(parts) > 1 else f"{parts[0]} ({basis})"
+
+
+def _speed(comparison: Comparison) -> str:
+    speed = comparison.speed
+    if speed is None or comparison.baseline is None:
+        return ""
+    words = f"trains {ratio(speed.value)} as fast as {comparison.baseline.label}{between(speed, number)}"
+    if speed.low is not None and speed.high is not None and speed.low <= 1 <= speed.high:
+        words += ", which may be no difference,"
+    return words
+
+
+def _memory(comparison: Comparison) -> str:
+    memory = comparison.memory
+    if memory is None:
+        return ""
+    share = (1 - memory.value) * 100
+    digits = 0 if abs(share) >= 9.95 else 1
+    if amount(share, digits) == amount(0, digits):
+        return "needs the same memory"
+    low, high = (None if e is None else (1 - e) * 100 for e in (memory.high, memory.low))
+    less = "less" if share > 0 else "more"
+    if low is None or high is None:
+        return f"needs {amount(share, digits)} % {less} memory"
+    if low <= 0 <= high:
+        return f"needs {amount(share, digits)} % {less} memory, which may be no difference"
+    ends = sorted((abs(low), abs(high)))
+    span = interval(ends[0], ends[1], lambda end: amount(end, digits))
+    return f"needs {amount(share, digits)} % {less} memory ({span}{' %' if span[0].isdigit() else ''})"
+
+
+def _quality(comparison: Comparison, metric: Metric) -> str:
+    quality, test = comparison.quality, comparison.equivalence
+    if quality is None:
+        return ""
+    unit = f" {metric.unit}" if metric.unit else ""
+    value = f"{signed(quality.value)}{unit}"
+    if quality.low is None or quality.high is None:
+        return f"its {metric.name} differs by {value}"
+    span = interval(quality.low, quality.high, signed)
+    if test is not None and test.holds:
+        return f"its {metric.name} is equivalent within {metric.margin:g}{unit} ({value}, {span})"
+    if quality.low <= 0 <= quality.high:
+        margin = f" or called equal within {metric.margin:g}{unit}" if metric.margin is not None else ""
+        return f"its {metric.name} cannot be told apart{margin} yet ({value}, {span})"
+    side = "higher" if quality.value > 0 else "lower"
+    return f"its {metric.name} is {amount(quality.value, 2)}{unit} {side} ({span})"
+
+
+def between(estimate: Estimate, show: Callable[[float], str]) -> str:
+    """` (1.88 to 1.92)`, or nothing without an interval."""
+    span = interval(estimate.low, estimate.high, show)
+    return f" ({span})" if span else ""
+
+
+def _basis(comparison: Comparison) -> str:
+    estimate = comparison.speed or comparison.quality or comparison.memory
+    text = f"n{NBSP}={NBSP}{comparison.n}"
+    if estimate is not None and estimate.has_interval:
+        text += ", paired by seed" if estimate.method.startswith("paired") else ", not paired"
+    return f"{text}, not finished" if comparison.group.is_unfinished else text
 
 
 def _runs(group: Group) -> str:
     n = len(group.counted)
     if not n:
         return plural(len(group.runs), "run")
-    text = f"n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{n}"
+    text = f"n{NBSP}={NBSP}{n}"
     if n > 1:
         text += f", {plural(group.seeds, 'seed')}"
     return f"{text}, not finished" if group.is_unfinished else text
-
-
-def _cautions(
-    figures: Sequence[RunFigures],
-    setting: Setting,
-    groups: Sequence[Group],
-    comparisons: Sequence[Comparison],
-    differing: Sequence[Difference],
-) -> list[str]:
-    said = []
-    if setting.is_synthetic:
-        said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
-    if setting.is_cpu:
-        said.append(
-            "Measured on a CPU, where fp16 arithmetic is emulated: these speed figures say nothing about a GPU. "
-            "Peak memory is the resident memory of the whole process."
-        )
-    said += _sample_size(groups)
-    if any(not c.same_device for c in comparisons):
-        said.append("Backends ran on different devices; speed and memory are not compared across devices.")
-    if any(not f.device for f in figures):
-        missing = [f.run.name for f in figures if not f.device]
-        said.append(f"The device is not recorded for {_some(missing)}.")
-    said += _not_controlled(differing)
-    said += _missing(groups)
-    said += _unsound(figures, groups)
-    return said
-
-
-def _not_controlled(differing: Sequence[Difference]) -> list[str]:
-    if not differing:
-        return []
-    keys = _some([d.key for d in differing], MAX_KEYS)
-    said = [f"The runs differ in more than backend and seed ({keys}): what differs here may come from that."]
-    mixed = list(dict.fromkeys(label for d in differing for label in d.mixed))
-    if mixed:
-        inside = _some([d.key for d in differing if d.mixed], MAX_KEYS)
-        said.append(f"Runs that differ in {inside} are put together under {listed(mixed)}.")
-    return said
-
-
-def _sample_size(groups: Sequence[Group]) -> list[str]:
-    counted = [g for g in groups if g.counted]
-    single = [g.label for g in counted if g.seeds == 1]
-    said = []
-    if single:
-        which = "One seed per backend" if len(single) == len(counted) else f"One seed for {listed(single)}"
-        said.append(f"{which} (n = 1): no interval can be given, and a small difference may be chance. Run more seeds.")
-    if any(len(g.counted) > 1 for g in counted):
-        said.append("Ranges are from the lowest to the highest run; they are not confidence intervals.")
-    return said
-
-
-def _missing(groups: Sequence[Group]) -> list[str]:
-    said = []
-    for name, words in METRICS.items():
-        without = [g.label for g in groups if g.counted and g.figure(name) is None]
-        if without:
-            said.append(f"No {words} is recorded for {listed(without)}.")
-    return said
-
-
-def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str]:
-    said = []
-    unfinished = [f for f in figures if f.run.state != "finished"]
-    if unfinished:
-        names = _some([f"{f.run.name} ({f.run.state})" for f in unfinished])
-        only = [g.label for g in groups if g.is_unfinished]
-        note = f" For {listed(only)} there is none, so the figures are those of unfinished runs." if only else ""
-        verb = "counts" if len(unfinished) == 1 else "count"
-        said.append(f"{names} did not finish and {verb} only where a backend has no finished run.{note}")
-    for f in figures:
-        if f.nan_losses:
-            since = "" if f.nan_from is None else f", first at step {count(f.nan_from)}"
-            rows = plural(f.nan_losses, "row")
-            said.append(f"The training loss of {f.run.name} is not finite in {rows}{since}.")
-    damaged = [f.run.name for f in figures if f.run.problems]
-    if damaged:
-        said.append(f"The record of {_some(damaged)} has problems; the table of runs says which.")
-    return said
-
-
-def _some(names: Sequence[str], limit: int = 5) -> str:
-    if len(names) <= limit:
-        return listed(names)
-    return f"{', '.join(names[:limit])} and {len(names) - limit} more"

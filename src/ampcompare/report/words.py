@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 NOTHING = "–"
@@ -36,6 +37,11 @@ def percent(fraction: float | None) -> str:
     return NOTHING if fraction is None else f"{fraction * 100:.2f} %"
 
 
+def quality(value: float | None, is_fraction: bool) -> str:
+    """A compared metric as it was logged: fractions in percent."""
+    return percent(value) if is_fraction else number(value)
+
+
 def ratio(value: float | None) -> str:
     """A speed-up: `1.90×`."""
     return NOTHING if value is None else f"{number(value)}×"
@@ -49,6 +55,27 @@ def change(fraction: float | None) -> str:
 def points(value: float | None) -> str:
     """A difference in percentage points with its sign: `+0.32`."""
     return NOTHING if value is None else _signed(value, 2)
+
+
+def signed(value: float | None) -> str:
+    """A difference with its sign, two decimals or three digits: `+0.32`, `−0.0041`."""
+    if value is None:
+        return NOTHING
+    if value == 0 or abs(value) >= 0.005:
+        return _signed(value, 2)
+    return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
+
+
+def amount(value: float, decimals: int) -> str:
+    """The size of a number without its sign."""
+    return f"{abs(value):.{decimals}f}"
+
+
+def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """`1.88 to 1.92`; nothing without an interval, and words for one that is narrower than the digits shown."""
+    if low is None or high is None:
+        return ""
+    return "no spread" if show(low) == show(high) else f"{show(low)} to {show(high)}"
 
 
 def duration(seconds: float | None) -> str:
@@ -78,7 +105,8 @@ def listed(items: Any) -> str:
 
 def printable(text: object) -> str:
     """The text without control characters and terminal escapes."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
+    plain = str(text).replace("\N{NO-BREAK SPACE}", " ")
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in plain)
 
 
 def _signed(value: float, decimals: int) -> str:

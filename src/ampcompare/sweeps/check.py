@@ -6,31 +6,57 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from ampcompare import metrics
+from ampcompare.agent import check_parameters
 from ampcompare.arguments import parse
 from ampcompare.config import check_option, split_override
 from ampcompare.errors import UserError
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.definition import Sweep, violations_error
+from ampcompare.sweeps.definition import Sweep
 from ampcompare.sweeps.parameters import nested
 
-ENTRYPOINT = "run_experiment.py"
+ENTRYPOINT = Path(__file__).resolve().parents[3] / "run_experiment.py"
+NO_NUMBERS = ("environment", "grad/exponents")
 
 
 def trains_here(sweep: Sweep) -> bool:
     """Whether the sweep runs our own entrypoint, whose options and metrics are known."""
-    return sweep.program is not None and Path(sweep.program).name == ENTRYPOINT and "${program}" in sweep.command
+    if sweep.program is None or "${program}" not in sweep.command:
+        return False
+    path = Path(sweep.program)
+    try:
+        return path.name == ENTRYPOINT.name and (not path.exists() or _is_ours(path))
+    except OSError:
+        return False
 
 
-def check_sweep(sweep: Sweep, words: Sequence[str]) -> None:
-    """Raise UserError for a program that is not there, options it would not take, a metric it never logs.
+def _is_ours(path: Path) -> bool:
+    """Whether it is our entrypoint or a copy of it; another project may have a file of that name."""
+    return path.samefile(ENTRYPOINT) if ENTRYPOINT.exists() else "ampcompare" in path.read_text(errors="replace")
 
-    `words` are the `key=value` words that go behind every command.
+
+def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> list[str]:
+    """What the training would not take: a program that is not there, unknown options, a metric it never logs.
+
+    `words` are the `key=value` words that go behind every command; without `is_whole` the file breaks the schema,
+    and the sweep is what could be understood of it.
     """
     problems = list(_problems(sweep, words))
-    if problems:
-        raise violations_error(sweep.path, problems)
+    if trains_here(sweep) and is_whole and not problems:
+        # The words of the command and of the command line, with the first value of everything.
+        try:
+            config = parse(_first_command(sweep, words))
+            check_parameters(config, first_parameters(sweep))
+        except UserError as problem:
+            problems.append(f"the first run would end at once: {problem}")
+    return problems
+
+
+def first_parameters(sweep: Sweep) -> dict[str, Any]:
+    """The parameters with the first value of everything."""
+    return nested(sweep.parameters, [parameter.examples()[0] for parameter in sweep.parameters])
 
 
 def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
@@ -41,7 +67,7 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
         )
     varied = {parameter.key for parameter in sweep.parameters}
     for word in words:
-        key, _ = split_override(word)
+        key = word.removeprefix("--").lstrip("+").partition("=")[0]
         if key in varied:
             yield f"{word}: the sweep varies {key}; take it out of the file or out of the command line"
     if not trains_here(sweep):
@@ -56,14 +82,17 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
                 if str(problem) not in told:
                     told.add(str(problem))
                     yield f"{where}: {problem}"
-    if not told:
-        # The words of the command and of the command line, with the first value of everything.
+    for word in words:
         try:
-            parse(_first_command(sweep, words))
+            check_option(*split_override(word))
         except UserError as problem:
-            yield f"the first run would end at once: {problem}"
+            yield str(problem)
     name = sweep.metric.name if sweep.metric else None
-    if name is not None and not metrics.is_history(name) and name not in metrics.SUMMARY:
+    if name in NO_NUMBERS:
+        yield f"metric.name={name!r}: is no number to go by; docs/metrics.md lists every metric"
+    elif name in metrics.SUMMARY and "early_terminate" in sweep.raw:
+        yield f"metric.name={name!r}: is logged at the end only, and early_terminate looks at a run as it goes on"
+    elif name is not None and not metrics.is_history(name) and name not in metrics.SUMMARY:
         known = sorted(metrics.HISTORY | metrics.SUMMARY)
         near = get_close_matches(name, known, 1, 0.5)
         tail = f"did you mean {near[0]}?" if near else "docs/metrics.md lists every metric"
@@ -72,7 +101,7 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
 
 def _first_command(sweep: Sweep, words: Sequence[str]) -> list[str]:
     """What the program of the first run would be given, without the program."""
-    parameters = nested(sweep.parameters, [parameter.examples()[0] for parameter in sweep.parameters])
+    parameters = first_parameters(sweep)
     with tempfile.TemporaryDirectory() as folder:
         command = build_command(sweep.command, sweep.program, parameters, Path(folder) / "parameters.json")
         given = command[command.index(str(sweep.program)) + 1 :]

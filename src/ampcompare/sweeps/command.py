@@ -60,7 +60,7 @@ def build_command(
     for word in template:
         word = _ENVIRONMENT.sub(lambda match: os.environ.get(match[1], match[1]), word)
         macro = _WHOLE.fullmatch(word)
-        words += forms[macro[1]] if macro else [word]
+        words += forms.get(macro[1], []) if macro else [word]
     return words
 
 

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ampcompare.errors import one_line
 from ampcompare.records.tree import flatten
 from ampcompare.sweeps.definition import Sweep
 from ampcompare.sweeps.search import Row
@@ -75,7 +76,7 @@ class SweepDisplay:
 
     def say(self, line: str) -> None:
         """One line for the user, above the table where there is one."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(self.console, line)
 
     def seconds_left(self) -> float | None:
         """An estimate from the median time of the runs that ended, None while none has."""
@@ -108,7 +109,7 @@ class SweepDisplay:
         table.add_column("run", justify="right")
         table.add_column("parameters", overflow="fold")
         table.add_column("state")
-        table.add_column(self._metric or "", justify="right")
+        table.add_column(Text(self._metric), justify="right")
         table.add_column("time", justify="right")
         if any(job.gpu for job in jobs):
             table.add_column("GPU")
@@ -116,12 +117,12 @@ class SweepDisplay:
             seconds = time.monotonic() - job.began if job.state == "running" else job.seconds
             cells: list[Text | str] = [
                 str(job.number),
-                Text(in_words(job.parameters)),
+                Text(one_line(in_words(job.parameters))),
                 Text(job.state, style=STYLES.get(job.state, "")),
                 "" if job.value is None else f"{job.value:.6g}",
                 clock(seconds),
             ]
-            table.add_row(*cells, *([job.gpu or ""] if any(j.gpu for j in jobs) else []))
+            table.add_row(*cells, *([Text(job.gpu or "")] if any(j.gpu for j in jobs) else []))
         return Group(table, Text(self._foot(), style="dim"))
 
     def _foot(self) -> str:
@@ -143,8 +144,12 @@ def print_best(console: Console, sweep: Sweep, rows: list[Row]) -> None:
     if metric is None or not ranked:
         return
     best = (max if metric.maximize else min)(ranked, key=lambda row: row.value or 0.0)
-    text = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {in_words(best.parameters)}"
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    print_line(console, f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {in_words(best.parameters)}")
+
+
+def print_line(console: Console, line: str) -> None:
+    """One printable line, whatever names and values are in it."""
+    console.print(one_line(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def clock(seconds: float) -> str:

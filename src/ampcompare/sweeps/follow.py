@@ -15,7 +15,7 @@ SHARE_OF_TIME = 0.02  # of one core, at most, goes into reading
 class Follower:
     """Values of one metric of one run under `folder/wandb/`."""
 
-    def __init__(self, folder: Path, run_id: str, metric: str) -> None:
+    def __init__(self, folder: Path, run_id: str, metric: str | None) -> None:
         self.folder, self.run_id, self.metric = folder, run_id, metric
         self._next = 0.0
         self._size = -1
@@ -23,6 +23,8 @@ class Follower:
 
     def values(self, *, now: bool = False) -> list[float]:
         """Every value logged so far, NaN included, in order. Reads again only when it is time, or `now`."""
+        if self.metric is None:
+            return []
         began = time.monotonic()
         if not now and began < self._next:
             return self._values
@@ -34,6 +36,11 @@ class Follower:
         self._next = time.monotonic() + max(1.0, (time.monotonic() - began) / SHARE_OF_TIME)
         return self._values
 
+    def exit_code(self) -> int | None:
+        """How the run ended by its record, None if there is none or it did not end."""
+        files = self.files()
+        return read_fragment(files[-1]).exit_code if files else None
+
     def files(self) -> list[Path]:
         """The run's record: one file, more after a restart."""
         return sorted((self.folder / "wandb").glob(f"*run-*/run-{self.run_id}.wandb"))
@@ -42,6 +49,7 @@ class Follower:
         fragments = [read_fragment(f) for f in files]
         if not fragments:
             return []
+        assert self.metric is not None
         run = merge(fragments)
         logged = run.numbers(self.metric)
         is_nan = run.nan_rows.get(self.metric)

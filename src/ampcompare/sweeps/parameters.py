@@ -165,7 +165,25 @@ class Parameter:
     @property
     def is_listed(self) -> bool:
         """Whether it has a list of values, which a grid can run through."""
-        return self.kind in ("constant", "categorical", "categorical_w_probabilities", "int_uniform", "q_uniform")
+        return self.kind in ("constant", "categorical", "int_uniform", "q_uniform")
+
+    def is_empty(self) -> bool:
+        """Whether no multiple of q lies in its range."""
+        if not (self.kind.startswith("q_") and "min" in self.settings):
+            return False
+        low, high = Parameter(self.path, self.kind.removeprefix("q_"), self.settings).ends()
+        first, last = multiples(low, high, self.settings["q"])
+        return first > last
+
+    def ends(self) -> list[float]:
+        """The least and the greatest number that it may become, near enough; nothing for what is listed."""
+        quantile, s = KINDS[self.kind].quantile, self.settings
+        if self.kind == "int_uniform":
+            return [s["min"], s["max"]]
+        if quantile is None or "values" in s:
+            return []
+        outer = 0.0 if "min" in s or "a" in s else 1e-12
+        return [quantile(s, outer), quantile(s, 1.0 - outer)]
 
     def grid_size(self) -> int:
         """How many values a grid takes."""

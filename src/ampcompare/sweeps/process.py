@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 
 # A process of its own that outlives a SIGKILL of ours: it knows the process groups of our runs from a pipe and ends
@@ -81,7 +83,11 @@ class Run:
         except BaseException:
             self._log.close()
             raise
-        guard.watch(self._process.pid)
+        try:
+            guard.watch(self._process.pid)
+        except OSError:  # without a guard it might be left behind
+            self.kill()
+            raise
 
     def wait(self, seconds: float) -> int | None:
         """The exit code, None if it has not ended after `seconds`. A signal's number comes negative."""
@@ -90,9 +96,30 @@ class Run:
         except subprocess.TimeoutExpired:
             return None
         if not self._log.closed:
+            self._end_rest()
             self._guard.forget(self._process.pid)
             self._log.close()
         return code
+
+    def _end_rest(self) -> None:
+        """What the program left running: W&B's service ends by itself in a moment, anything else is ended."""
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                self._signal(number)
+            until = time.monotonic() + REST_SECONDS
+            while self._is_there():
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.02)
+            else:
+                return
+
+    def _is_there(self) -> bool:
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     def stop(self) -> None:
         """Ask it to end: SIGTERM, as W&B's agent does."""
@@ -101,8 +128,11 @@ class Run:
 
     def kill(self) -> None:
         """End it and all it started, at once."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self._process.pid, number)
 
 
 def run_environment(

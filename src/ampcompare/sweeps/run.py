@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +18,17 @@ from rich.console import Console
 
 from ampcompare.config import split_override
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import check_sweep, trains_here
+from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.definition import Sweep, read_sweep
 from ampcompare.sweeps.devices import visible_gpus
-from ampcompare.sweeps.display import SweepDisplay, print_best
+from ampcompare.sweeps.display import SweepDisplay, print_best, print_line
 from ampcompare.sweeps.process import Guard
 from ampcompare.sweeps.search import Search, sqlite_url
 from ampcompare.sweeps.worker import Worker, Workplace
 
 EXIT_FAILED_RUNS = 1
+SAME_REQUEST_SECONDS = 0.3
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDED = ("finished", "failed", "stopped", "lost")
 
 
@@ -43,29 +47,29 @@ def run_sweep(
     0: every run finished or was stopped by hyperband; 1: some failed; 128 + signal: stopped by Ctrl-C or SIGTERM.
     Raises UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
-    sweep = read_sweep(path)
-    if name:
+    given = dict(split_override(word) for word in words)
+    sweep = read_sweep(path, lambda found, is_whole: problems_of(found, words, is_whole))
+    if name is not None:
         sweep = dataclasses.replace(sweep, name=name)
     check_name(sweep.name)
-    check_sweep(sweep, words)
-    given = dict(split_override(word) for word in words)
-    folder = Path(given.get("output_dir") or Path("runs") / sweep.name).resolve()
-    make_folder(folder)
-    if trains_here(sweep):
-        words = [*(word for word in words if split_override(word)[0] != "output_dir"), f"output_dir={folder}"]
-        if "resume" not in given:
-            words.append("resume=auto")  # a run that is tried again has the same id
+    if storage is not None and not storage.strip():
+        raise UserError(f"--storage {storage!r}: expected the URL of a database, or leave the option out")
+    folder = make_folder(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    own = [word for word in words if split_override(word)[0] != "output_dir"]
+    here = trains_here(sweep)
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
-    count = workers or max(1, len(gpus))
-    search = Search(sweep, storage or sqlite_url(folder), sweep.name, grace_seconds)
+    search = Search(sweep, storage or sqlite_url(folder), sweep.name, grace_seconds, own)
 
     before = [row for row in search.rows() if row.state in ENDED]
     total = sweep.total()
+    count = min(workers or max(1, len(gpus)), max(1, total - len(before)) if total else sys.maxsize)
     _headline(console, sweep, folder, count, gpus, len(before))
     display = SweepDisplay(console, sweep, count, len(before))
     stop, kill = threading.Event(), threading.Event()
     guard = Guard()
-    place = Workplace(sweep, search, folder, tuple(words), guard, stop, kill, display.change, display.waiting)
+    again = () if "resume" in given else ("resume=auto",)  # a run that is tried again has the same id
+    behind = (*own, *again, f"output_dir={folder}") if here else tuple(own)
+    place = Workplace(sweep, search, folder, behind, guard, here, stop, kill, display.change, display.waiting)
     crew = [Worker(i, place, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
     with _signals(stop, kill, display.say) as received, display:
         for worker in crew:
@@ -81,15 +85,15 @@ def run_sweep(
     rows = search.rows()
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if received:
-        again = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
-        console.print(f"stopped: finished runs stay finished; go on with: {again}", markup=False, soft_wrap=True)
+        line = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
+        print_line(console, f"stopped: finished runs stay finished; go on with: {line}")
         return 128 + received[0]
     print_best(console, sweep, rows)
     if bad:
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         text = f"{len(bad)} of {total or len(rows)} runs failed ({ids}); their output is in {folder / 'logs'}"
-        console.print(text, markup=False, soft_wrap=True)
-    _report(console, folder)
+        print_line(console, text)
+    _report(console, sweep, folder)
     return EXIT_FAILED_RUNS if bad else 0
 
 
@@ -104,28 +108,37 @@ def check_name(name: str) -> None:
     """The name of a sweep becomes a folder and W&B's group. Raises UserError."""
     import re
 
-    if not re.fullmatch(r"[^\x00-\x1f/\\:]{1,100}", name) or name in (".", ".."):
+    is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
+    if not is_word or len(name.encode()) > 200:
         raise UserError(f"name={name!r}: expected 1 to 100 characters that can be a folder's name; set name or --name")
 
 
-def make_folder(folder: Path) -> None:
-    """The output folder. Raises UserError where it cannot be made or written to."""
+def make_folder(folder: Path) -> Path:
+    """Make the output folder with those in it; returns its full path. Raises UserError where that cannot be."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}"
+        folder = folder.resolve()
+        for inner in ("logs", "wandb"):
+            (folder / inner).mkdir(parents=True, exist_ok=True)
+        probe = folder / "logs" / f".probe.{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UserError(f"output_dir={str(folder)!r}: cannot be written ({reason}); name another folder") from None
+    return folder
 
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
     """Ctrl-C or SIGTERM once: let the runs end in order. Twice: at once. Yields the list of what was received."""
     received: list[int] = []
+    times: list[float] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if times and now - times[-1] < SAME_REQUEST_SECONDS:  # a terminal and a wrapper may both send it
+            return
+        times.append(now)
         received.append(number)
         if len(received) == 1:
             stop.set()
@@ -133,7 +146,7 @@ def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator
         else:
             kill.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
     try:
         yield received
     finally:
@@ -151,19 +164,29 @@ def _headline(console: Console, sweep: Sweep, folder: Path, workers: int, gpus: 
     if workers > max(1, len(gpus)):
         shared = f"{len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}" if gpus else "this machine's processor"
         parts.append(f"sharing {shared}, so their times are not comparable")
-    console.print(f"{', '.join(parts)}, in {folder}", markup=False, highlight=False, soft_wrap=True)
+    print_line(console, f"{', '.join(parts)}, in {folder}")
 
 
-def _report(console: Console, folder: Path) -> None:
-    """The table by backend and the page, where the runs left records."""
-    from ampcompare.records import load_runs
-    from ampcompare.report import analyse_runs, prepare_folder, write_page
-    from ampcompare.report.table import print_table
+def _report(console: Console, sweep: Sweep, folder: Path) -> None:
+    """The table and the page, where the runs left records."""
+    from ampcompare.report.command import Request, make_report
+    from ampcompare.report.outputs import FORMATS, PICTURES
 
     if not any((folder / "wandb").glob("*run-*/run-*.wandb")):
-        console.print(f"no report: the runs left no W&B record under {folder}", markup=False, soft_wrap=True)
+        print_line(console, f"no report: the runs left no W&B record under {folder}")
         return
-    analysis = analyse_runs(load_runs([folder]))
-    print_table(analysis, console)
-    page = write_page(analysis, prepare_folder(folder / "report"))
-    console.print(f"report: {page}", markup=False, soft_wrap=True)
+    keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key != "seed"]
+    by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
+    # A grid has the same values under every backend; a search has values of its own, and is compared by backend.
+    groups, ignored = (by, by[:0]) if sweep.method == "grid" else (["backend"], [k for k in by if k != "backend"])
+    values = [str(p.grid_value(0)) for p in sweep.parameters if p.key == groups[0] and p.is_listed]
+    baseline = "none" if groups[0] == "backend" else values[0]
+    formats = tuple(name for name in FORMATS if name not in PICTURES)
+    out = str(folder / "report")
+    try:
+        make_report(
+            Request([str(folder)], out, baseline, group_by=tuple(groups), ignore=tuple(ignored), formats=formats),
+            console,
+        )
+    except UserError as problem:
+        print_line(console, f"no report: {problem}")

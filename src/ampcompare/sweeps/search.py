@@ -2,21 +2,23 @@
 
 A trial is one attempt at one run. Its number is given out by the database, so two workers never get the same point
 of a grid. Workers send signs of life; a trial whose worker has gone silent is failed by whoever notices and its run
-is queued once more.
+is queued once more. Each step is one transaction, and whatever a killed worker left half done is made good by the
+next that looks (`_repair`).
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
@@ -25,6 +27,7 @@ from ampcompare.sweeps.definition import Sweep
 from ampcompare.sweeps.parameters import nested
 
 ATTEMPTS = 2  # of a run whose worker died
+DEFINING = ("method", "parameters", "metric", "early_terminate", "program", "command")
 OPEN = (TrialState.RUNNING, TrialState.WAITING)
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
@@ -51,28 +54,30 @@ class Row:
     run_id: str
     parameters: Mapping[str, Any]
     value: float | None
-    began: datetime | None
-    ended: datetime | None
 
 
 class Search:
     """The state of one sweep. Safe to use from several threads, processes and machines at once.
 
-    `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken over.
+    `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken over;
+    `words` are the options behind every command, part of what the sweep is.
     Raises UserError where the database cannot be used or holds another sweep under the same name.
     """
 
-    def __init__(self, sweep: Sweep, storage: str, name: str, grace_seconds: float = 60.0) -> None:
-        self.sweep, self.name, self.url = sweep, name, storage
-        self.heartbeat_seconds = max(1, round(grace_seconds / 6))
-        try:
+    def __init__(
+        self, sweep: Sweep, storage: str, name: str, grace_seconds: float = 60.0, words: Sequence[str] = ()
+    ) -> None:
+        self.sweep, self.name = sweep, name
+        self.shown_url = shown(storage)
+        self.heartbeat_seconds = min(2.0, grace_seconds / 3)
+        self._seen: set[int] = set()
+        with self._told():
             self.storage = RDBStorage(
                 storage,
                 # SQLite: wait for other writers instead of failing at once.
-                engine_kwargs={"connect_args": {"timeout": 60}} if storage.startswith("sqlite") else {},
-                heartbeat_interval=self.heartbeat_seconds,
+                engine_kwargs={"connect_args": {"timeout": 30}} if storage.startswith("sqlite") else {},
+                heartbeat_interval=max(1, round(self.heartbeat_seconds)),
                 grace_period=max(2, round(grace_seconds)),
-                heartbeat_stale_trial_callback=lambda study, trial: self._queue_again(trial, ATTEMPTS),
             )
             self.study = optuna.create_study(
                 storage=self.storage,
@@ -82,102 +87,168 @@ class Search:
                 direction="maximize" if sweep.metric and sweep.metric.maximize else "minimize",
                 load_if_exists=True,
             )
-        except Exception as problem:  # SQLAlchemy, the driver and Optuna each have their own
-            raise UserError(f"--storage {storage}: {_reason(problem)}") from None
-        self._agree_on_definition()
+            self._agree_on_definition(words)
 
     def next(self) -> Trying | None:
         """The next attempt, None when nothing is left to start (runs of other workers may still be going on)."""
-        fail_stale_trials(self.study)
-        trials = self._trials()
-        if not any(t.state == TrialState.WAITING for t in trials):
-            total = self.sweep.total()
-            if total is not None and sum(_is_first(t) for t in trials) >= total:
-                return None
-            if self._target_reached(trials):
-                return None
-        trial = self.study.ask()
-        self.storage.record_heartbeat(trial._trial_id)
-        attrs = trial.user_attrs
-        if "run_id" in attrs:
-            return Trying(trial, attrs["run_id"], json.loads(attrs["parameters"]), attrs["attempt"])
-        # The trial's place among the first attempts. Trials of lower number exist by now, and keep their kind.
-        index = sum(_is_first(t) for t in self._trials() if t.number < trial.number)
-        total = self.sweep.total()
-        if total is not None and index >= total:  # another worker took the last one in between
-            trial.set_user_attr("surplus", True)
-            self.study.tell(trial, state=TrialState.FAIL)
-            return None
-        if self.sweep.method == "grid":
-            parameters = self.sweep.grid_point(index)
-        else:
-            parameters = nested(self.sweep.parameters, [p.suggest(trial) for p in self.sweep.parameters])
-        run_id = _new_id()
-        for key, value in (("parameters", json.dumps(parameters)), ("attempt", 1), ("run_id", run_id)):
-            trial.set_user_attr(key, value)
-        return Trying(trial, run_id, parameters, 1)
+        with self._told():
+            self._repair()
+            while True:
+                trials = self._trials()
+                if not any(t.state == TrialState.WAITING for t in trials) and self._has_all(trials):
+                    return None
+                trial = self.study.ask()
+                self.storage.record_heartbeat(trial._trial_id)
+                self._seen.add(trial.number)
+                if self._is_surplus(trial):
+                    trial.set_user_attr("surplus", True)
+                    self.study.tell(trial, state=TrialState.FAIL)
+                    continue
+                return self._tried(trial)
 
     def alive(self, trying: Trying) -> bool:
         """A sign of life of the worker that has this attempt. False: another has taken it over in the meantime."""
         trial_id = trying.trial._trial_id
-        self.storage.record_heartbeat(trial_id)
-        return self.storage.get_trial(trial_id).state == TrialState.RUNNING
+        with self._told():
+            self.storage.record_heartbeat(trial_id)
+            return self.storage.get_trial(trial_id).state == TrialState.RUNNING
 
     def should_stop(self, trying: Trying, band: int, value: float) -> bool:
         """Report the metric at a band of hyperband; whether the run is among those to stop."""
-        try:
-            trying.trial.report(value, band)
-        except UpdateFinishedTrialError:  # it was taken over; the next sign of life tells
-            return False
-        return trying.trial.should_prune()
+        with self._told():
+            try:
+                trying.trial.report(value, band)
+            except UpdateFinishedTrialError:  # it was taken over; the next sign of life tells
+                return False
+            return trying.trial.should_prune()
 
     def finish(self, trying: Trying, state: str, value: float | None) -> bool:
         """Record how an attempt ended: finished, stopped (by hyperband) or failed. False if it was taken over."""
         if state == "stopped":
-            return self._end(trying, state, TrialState.PRUNED)
+            return self._end(trying, TrialState.PRUNED)
         if state == "finished" and self.sweep.metric is None:
             # Optuna wants a value of a complete trial. Without a metric there is none; nothing reads this 0.
-            return self._end(trying, state, TrialState.COMPLETE, [0.0])
+            return self._end(trying, TrialState.COMPLETE, [0.0])
         if state == "finished" and value is not None:
-            return self._end(trying, state, TrialState.COMPLETE, [value])
-        return self._end(trying, state, TrialState.FAIL)
+            return self._end(trying, TrialState.COMPLETE, [value])
+        return self._end(trying, TrialState.FAIL, word=state)
 
     def give_up(self, trying: Trying) -> None:
         """End an attempt that the user interrupted, and queue its run again."""
-        if self._end(trying, "interrupted", TrialState.FAIL):
-            self._queue_again(self._trials()[trying.trial.number], attempts=None)
+        if self._end(trying, TrialState.FAIL, word="interrupted"):
+            with self._told():
+                self._queue_lost()
 
     def rows(self) -> list[Row]:
         """Every attempt so far, oldest first, without those that were queued again since."""
-        trials = [t for t in self._trials() if not t.user_attrs.get("surplus")]
+        with self._told():
+            trials = self._trials()
         repeated = {t.user_attrs["repeats"] for t in trials if "repeats" in t.user_attrs}
-        return [
-            Row(
-                number=t.number,
-                state=_state(t),
-                run_id=t.user_attrs.get("run_id", ""),
-                parameters=json.loads(t.user_attrs.get("parameters", "{}")),
-                value=t.value if t.state == TrialState.COMPLETE and self.sweep.metric else None,
-                began=t.datetime_start,
-                ended=t.datetime_complete,
+        rows = []
+        for trial in trials:
+            if trial.number in repeated or "surplus" in trial.user_attrs:
+                continue
+            run = _run_of(trial)
+            rows.append(
+                Row(
+                    number=trial.number,
+                    state=_state(trial),
+                    run_id=run.get("id", ""),
+                    parameters=run.get("parameters", {}),
+                    value=trial.value if trial.state == TrialState.COMPLETE and self.sweep.metric else None,
+                )
             )
-            for t in trials
-            if t.number not in repeated
-        ]
+        return rows
 
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""
-        return sum(t.state in OPEN for t in self._trials())
+        with self._told():
+            return sum(t.state in OPEN for t in self._trials())
+
+    def _tried(self, trial: Trial) -> Trying:
+        """What the trial is an attempt at; decided now unless it repeats another."""
+        run = _run_of(trial)
+        if "parameters" not in run:
+            if self.sweep.method == "grid":
+                parameters = self.sweep.grid_point(self._index(trial))
+            else:
+                parameters = nested(self.sweep.parameters, [p.suggest(trial) for p in self.sweep.parameters])
+            run = {"id": secrets.token_hex(4), "parameters": parameters, "attempt": 1}
+            trial.set_user_attr("run", json.dumps(run))
+        return Trying(trial, run["id"], run["parameters"], run["attempt"])
+
+    def _index(self, trial: Trial | FrozenTrial) -> int:
+        """The trial's place among the first attempts. Trials of lower number exist by now, and keep their kind."""
+        if "index" in trial.user_attrs:
+            return int(trial.user_attrs["index"])
+        return sum(_is_first(t) for t in self._trials() if t.number < trial.number)
+
+    def _is_surplus(self, trial: Trial) -> bool:
+        """Whether another worker was faster: with the last point, or with the same repetition."""
+        repeats = trial.user_attrs.get("repeats")
+        if repeats is not None:
+            return any(t.user_attrs.get("repeats") == repeats for t in self._trials() if t.number < trial.number)
+        total = self.sweep.total()
+        return total is not None and self._index(trial) >= total
+
+    def _has_all(self, trials: Sequence[FrozenTrial]) -> bool:
+        total = self.sweep.total()
+        return (total is not None and sum(map(_is_first, trials)) >= total) or self._target_reached(trials)
+
+    def _repair(self) -> None:
+        """Make good what workers that died have left: trials without sign of life, runs that nobody queued again."""
+        for trial in self._trials():
+            if trial.state == TrialState.RUNNING and trial.number not in self._seen:
+                # Optuna knows no trial as stale that never had a sign of life, as when its worker died right after
+                # taking it. One from whoever sees it first starts its time.
+                self._seen.add(trial.number)
+                self.storage.record_heartbeat(trial._trial_id)
+        fail_stale_trials(self.study)
+        self._queue_lost()
+
+    def _queue_lost(self) -> None:
+        """Queue again what was interrupted, and once what was lost. Two workers may do so at once: see _is_surplus."""
+        trials = self._trials()
+        repeated = {t.user_attrs["repeats"] for t in trials if "repeats" in t.user_attrs}
+        for trial in trials:
+            attrs, state = trial.user_attrs, _state(trial)
+            if state not in ("interrupted", "lost") or trial.number in repeated or "surplus" in attrs:
+                continue
+            again: dict[str, Any] = {"repeats": trial.number}
+            run = _run_of(trial)
+            if "parameters" not in run:  # it died before it knew what to run
+                index, total = self._index(trial), self.sweep.total()
+                if total is not None and index >= total:
+                    continue
+                again["index"] = index
+            elif state == "interrupted":
+                again["run"] = json.dumps(run)
+            elif run["attempt"] < ATTEMPTS:
+                again["run"] = json.dumps({**run, "attempt": run["attempt"] + 1})
+            else:
+                continue
+            self.study.add_trial(
+                create_trial(
+                    state=TrialState.WAITING,
+                    params=trial.params,
+                    distributions=trial.distributions,
+                    user_attrs=again,
+                )
+            )
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
 
-    def _end(self, trying: Trying, word: str, state: TrialState, values: list[float] | None = None) -> bool:
-        try:
-            trying.trial.set_user_attr("state", word)
-            self.storage.set_trial_state_values(trying.trial._trial_id, state, values)
-        except UpdateFinishedTrialError:
-            return False
+    def _end(
+        self, trying: Trying, state: TrialState, values: list[float] | None = None, word: str | None = None
+    ) -> bool:
+        with self._told():
+            try:
+                if word:  # how it failed; first, so that one who dies in between has said it
+                    trying.trial.set_user_attr("state", word)
+                self.storage.set_trial_state_values(trying.trial._trial_id, state, values)
+            except UpdateFinishedTrialError:
+                return False
         return True
 
     def _target_reached(self, trials: Iterable[FrozenTrial]) -> bool:
@@ -187,40 +258,47 @@ class Search:
         values = [t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
         return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
 
-    def _queue_again(self, trial: FrozenTrial, attempts: int | None) -> None:
-        attrs = trial.user_attrs
-        if "run_id" not in attrs:  # it died before it knew what to run; its place is lost to nobody in a search
-            if self.sweep.method != "grid":
-                return
-            index = sum(_is_first(t) for t in self._trials() if t.number < trial.number)
-            attrs = {"parameters": json.dumps(self.sweep.grid_point(index)), "run_id": _new_id(), "attempt": 1}
-        if attempts is not None and attrs["attempt"] >= attempts:
-            return
-        counted = attrs["attempt"] + (attempts is not None)
-        kept = {key: attrs[key] for key in ("parameters", "run_id")}
-        self.study.add_trial(
-            create_trial(
-                state=TrialState.WAITING,
-                params=trial.params,
-                distributions=trial.distributions,
-                user_attrs={**kept, "attempt": counted, "repeats": trial.number},
-            )
-        )
-
-    def _agree_on_definition(self) -> None:
-        """Keep what the sweep varies with the study; refuse a study that varies something else."""
-        ours = {key: self.sweep.raw.get(key) for key in ("method", "parameters", "metric", "early_terminate")}
-        text = json.dumps(ours, sort_keys=True)
+    def _agree_on_definition(self, words: Sequence[str]) -> None:
+        """Keep what the sweep runs with the study; refuse a study that runs something else."""
+        raw = self.sweep.raw
+        ours: dict[str, Any] = {key: raw.get(key) for key in DEFINING}
+        ours["parameters"] = [*(raw.get("parameters") or {}).items()]  # in their order, which is that of the grid
+        ours["words of the command line"] = sorted(words)
+        text = json.dumps(ours)
         theirs = self.study.user_attrs.get("sweep")
+        if theirs is None and self.study.trials:
+            raise UserError(f"--storage {self.shown_url}: it has a study {self.name!r} of another program; set --name")
         if theirs is None:
             self.study.set_user_attr("sweep", text)
         elif theirs != text:
-            before = json.loads(theirs)
-            changed = ", ".join(key for key in ours if ours[key] != before.get(key))
+            before, now = json.loads(theirs), json.loads(text)
+            changed = ", ".join(key for key in now if now[key] != before.get(key))
             raise UserError(
-                f"{self.sweep.path}: a sweep named {self.name!r} is in {self.url} already and differs in {changed}; "
-                "set output_dir=... for a new one, or --name with a shared storage"
+                f"{self.sweep.path}: a sweep named {self.name!r} is in {self.shown_url} already and differs in "
+                f"{changed}; set output_dir=... for a new one, or --name with a shared storage"
             )
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Trouble with the database as one line."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except (UserError, UpdateFinishedTrialError):
+            raise
+        # What RDBStorage raises for a URL that it cannot open: a missing driver, a wrong name.
+        except (StorageInternalError, SQLAlchemyError, ImportError, ValueError, KeyError, OSError) as problem:
+            reason = str(problem.__cause__ or getattr(problem, "orig", None) or problem).strip().partition("\n")[0]
+            raise UserError(
+                f"--storage {self.shown_url}: cannot be used ({reason or type(problem).__name__})"
+            ) from problem
+
+
+def _run_of(trial: Trial | FrozenTrial) -> dict[str, Any]:
+    """Id, parameters and number of the attempt; empty before they are decided."""
+    run: dict[str, Any] = json.loads(trial.user_attrs.get("run", "{}"))
+    return run
 
 
 def _is_first(trial: FrozenTrial) -> bool:
@@ -228,10 +306,19 @@ def _is_first(trial: FrozenTrial) -> bool:
 
 
 def _state(trial: FrozenTrial) -> str:
-    if trial.state in OPEN:
-        return trial.state.name.lower()
-    # A trial without a word of its own was failed by another worker, for want of signs of life.
-    return str(trial.user_attrs.get("state", "lost"))
+    if trial.state == TrialState.FAIL:
+        # One without a word of its own was failed by another worker, for want of signs of life.
+        return str(trial.user_attrs.get("state", "lost"))
+    return {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}.get(trial.state, trial.state.name.lower())
+
+
+def shown(url: str) -> str:
+    """The URL as it may be shown: without password, our own database by its path."""
+    import re
+    from urllib.parse import unquote
+
+    own = re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url)
+    return unquote(unquote(own[1])) if own else re.sub(r"(//[^/@:]*):[^/]*@", r"\1:***@", url)
 
 
 def _sampler(sweep: Sweep) -> optuna.samplers.BaseSampler:
@@ -248,17 +335,9 @@ def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=early.bands[0], reduction_factor=early.eta)
 
 
-def _new_id() -> str:
-    import secrets
-
-    return secrets.token_hex(4)
-
-
-def _reason(problem: Exception) -> str:
-    lines = str(getattr(problem, "orig", None) or problem).strip().splitlines()
-    return f"cannot be used ({lines[0] if lines else type(problem).__name__})"
-
-
 def sqlite_url(folder: Path) -> str:
-    """The sweep's own database in its output folder."""
-    return f"sqlite:///{folder.resolve() / 'sweep.db'}"
+    """The sweep's own database in its output folder, whatever characters its name has."""
+    from urllib.parse import quote
+
+    # Quoted twice: SQLAlchemy takes one layer off, SQLite the other.
+    return f"sqlite:///file:{quote(quote(str(folder.resolve() / 'sweep.db')))}?uri=true"

@@ -47,6 +47,7 @@ class Workplace:
     folder: Path
     words: tuple[str, ...]  # overrides of the command line, behind every command
     guard: Guard
+    exit_code_tells: bool  # whether a program that was asked to stop says so by its exit code
     stop: threading.Event  # no new runs; those going on are asked to end
     kill: threading.Event  # at once
     on_change: Callable[[Job], None]
@@ -96,54 +97,58 @@ class Worker(threading.Thread):
         )
         place.on_change(job)
         metric = place.sweep.metric
-        follower = Follower(place.folder, trying.run_id, metric.name) if metric else None
+        follower = Follower(place.folder, trying.run_id, metric.name if metric else None)
+        if trying.attempt > 1 and follower.exit_code() == 0:
+            # Its worker died between the end of the program and telling; done twice would be once too many.
+            return self._close(trying, job, follower, "finished")
         try:
             run = self._start(trying, job)
-        except OSError as problem:
-            job.state = "failed"
-            with job.log.open("a", encoding="utf-8") as log:
-                print(f"cannot be started: {problem}", file=log)
-            place.search.finish(trying, "failed", None)
-            place.on_change(job)
-            return
-        stopped_early, code = self._watch(run, trying, job, follower)
+        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
+            _note(job.log, f"cannot be started: {problem}")
+            return self._close(trying, job, follower, "failed")
+        stopped_early, asked, code = self._watch(run, trying, job, follower)
         job.seconds, job.exit_code = time.monotonic() - job.began, code
-        values = follower.values(now=True) if follower else []
-        job.value = values[-1] if values else None
-        if place.stop.is_set() and code != 0:
+        if asked and (code != 0 or not place.exit_code_tells):
             job.state = "interrupted"
             place.search.give_up(trying)
-        else:
-            job.state = "stopped" if stopped_early else "finished" if code == 0 else "failed"
-            number = job.value if job.value is not None and math.isfinite(job.value) else None
-            if not place.search.finish(trying, job.state, number):
-                job.state = "taken over"
-        place.on_change(job)
+            return place.on_change(job)
+        return self._close(trying, job, follower, "stopped" if stopped_early else "finished" if code == 0 else "failed")
 
-    def _watch(self, run: Run, trying: Trying, job: Job, follower: Follower | None) -> tuple[bool, int]:
-        """Wait for the end, sending signs of life, comparing at the bands of hyperband, stopping when asked to."""
+    def _close(self, trying: Trying, job: Job, follower: Follower, state: str) -> None:
+        values = follower.values(now=True)
+        job.value = values[-1] if values else None
+        number = job.value if job.value is not None and math.isfinite(job.value) else None
+        job.state = state if self.place.search.finish(trying, state, number) else "taken over"
+        self.place.on_change(job)
+
+    def _watch(self, run: Run, trying: Trying, job: Job, follower: Follower) -> tuple[bool, bool, int]:
+        """Wait for the end, sending signs of life, comparing at the bands of hyperband, stopping when asked to.
+
+        Returns whether hyperband stopped it, whether the user did, and the exit code.
+        """
         place = self.place
         bands = list(place.sweep.hyperband.bands) if place.sweep.hyperband else []
         next_sign = time.monotonic()
-        kill_at, early = math.inf, False
+        kill_at, early, asked = math.inf, False, False
         while (code := run.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
             if now >= next_sign:
                 if not place.search.alive(trying):  # we were silent too long, and another worker repeats it
                     run.kill()
                 next_sign = now + place.search.heartbeat_seconds
-            if follower:
+            if place.sweep.metric:
                 values = follower.values()
                 job.value = values[-1] if values else None
                 while bands and not early and len(values) >= bands[0]:
                     early = self._falls_behind(trying, values, bands.pop(0))
             if (early or place.stop.is_set()) and kill_at == math.inf:
+                asked = not early
                 run.stop()
                 kill_at = now + STOP_SECONDS
             if place.kill.is_set() or now > kill_at:
                 run.kill()
             job.seconds = now - job.began
-        return early, code
+        return early, asked, code
 
     def _falls_behind(self, trying: Trying, values: list[float], band: int) -> bool:
         sweep = self.place.sweep
@@ -167,7 +172,6 @@ class Worker(threading.Thread):
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
-        job.log.parent.mkdir(exist_ok=True)
         return Run([*words, *place.words], environment, job.log, place.guard)
 
 
@@ -177,3 +181,8 @@ def save_parameters(path: Path, parameters: Mapping[str, Any]) -> None:
 
     content = {"wandb_version": 1, **{key: {"value": value} for key, value in parameters.items()}}
     path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")
+
+
+def _note(log: Path, line: str) -> None:
+    with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        print(line, file=file)

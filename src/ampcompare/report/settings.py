@@ -1,19 +1,17 @@
-"""What was run, on what data and on which machine, and in what the runs differ besides the backend."""
+"""What was run, on what data and on which machine, and the settings by which runs are told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from ampcompare.records.tree import flatten
-from ampcompare.report.figures import RunFigures, environment_of
+from ampcompare.report.figures import RunFigures, environment_of, label_of
 
-# Differences in these are what a comparison is about, or do not touch its figures.
-COMPARED_KEYS = frozenset(
-    {"backend", "precision", "seed", "wandb", "output_dir", "environment", "resume", "checkpoint"}
-)
+# What does not touch a run's figures, or is the seed.
+BOOKKEEPING = frozenset({"seed", "wandb", "output_dir", "resume", "checkpoint", "environment"})
 NOT_SETTINGS = frozenset({"packages"})
 MAX_VALUE_CHARS = 60
 DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
@@ -38,20 +36,6 @@ class Setting:
         return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs) if part)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A key on which runs differ, with the labels of the runs that have each value."""
-
-    key: str
-    values: tuple[tuple[str, tuple[str, ...]], ...]
-
-    @property
-    def mixed(self) -> list[str]:
-        """Labels under which runs with different values are put together."""
-        everywhere = [label for _, labels in self.values for label in labels]
-        return [label for label in dict.fromkeys(everywhere) if everywhere.count(label) > 1]
-
-
 def describe(figures: Sequence[RunFigures]) -> Setting:
     """The setting of the runs. Where they differ, every value is named."""
     datasets = _distinct(_data_of(f) for f in figures)
@@ -74,41 +58,33 @@ def device_words(figures: RunFigures) -> str:
     return f"{figures.device} ({figures.device_type.upper()})" if figures.device_type else figures.device
 
 
-def differences(figures: Sequence[RunFigures]) -> list[Difference]:
-    """Config and environment keys on which runs differ although the comparison is not about them.
+def settings_of(figures: RunFigures) -> dict[str, str]:
+    """Everything in a run's config and environment that must be equal for runs to be pooled; the seed is not in it.
 
-    Runs whose config or environment is lost are left out; their problems say so.
+    The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself is known.
     """
-    config = [(f, _flat_config(f)) for f in figures if f.run.config]
-    machine = [(f, _flat_environment(f)) for f in figures if environment_of(f.run)]
-    return _differing(config) + _differing(machine)
-
-
-def _flat_config(figures: RunFigures) -> dict[str, str]:
-    flat = flatten(figures.run.config)
-    return {key: _shown(value) for key, value in flat if key.partition(".")[0] not in COMPARED_KEYS}
-
-
-def _flat_environment(figures: RunFigures) -> dict[str, str]:
-    flat = flatten(environment_of(figures.run))
-    return {f"environment.{k}": _shown(v) for k, v in flat if k.partition(".")[0] not in NOT_SETTINGS}
-
-
-def _differing(flat: Sequence[tuple[RunFigures, Mapping[str, str]]]) -> list[Difference]:
-    found = []
-    for key in dict.fromkeys(key for _, settings in flat for key in settings):
-        labels: dict[str, list[str]] = {}
-        for figures, settings in flat:
-            labels.setdefault(settings.get(key, "not set"), []).append(figures.label)
-        if len(labels) > 1:
-            values = tuple((value, tuple(dict.fromkeys(names))) for value, names in labels.items())
-            found.append(Difference(key, values))
+    run, environment = figures.run, environment_of(figures.run)
+    is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
+    found = {"backend": label_of(run)}
+    for key, _ in flatten(run.config):
+        head = key.partition(".")[0]
+        known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
+        if head not in BOOKKEEPING and key != "backend" and not known_better:
+            found[key] = _shown(run.option(key))
+    for key, value in flatten(environment):
+        # What came out as the config asked for says nothing more.
+        if key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
+            found[f"environment.{key}"] = _shown(value)
     return found
 
 
 def _shown(value: Any) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
+    return "null" if value is None else str(value)
+
+
+def short(value: str) -> str:
+    """A value as it is shown, cut where it is long."""
+    return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 
 def _data_of(figures: RunFigures) -> str:

@@ -1,0 +1,118 @@
+"""Everything that needs a GPU, part by part: the GPU tests, then the benchmarks. `make gpu-check` runs it.
+
+    python benchmarks/gpu_check.py [--out FOLDER] [--only WORD] [--list]
+
+Each part has eight minutes and a log in the folder; a part that passed is not run again, so that a session that ends
+can be taken up where it was. `summary.md` says what passed, failed or is still to do. Exit code 0 when all parts
+passed, 1 otherwise, 2 without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_SECONDS = 480
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu")
+AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
+TRAIN = (sys.executable, "run_experiment.py")
+BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
+
+
+def parts(out: Path) -> dict[str, tuple[str, ...]]:
+    """Name and command of each part, in order: first what says whether the rest means anything."""
+    found: dict[str, tuple[str, ...]] = {
+        "tests": (*PYTEST, "tests", "--ignore=tests/test_fit.py", "--ignore=tests/test_graph.py"),
+        "tests-waits-eager": (*PYTEST, "tests/test_fit.py", "-k", "eager"),
+        "tests-waits-cuda-graph": (*PYTEST, "tests/test_fit.py", "-k", "cuda_graph"),
+    }
+    for backend in BACKENDS:
+        found[f"tests-graph-{backend}"] = (*PYTEST, "tests/test_graph.py", "-k", f"{backend} and not compile")
+    found["tests-graph-memory"] = (*PYTEST, "tests/test_graph.py", "-k", "memory")
+    for backend in BACKENDS:
+        found[f"tests-compile-{backend}"] = (
+            *(*PYTEST, "tests/test_graph.py", "tests/test_fit.py"),
+            *("-k", f"{backend} and compile"),
+        )
+
+    def bench(execution: str, backends: str, rounds: int) -> tuple[str, ...]:
+        options = ("--execution", execution, "--backends", backends, "--rounds", str(rounds), "--device", "cuda")
+        return (*AMPCOMPARE, "bench", "throughput", *options, "--out", str(out))
+
+    every = ",".join(BACKENDS)
+    found["throughput-eager"] = bench("eager", every, 3)
+    found["throughput-cuda-graph"] = bench("cuda_graph", every, 3)
+    for backend in BACKENDS[1:]:
+        found[f"throughput-compile-{backend}"] = bench("compile,compile_graph", f"none,{backend}", 2)
+    found["throughput-native-executions"] = bench("eager,cuda_graph,compile_graph", "none,native", 3)
+    epochs = ("epochs=20", "data.source=synthetic", "data.train_limit=50000", "data.test_limit=10000", "device=cuda")
+    record = (f"output_dir={out / 'runs'}", "wandb.mode=offline", "memory_format=channels_last")
+    found["twenty-epochs-native"] = (*TRAIN, "backend=native", "execution=cuda_graph", *epochs, *record)
+    found["recipe"] = (*AMPCOMPARE, "bench", "recipe", "--device", "cuda")
+    return found
+
+
+def run_part(name: str, command: tuple[str, ...], out: Path) -> str:
+    """Run one part; returns `passed`, `failed (...)` or `over time`, which its state file holds, too."""
+    began = time.monotonic()
+    with (out / f"{name}.log").open("w") as log:
+        try:
+            code = subprocess.run(
+                command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, timeout=LIMIT_SECONDS, check=False
+            ).returncode
+            state = "passed" if code == 0 else f"failed (exit code {code})"
+        except subprocess.TimeoutExpired:
+            state = f"over time ({LIMIT_SECONDS} s)"
+    (out / f"{name}.json").write_text(json.dumps({"state": state, "seconds": round(time.monotonic() - began)}))
+    return state
+
+
+def read_state(name: str, out: Path) -> dict[str, object]:
+    """What the last run of a part came to."""
+    path = out / f"{name}.json"
+    return json.loads(path.read_text()) if path.is_file() else {"state": "to do", "seconds": ""}
+
+
+def write_summary(names: list[str], out: Path) -> bool:
+    """Write summary.md; whether every part passed."""
+    states = {name: read_state(name, out) for name in names}
+    lines = [f"| {name} | {state['state']} | {state['seconds']} |" for name, state in states.items()]
+    head = "# GPU check\n\n| part | state | seconds |\n|---|---|---:|\n"
+    (out / "summary.md").write_text(head + "\n".join(lines) + "\n")
+    return all(state["state"] == "passed" for state in states.values())
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu-check")
+    parser.add_argument("--only", default="", help="parts with this in their name")
+    parser.add_argument("--list", action="store_true", help="name the parts and what they run")
+    options = parser.parse_args(words)
+    out = options.out.resolve()
+    chosen = {name: command for name, command in parts(out).items() if options.only in name}
+    if options.list:
+        for name, command in chosen.items():
+            print(f"{name}: {' '.join(command[1:])}")
+        return 0
+    import torch
+
+    if not torch.cuda.is_available():
+        print("error: gpu-check needs a CUDA device; PyTorch sees none", file=sys.stderr)
+        return 2
+    out.mkdir(parents=True, exist_ok=True)
+    for number, (name, command) in enumerate(chosen.items(), 1):
+        if read_state(name, out)["state"] == "passed":
+            continue
+        print(f"{number}/{len(chosen)} {name} ...", flush=True)
+        print(f"    {run_part(name, command, out)}", flush=True)
+        write_summary(list(parts(out)), out)
+    return 0 if write_summary(list(parts(out)), out) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""`ampcompare bench throughput`: backends x executions x batch sizes, in turn, beside the machine's limit.
+
+Free of torch: each combination runs in a process of its own, A B C A B C ..., so that a machine that slows down over an
+hour slows all alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ampcompare.bench.child import measure
+from ampcompare.bench.recipe_table import device_type
+from ampcompare.bench.results import Estimate, estimate, header, machine_words, markdown_table, write_results
+from ampcompare.config import load_config
+from ampcompare.errors import UserError
+from ampcompare.schema import Config
+
+COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "of merged limit", "peak MiB")
+# A ResNet50 step takes a CPU a minute, and proves nothing: fp16 is emulated there.
+CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
+GPU_WORDS = ("memory_format=channels_last", "data.train_limit=12800")
+
+
+@dataclass
+class Combination:
+    """One row: what is run, and what came of it each time."""
+
+    backend: str
+    execution: str
+    batch_size: int
+    words: list[str]
+    config: Config
+    results: list[dict[str, Any]] = field(default_factory=list)
+    refused: str = ""
+
+    @property
+    def rate(self) -> Estimate:
+        return estimate([r["images_per_second"] for r in self.results])
+
+
+def combinations(
+    backends: Sequence[str], executions: Sequence[str], batch_sizes: Sequence[int], words: Sequence[str], device: str
+) -> list[Combination]:
+    """Every combination with its checked config. Raises UserError."""
+    common = ["data.source=synthetic", f"device={device}", "optimizer.momentum=0.9"]
+    common += CPU_WORDS if device == "cpu" else GPU_WORDS
+    found = []
+    for size, execution, backend in itertools.product(batch_sizes, executions, backends):
+        own = [f"backend={backend}", f"execution={execution}", f"batch_size={size}"]
+        every = [*common, *words, *own]
+        found.append(Combination(backend, execution, size, every, load_config(None, every)))
+    return found
+
+
+def limit(traffic: Sequence[Sequence[float]], roofline: dict[str, Any], config: Config) -> float:
+    """Images a second if each op took the longer of its arithmetic and its traffic at the measured ceilings."""
+    rates, copy = roofline["flop_per_second"], roofline["bytes_per_second"]
+    half = config.backend != "none" and config.precision.enabled
+    name = config.precision.dtype if half else "tf32" if config.tf32 and "tf32" in rates else "float32"
+    return 1 / sum(max(size / copy, flop / rates[name]) for size, flop in traffic)
+
+
+def bench_throughput(
+    backends: Sequence[str],
+    executions: Sequence[str],
+    batch_sizes: Sequence[int],
+    rounds: int,
+    steps: int,
+    device: str,
+    words: Sequence[str],
+    out: Path | None,
+    console: Console,
+) -> None:
+    """Measure, print, write. Raises UserError for bad input or if nothing could be measured."""
+    where = device_type(device)
+    rows = combinations(backends, executions, batch_sizes, words, "cpu" if where == "cpu" else device)
+    if where == "cpu":
+        console.print(f"On a CPU the model is small ({' '.join(CPU_WORDS)}): no figure here is one of a GPU.")
+    warmup = max(10, steps // 5)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len({r.backend for r in rows}))
+        roofline = measure("roofline", {"device": rows[0].config.device}, "the roofline")
+        progress.advance(task)
+        traffic = {}
+        for row in rows:
+            if row.backend not in traffic:
+                request = {"words": row.words, "count": True}
+                traffic[row.backend] = measure("throughput", request, f"counting {row.backend}")["per_image"]
+                progress.advance(task)
+        for _, row in itertools.product(range(rounds), rows):
+            label = f"{row.backend} {row.execution} batch {row.batch_size}"
+            progress.update(task, description=label)
+            if not row.refused:
+                request = {"words": row.words, "warmup": warmup, "steps": steps}
+                try:
+                    row.results.append(measure("throughput", request, label))
+                except UserError as problem:
+                    row.refused = str(problem)
+                    progress.console.print(f"{label}: {problem}", markup=False)
+            progress.advance(task)
+    if not any(row.results for row in rows):
+        raise UserError("bench throughput: nothing could be measured; the lines above say why")
+    _report(rows, traffic, roofline, {"rounds": rounds, "steps": steps, "warmup": warmup}, out, console)
+
+
+def _report(
+    rows: list[Combination],
+    traffic: dict[str, Any],
+    roofline: dict[str, Any],
+    how: dict[str, Any],
+    out: Path | None,
+    console: Console,
+) -> None:
+    base = {(r.execution, r.batch_size): r.rate.median for r in rows if r.backend == "none" and r.results}
+    cells: list[list[str]] = []
+    records: list[dict[str, Any]] = []
+    on_cpu = roofline["environment"]["device_type"] == "cpu"
+    for row in rows:
+        name = [row.backend, row.execution, str(row.batch_size)]
+        if not row.results:
+            cells.append([*name, "failed", "", "", "", ""])
+            records.append({"backend": row.backend, "execution": row.execution, "refused": row.refused})
+            continue
+        limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.backend].items()}
+        own = base.get((row.execution, row.batch_size))
+        share, merged = row.rate.median / limits["eager"], row.rate.median / limits["merged"]
+        peak = max(r["peak_mib"] for r in row.results)
+        speed = "" if own is None else f"{row.rate.median / own:.2f}x"
+        # fp16 products are emulated on a CPU, worse than convolutions: their rate is no ceiling there.
+        shares = ["", ""] if on_cpu and row.backend != "none" else [f"{share:.0%}", f"{merged:.0%}"]
+        cells.append([*name, str(row.rate), speed, *shares, f"{peak:,.0f}"])
+        records.append(
+            {
+                "backend": row.backend,
+                "execution": row.execution,
+                "batch_size": row.batch_size,
+                "images_per_second": row.rate,
+                "speed_up": None if own is None else row.rate.median / own,
+                "limits": limits,
+                "rounds": row.results,
+            }
+        )
+    table = Table(title="Training throughput", box=None)
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
+    for cell in cells:
+        table.add_row(*cell)
+    console.print(table)
+    head = header(next(row for row in rows if row.results).results[0]["environment"])
+    rates = ", ".join(f"{k} {v / 1e12:.3g} TFLOP/s" for k, v in roofline["flop_per_second"].items())
+    note = (
+        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {how['rounds']} interleaved "
+        f"rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this device's measured "
+        f"ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: pointwise ops for nothing."
+    )
+    console.print(note)
+    console.print(machine_words(head))
+    if out is not None:
+        text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}"
+        body = {**how, "roofline": roofline, "traffic": traffic, "rows": records}
+        for path in write_results(out, "throughput", head, body, text, _chart([r for r in rows if r.results])):
+            console.print(f"wrote {path}", soft_wrap=True, markup=False)
+
+
+def _chart(rows: list[Combination]) -> Any:
+    import altair as alt
+
+    values = [
+        {
+            "backend": r.backend,
+            "run": f"{r.execution}, batch {r.batch_size}",
+            "images/s": r.rate.median,
+            "low": r.rate.low,
+            "high": r.rate.high,
+        }
+        for r in rows
+    ]
+    base = alt.Chart(alt.Data(values=values)).encode(y=alt.Y("backend:N", sort=None, title=None))
+    bars = base.mark_bar(height=12).encode(x=alt.X("images/s:Q", title="images per second"))
+    spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="images per second"), x2="high:Q")
+    return alt.layer(bars, spans).properties(width=460).facet(row=alt.Row("run:N", title=None, sort=None))

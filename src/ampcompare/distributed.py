@@ -1,0 +1,153 @@
+"""Several processes train one model: who is who, and the few things they say to each other.
+
+Started by `torchrun --nproc-per-node=N run_experiment.py ...`, each process has a device of its own. `batch_size` is
+that of all together; each takes every N-th image of a batch, so that a run on N devices sees the batches of a run on
+one. Process 0 alone writes: the record, the console.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ampcompare.config import Config
+from ampcompare.errors import UserError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among `size`. Alone, everything here is nothing."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place, queued on the device."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def mean_(self, tensor: Tensor) -> Tensor:
+        """The mean over all processes, in place; inf and nan of any one are in it."""
+        return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether the flag is set anywhere: all processes ask together and get the same answer."""
+        if self.size == 1:
+            return flag
+        return bool(self.sum_(torch.tensor(float(flag), device=device)).item())  # sync: an answer for the host
+
+    def share(self, words: list[Any]) -> list[Any]:
+        """What process 0 has to say, in all processes."""
+        if self.size > 1:
+            dist.broadcast_object_list(words)
+        return words
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every process the buffers of process 0: BatchNorm's statistics are of each one's own images."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
+    @contextmanager
+    def leader_first(self) -> Iterator[None]:
+        """What is inside is done by process 0, then by the others: a download, a cache."""
+        if self.size > 1 and not self.leads:
+            dist.barrier()
+        yield
+        if self.size > 1 and self.leads:
+            dist.barrier()
+
+
+@contextmanager
+def join(config: Config) -> Iterator[World]:
+    """The world of this process, as torchrun's environment variables have it. Raises UserError."""
+    size = _number("WORLD_SIZE", 1)
+    if size == 1:
+        yield World()
+        return
+    world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0))
+    check_config(config, world)
+    device = device_name(config.device, world)
+    if device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(device))
+    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield world
+    finally:
+        dist.destroy_process_group()
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise UserError(f"{name}={text!r}: expected a whole number, as torchrun sets it; unset it, or use torchrun")
+    return int(text)
+
+
+def check_config(config: Config, world: World) -> None:
+    """Raise UserError for what several processes cannot do."""
+    what = f"with {world.size} processes"
+    if config.execution != "eager":
+        raise UserError(f"execution={config.execution!r}: {what} steps run eagerly; use execution=eager")
+    if config.training.gradient_penalty:
+        raise UserError(
+            f"training.gradient_penalty={config.training.gradient_penalty:g}: {what} gradients are only there after "
+            "the backward; set it to 0 or use one process"
+        )
+    if config.batch_size < world.size:
+        raise UserError(f"batch_size={config.batch_size}: {what} each needs an image; use at least {world.size}")
+
+
+def device_name(name: str, world: World) -> str:
+    """The device of this process: its own GPU where there are any."""
+    if world.size == 1 or name == "cpu":
+        return name
+    if name not in ("auto", "cuda"):
+        raise UserError(f"device={name!r}: {world.size} processes need a device each; use device=cuda or device=cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0 and name == "auto":
+        return "cpu"
+    if world.local_rank >= count:
+        raise UserError(
+            f"--nproc-per-node: process {world.local_rank} of this machine has no GPU, PyTorch sees {count}; start "
+            f"{max(count, 1)}, or use device=cpu"
+        )
+    return f"cuda:{world.local_rank}"
+
+
+def check_last_batch(count: int, batch_size: int, world: World) -> None:
+    """Raise UserError if the short last batch of an epoch has fewer images than there are processes."""
+    rest = count % batch_size
+    if 0 < rest < world.size:
+        raise UserError(
+            f"batch_size={batch_size}: the last batch of an epoch has {rest} of {count} images, fewer than the "
+            f"{world.size} processes; use another batch_size or data.train_limit={count - rest}"
+        )
+
+
+class StopTogether:
+    """Asks all processes at the end of a log interval whether one was told to stop, so that they stop at one step."""
+
+    def __init__(self, world: World, device: torch.device, every: int, asked: Callable[[], bool]) -> None:
+        self.world, self.device, self.every, self.asked = world, device, every, asked
+        self._answer = (0, False)
+
+    def at(self, step: int) -> bool:
+        if self.world.size == 1:
+            return self.asked()
+        if step % self.every == 0 and self._answer[0] != step:
+            self._answer = (step, self.world.any(self.asked(), self.device))
+        return self._answer[1]

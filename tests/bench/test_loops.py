@@ -1,0 +1,42 @@
+"""The loops of `bench overhead` train alike; the batches of `bench data` are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ampcompare.bench.batches import run_batches
+from ampcompare.bench.overhead import Loops, run_overhead
+from ampcompare.engine import Trainer
+from ampcompare.experiment import build_trainer
+
+
+def test_ours_does_the_same_step_as_the_bare_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made: list[Trainer] = []
+
+    def build(*args):
+        made.append(build_trainer(*args))
+        return made[-1]
+
+    monkeypatch.setattr("ampcompare.bench.overhead.build_trainer", build)
+    loops = Loops(8, 5, str(tmp_path))
+    for run in (loops.bare(), loops.seed_style(), loops.ours()):
+        run(0)
+        run(1)
+    bare, *others = ([p.detach() for p in t.model.parameters()] for t in made)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(bare, other, strict=True))
+
+
+def test_overhead_gives_every_loop_a_time_in_every_round():
+    found = run_overhead(target_ms=0.1, steps=4, rounds=3)
+    assert set(found["ms"]) == {"bare", "seed-style", "ours", "ours, W&B offline"}
+    assert all(len(times) == 3 and min(times) > 0 for key in ("ms", "cpu_ms") for times in found[key].values())
+
+
+def test_batches_are_the_same_image_for_image():
+    found = run_batches(rounds=1, images=256)
+    assert found["largest_difference"] < 1e-6
+    assert all(len(rates) == 1 for rates in found["images_per_second"].values())
