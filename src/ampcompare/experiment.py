@@ -147,6 +147,14 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
             "with training.accumulate, or memory-saving precision (backend=native)"
         )
         return EXIT_FAILED
+    except RuntimeError as problem:
+        if fit.world.size == 1 or not (isinstance(problem, torch.distributed.DistError) or "gloo" in str(problem)):
+            raise
+        say(
+            f"error: step {fit.step}: another process of this run has ended, its own message says why "
+            f"({str(problem).strip().splitlines()[0]}); go on from the last checkpoint with resume=auto"
+        )
+        return EXIT_FAILED
     except KeyboardInterrupt:
         say(f"interrupted at step {fit.step}: the record so far is kept")
         return EXIT_INTERRUPTED
