@@ -118,6 +118,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.loaded: Path | None = None  # the file that `load` found
         self._lock: BinaryIO | None = None
 
     def lock(self) -> bool:
@@ -164,7 +165,9 @@ class Store:
         """The newest whole checkpoint. A damaged one is said, put aside under another name, and passed over."""
         for path in self.files():
             try:
-                return read(path)
+                state = read(path)
+                self.loaded = path
+                return state
             except CheckpointError as problem:
                 aside = path.with_name(path.name + DAMAGED)
                 path.replace(aside)

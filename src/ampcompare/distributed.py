@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,12 @@ class World:
         if self.size == 1:
             return flag
         return bool(self.sum_(torch.tensor(float(flag), device=device)).item())  # sync: an answer for the host
+
+    def share(self, words: list[Any]) -> list[Any]:
+        """What process 0 has to say, in all processes."""
+        if self.size > 1:
+            dist.broadcast_object_list(words)
+        return words
 
     def share_buffers(self, model: nn.Module) -> None:
         """Give every process the buffers of process 0: BatchNorm's statistics are of each one's own images."""
@@ -100,8 +107,6 @@ def check_config(config: Config, world: World) -> None:
             f"training.gradient_penalty={config.training.gradient_penalty:g}: {what} gradients are only there after "
             "the backward; set it to 0 or use one process"
         )
-    if config.resume == "must":
-        raise UserError(f"resume='must': {what} no checkpoints are written; use one process, or resume=never")
     if config.batch_size < world.size:
         raise UserError(f"batch_size={config.batch_size}: {what} each needs an image; use at least {world.size}")
 

@@ -30,7 +30,7 @@ from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
-from ampcompare.resume import FOLDER, Identity, RunKeeper, find, restore, writes_checkpoints
+from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
 from ampcompare.sharded import ShardedTrainer, wrap
 from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking import Tracker, run_name
@@ -83,14 +83,12 @@ def _run(config: Config, world: World, console: Console) -> Result:
     stop = StopRequest()
     with TrainingDisplay(console, total_steps(config, train), name) as display:
         display.say(_headline(config, data, environment))
-        identity = Identity(config, data.fingerprint, device.type)
-        resumed = find(identity, total_steps(config, train), display.say) if world.size == 1 else None
+        identity = Identity(config, data.fingerprint, device.type, world.size)
+        resumed = find_together(identity, total_steps(config, train), display.say, world)
         state = resumed.state if resumed else None
-        tracker = (
-            Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
-            if world.leads
-            else None
-        )
+        tracker = None
+        if world.leads:
+            tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
 
         def on_row(row: dict[str, Any]) -> None:
             if tracker:
@@ -108,11 +106,11 @@ def _run(config: Config, world: World, console: Console) -> Result:
             should_stop=stop.is_made,
             world=world,
         )
-        store = None
-        if tracker and world.size == 1:
-            store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
-            if writes_checkpoints(config):
-                fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
+        store = resumed.store if resumed else None
+        if tracker and store is None:
+            store = Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+        if writes_checkpoints(config):
+            fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
         exit_code = EXIT_FAILED
         with stop:
             try:
@@ -152,6 +150,14 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
         say(
             f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller batch_size "
             "with training.accumulate, or memory-saving precision (backend=native)"
+        )
+        return EXIT_FAILED
+    except RuntimeError as problem:
+        if fit.world.size == 1 or not (isinstance(problem, torch.distributed.DistError) or "gloo" in str(problem)):
+            raise
+        say(
+            f"error: step {fit.step}: another process of this run has ended, its own message says why "
+            f"({str(problem).strip().splitlines()[0]}); go on from the last checkpoint with resume=auto"
         )
         return EXIT_FAILED
     except KeyboardInterrupt:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ampcompare.checkpoint import CheckpointError, Store, peek
+from ampcompare.checkpoint import CheckpointError, Store, peek, read
 from ampcompare.config import LEAVES, Config
+from ampcompare.distributed import World
 from ampcompare.errors import UserError
 from ampcompare.fit import Fit
 from ampcompare.tracking import Tracker
@@ -91,11 +92,12 @@ class Identity:
     config: Config
     data: str
     device_type: str
+    processes: int = 1
 
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
         config = {key: self.config.value(key) for key in LEAVES if not FREE.fullmatch(key)}
-        return {**config, "device": self.device_type, "data": self.data}
+        return {**config, "device": self.device_type, "data": self.data, "processes": self.processes}
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In what a checkpoint differs, `key (theirs there, ours here)` each."""
@@ -160,6 +162,26 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
     return None
 
 
+def find_together(identity: Identity, total_steps: int, say: Callable[[str], None], world: World) -> Resumed | None:
+    """`find` by process 0, the answer for all. Raises UserError in each."""
+    if world.size == 1:
+        return find(identity, total_steps, say)
+    found: Resumed | None = None
+    answer: list[str | None] = [None, None]
+    if world.leads:
+        try:
+            found = find(identity, total_steps, say)
+            answer = [str(found.store.loaded) if found else None, None]
+        except UserError as problem:
+            answer = [None, str(problem)]
+    path, refusal = world.share(answer)
+    if refusal:
+        raise UserError(refusal)
+    if path is None or found:
+        return found
+    return Resumed(Store(Path(path).parent), read(Path(path)))
+
+
 def is_finished(state: Mapping[str, Any], total_steps: int) -> bool:
     """Whether there is nothing left to do; more `max_steps` are."""
     return state["fit"]["step"] >= total_steps and state["fit"]["evaluated"]
@@ -210,13 +232,16 @@ def writes_checkpoints(config: Config) -> bool:
 
 
 class RunKeeper:
-    """Saves a run's state when it is due. A save that fails is said, and the training goes on."""
+    """Saves a run's state when it is due. A save that fails is said, and the training goes on.
+
+    Of several processes all gather the state, at the end of epochs only, and the one with a tracker writes it.
+    """
 
     def __init__(
         self,
         fit: Fit,
-        tracker: Tracker,
-        store: Store,
+        tracker: Tracker | None,
+        store: Store | None,
         identity: Identity,
         environment: Mapping[str, Any],
         say: Callable[[str], None],
@@ -232,11 +257,15 @@ class RunKeeper:
         every, minutes = self.options.every_epochs, self.options.every_minutes
         if epochs is not None and every is not None and epochs % every == 0:
             return True
+        if self.fit.world.size > 1:  # clocks differ
+            return False
         return minutes is not None and time.monotonic() - self._saved_at >= minutes * 60
 
     def save(self, *, best: bool = False) -> None:
         self._saved_at = time.monotonic()
-        step = self.fit.step
+        step, gathered = self.fit.step, capture(self.fit)
+        if self.tracker is None or self.store is None:
+            return
         self.tracker.flush()  # what is saved has been logged
         state = {
             "step": step,
@@ -245,7 +274,7 @@ class RunKeeper:
             "identity": self.identity.values(),
             "environment": self.environment,
             "record": self.tracker.state_dict(),
-            **capture(self.fit),
+            **gathered,
         }
         try:
             if not self.store.lock():

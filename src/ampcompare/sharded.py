@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -43,7 +43,7 @@ class ShardedTrainer(Trainer):
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         """Batches with the number of images that they have in all processes."""
-        return zip(loader.epoch(epoch, start), itertools.islice(loader.whole_sizes(), start, None), strict=True)
+        return zip(loader.epoch(epoch, start), islice(loader.whole_sizes(), start, None), strict=True)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         self._images = sum(count for _, count in batches)

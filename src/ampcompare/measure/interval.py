@@ -67,11 +67,11 @@ class Interval:
         return self._correct
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps so far. Waits for the device when it is written out."""
+        """The steps so far, of all processes. Waits for the device when it is written out."""
         return {
-            "losses": torch.stack(self._losses) if self._losses else None,
+            "losses": self._world.mean_(torch.stack(self._losses)) if self._losses else None,
             "images": list(self._images),
-            "correct": self._count() if self._losses else None,
+            "correct": self._world.sum_(self._count().clone()) if self._losses else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
@@ -80,7 +80,7 @@ class Interval:
         self._losses = [] if losses is None else list(losses.to(device).unbind())
         self._images = list(state["images"])
         self._outputs, self._kept = [], 0
-        self._correct = None if correct is None else correct.to(device)
+        self._correct = None if correct is None else correct.to(device) * self._world.leads  # counted once
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
