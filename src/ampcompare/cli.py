@@ -11,6 +11,7 @@ import typer
 
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
+from ampcompare.utf8 import use_utf8
 
 EXIT_INTERRUPTED = 130
 
@@ -138,6 +139,8 @@ app.add_typer(bench, name="bench")
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A user's mistake, of usage or of input, is one line on stderr and exit code 2."""
+    if arguments is None:
+        use_utf8()
     command: Any = typer.main.get_command(app)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a character gets a ?
         sys.stdout.reconfigure(errors="replace")

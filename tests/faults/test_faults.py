@@ -118,7 +118,7 @@ def test_not_enough_memory_is_one_line_with_the_batch_size(zygote: Zygote, tmp_p
     assert record.state == "failed"
 
 
-def test_nan_in_the_images_statistics_stops_with_the_step(zygote: Zygote, tmp_path: Path):
+def test_a_training_that_blows_up_stops_with_the_step(zygote: Zygote, tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", "optimizer.lr=1e38")
     assert done["code"] == 1
     assert "the training loss is not finite" in done["said"]
