@@ -1,9 +1,10 @@
-"""Everything that needs a GPU, part by part: the GPU tests, then the benchmarks. `make gpu-check` runs it.
+"""Everything that needs a GPU, part by part: tests, benchmarks, trainings on real images. `make gpu-check` runs it.
 
-    python benchmarks/gpu_check.py [--out FOLDER] [--only WORD] [--list]
+    python benchmarks/gpu_check.py [--out FOLDER] [--data cifar10|synthetic|PATH] [--only WORD] [--list]
 
 Each part has eight minutes and a log in the folder; a part that passed is not run again, so that a session that ends
-can be taken up where it was. `summary.md` says what passed, failed or is still to do. Exit code 0 when all parts
+can be taken up where it was; a training that was cut short goes on from its checkpoint. `summary.md` says what passed,
+failed or is still to do, `claims.md` what the figures come to beside what is claimed. Exit code 0 when all parts
 passed, 1 otherwise, 2 without a GPU.
 """
 
@@ -20,11 +21,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 480
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu")
 AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
+RUNS = "runs-100-epochs"  # where gpu_claims.py looks for them
 TRAIN = (sys.executable, "run_experiment.py")
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 
 
-def parts(out: Path) -> dict[str, tuple[str, ...]]:
+def parts(out: Path, data: str = "cifar10") -> dict[str, tuple[str, ...]]:
     """Name and command of each part, in order: first what says whether the rest means anything."""
     found: dict[str, tuple[str, ...]] = {
         "tests": (*PYTEST, "tests", "--ignore=tests/test_fit.py", "--ignore=tests/test_graph.py"),
@@ -45,16 +47,34 @@ def parts(out: Path) -> dict[str, tuple[str, ...]]:
         return (*AMPCOMPARE, "bench", "throughput", *options, "--out", str(out))
 
     every = ",".join(BACKENDS)
+    # Each claim is a ratio within one of these, or one row's share of the limit.
+    found["throughput-loops"] = bench("eager,cuda_graph,compile_graph,plain,seed-style", "none,native", 2)
     found["throughput-eager"] = bench("eager", every, 3)
     found["throughput-cuda-graph"] = bench("cuda_graph", every, 3)
-    for backend in BACKENDS[1:]:
-        found[f"throughput-compile-{backend}"] = bench("compile,compile_graph", f"none,{backend}", 2)
-    found["throughput-native-executions"] = bench("eager,cuda_graph,compile_graph", "none,native", 3)
-    epochs = ("epochs=20", "data.source=synthetic", "data.train_limit=50000", "data.test_limit=10000", "device=cuda")
-    record = (f"output_dir={out / 'runs'}", "wandb.mode=offline", "memory_format=channels_last")
-    found["twenty-epochs-native"] = (*TRAIN, "backend=native", "execution=cuda_graph", *epochs, *record)
+    for backend in BACKENDS[2:]:
+        found[f"throughput-compile-{backend}"] = bench("compile,compile_graph", f"native,{backend}", 2)
     found["recipe"] = (*AMPCOMPARE, "bench", "recipe", "--device", "cuda")
+
+    def train(backend: str, epochs: int, runs: Path) -> tuple[str, ...]:
+        how = ("execution=cuda_graph", "memory_format=channels_last", "device=cuda", f"epochs={epochs}")
+        record = (f"output_dir={runs}", "wandb.mode=offline", "resume=auto", "checkpoint.every_minutes=2")
+        return (*TRAIN, f"backend={backend}", *how, *record, *source(data))
+
+    found["train-100-epochs-native"] = train("native", 100, out / RUNS)
+    for backend in ("none", "native", "apex_o1"):
+        found[f"train-comparison-{backend}"] = train(backend, 30, out / "runs-comparison")
+    report = ("report", str(out / "runs-comparison"), "--out", str(out / "report"))
+    found["comparison-report"] = (*AMPCOMPARE, *report)
+    found["claims"] = (sys.executable, "benchmarks/gpu_claims.py", str(out))
     return found
+
+
+def source(data: str) -> tuple[str, ...]:
+    """The options of a training for what `--data` says."""
+    if data in ("cifar10", "synthetic"):
+        limits = ("data.train_limit=50000", "data.test_limit=10000") if data == "synthetic" else ()
+        return (f"data.source={data}", *limits)
+    return ("data.source=image_folder", f"data.root={Path(data).resolve()}")
 
 
 def run_part(name: str, command: tuple[str, ...], out: Path) -> str:
@@ -90,11 +110,13 @@ def write_summary(names: list[str], out: Path) -> bool:
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu-check")
+    parser.add_argument("--data", default="cifar10", help="cifar10, synthetic, or a folder or archive of images")
     parser.add_argument("--only", default="", help="parts with this in their name")
     parser.add_argument("--list", action="store_true", help="name the parts and what they run")
     options = parser.parse_args(words)
     out = options.out.resolve()
-    chosen = {name: command for name, command in parts(out).items() if options.only in name}
+    every = parts(out, options.data)
+    chosen = {name: command for name, command in every.items() if options.only in name}
     if options.list:
         for name, command in chosen.items():
             print(f"{name}: {' '.join(command[1:])}")
@@ -110,8 +132,8 @@ def main(words: list[str]) -> int:
             continue
         print(f"{number}/{len(chosen)} {name} ...", flush=True)
         print(f"    {run_part(name, command, out)}", flush=True)
-        write_summary(list(parts(out)), out)
-    return 0 if write_summary(list(parts(out)), out) else 1
+        write_summary(list(every), out)
+    return 0 if write_summary(list(every), out) else 1
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def three(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         "bad": (sys.executable, "-c", f"import sys, pathlib; sys.exit(not pathlib.Path({str(mended)!r}).exists())"),
         "slow": (sys.executable, "-c", "import time; time.sleep(60)"),
     }
-    monkeypatch.setattr(gpu_check, "parts", lambda out: commands)
+    monkeypatch.setattr(gpu_check, "parts", lambda out, data: commands)
     monkeypatch.setattr(gpu_check, "LIMIT_SECONDS", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return tmp_path / "out", mended

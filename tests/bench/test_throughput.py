@@ -7,13 +7,17 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
+from ampcompare.bench import throughput_table
+from ampcompare.bench.baselines import BASELINES, HandWritten
 from ampcompare.bench.throughput import run_throughput
 from ampcompare.bench.throughput_table import bench_throughput, combinations, limit
-from ampcompare.bench.traffic import KINDS, per_image
+from ampcompare.bench.traffic import KINDS, Traffic, megabytes, per_image
 from ampcompare.config import load_config
 from ampcompare.errors import UserError
+from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY
 
 WORDS = ["model.name=tiny", "data.source=synthetic", "data.train_limit=100", "device=cpu", "batch_size=32"]
@@ -31,10 +35,30 @@ def test_the_arithmetic_of_an_image_is_that_of_its_layers_whatever_the_backend(b
 
 def test_fewer_ops_count_where_more_are_merged_and_half_moves_about_half():
     full, half = per_image("none", "resnet18", "cifar"), per_image("native", "resnet18", "cifar")
-    sizes = [[sum(size for size, _ in ops[kind]) for kind in KINDS] for ops in (full, half)]
+    sizes = [[megabytes(ops[kind]) for kind in KINDS] for ops in (full, half)]
     for eager, merged, ideal in sizes:
         assert eager > merged > ideal > 0
     assert sizes[1][2] == pytest.approx(sizes[0][2] / 2, rel=0.02)
+
+
+def test_weights_are_shared_out_over_the_batch():
+    small, large = (megabytes(per_image("none", "tiny", "cifar", batch_size=n)["ideal"]) for n in (1, 10**9))
+    weights = 4 * sum(p.numel() for p in build_model("tiny", "cifar", 10).parameters()) / 1e6
+    # The optimizer alone moves them five times; forward and backward read and write those of convolutions, too.
+    assert 5 * weights < small - large < 10 * weights
+
+
+def test_a_pointwise_op_costs_its_other_inputs_when_merged_and_a_batch_norm_its_second_look():
+    x, y, ones = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4), torch.ones(3)
+    with Traffic() as traffic:
+        torch.relu(x)
+        x + y
+        torch.nn.functional.batch_norm(x, None, None, ones, ones, training=True)
+    size, channel = 4 * 2 * 3 * 16, 4 * 3
+    relu, add, norm = (op.sizes for op in traffic.ops)
+    assert relu == (2 * size, 0, 0)
+    assert add == (3 * size, size, 0)
+    assert norm == (3 * size + 4 * channel, 3 * size + 4 * channel, 2 * size + 4 * channel)
 
 
 def test_the_limit_takes_the_longer_of_arithmetic_and_traffic_of_each_op():
@@ -83,3 +107,40 @@ def test_when_nothing_runs_it_says_so():
     with pytest.raises(UserError, match="nothing could be measured"):
         bench_throughput(["none"], ["cuda_graph"], [16], 1, 5, "cpu", [], None, Console(file=text, width=200))
     assert "has no CUDA graphs" in text.getvalue()
+
+
+@pytest.mark.parametrize("loop", list(BASELINES))
+@pytest.mark.parametrize("backend", ["none", "native"])
+def test_the_loops_written_by_hand_train_on_full_batches(loop: str, backend: str):
+    before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    try:
+        found = run_throughput([*WORDS, f"backend={backend}"], warmup=1, steps=4, loop=loop)
+    finally:
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = before
+    assert len(found["step_ms"]) == 4
+    assert found["loss"] > 0
+    assert found["loop"] == loop
+    assert not found["environment"]["fused"]
+
+
+def test_they_lower_the_loss_as_any_training_does():
+    config = load_config(None, [*WORDS, "optimizer.lr=0.05", "backend=native"])
+    made = HandWritten(config, 10, torch.device("cpu"), torch.contiguous_format)
+    images, labels = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
+    losses = [made.forward_backward(images, labels)[1].item() for _ in range(30)]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_table_knows_the_loops_and_gives_them_the_backends_that_they_have():
+    assert set(throughput_table.BASELINES) == set(BASELINES)
+    rows = combinations(["none", "apex_o1", "native"], ["eager", "plain"], [16], [], "cpu")
+    pairs = [(row.backend, row.execution, row.config.execution) for row in rows]
+    assert pairs == [
+        ("none", "eager", "eager"),
+        ("apex_o1", "eager", "eager"),
+        ("native", "eager", "eager"),
+        ("none", "plain", "eager"),
+        ("native", "plain", "eager"),
+    ]
+    with pytest.raises(UserError, match="none and native"):
+        combinations(["apex_o1"], ["plain"], [16], [], "cpu")

@@ -51,7 +51,12 @@ def throughput(
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as model.name=resnet18.")
     ] = None,
     backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = "none,native,apex_o1,apex_o2,fp16",
-    execution: Annotated[str, typer.Option(help="Executions, separated by commas.")] = "eager",
+    execution: Annotated[
+        str,
+        typer.Option(
+            help="Executions, separated by commas; beside those of a run: plain and seed-style, loops written by hand."
+        ),
+    ] = "eager",
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "128",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each combination is measured, in turn.")] = 6,

@@ -1,6 +1,6 @@
-"""One combination's turn: training steps as `run_experiment.py` does them, timed in the steady state.
+"""One combination's turn: training steps as `run_experiment.py` does them, or a baseline, in the steady state.
 
-Run as a program it takes {"words", "warmup", "steps"} and prints one JSON object.
+Run as a program it takes {"words", "loop", "warmup", "steps"} and prints one JSON object.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ import json
 import sys
 import time
 from itertools import islice
+from statistics import median
 from typing import Any
 
 import torch
 
+from ampcompare.bench.baselines import BASELINES, Done, Loop, forever
+from ampcompare.bench.busy import profile_steps
 from ampcompare.bench.traffic import per_image
 from ampcompare.config import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data import Dataset, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
 from ampcompare.engine import micro_batches
 from ampcompare.execution import check_execution
@@ -23,68 +26,87 @@ from ampcompare.experiment import build_trainer, is_fused, make_loader
 from ampcompare.measure import memory
 from ampcompare.measure.environment import describe_environment
 from ampcompare.measure.timing import StepTimer, wait_for
+from ampcompare.schema import Config
+
+PROFILED_STEPS = 20
+OURS = "ours"
 
 
-def run_throughput(words: list[str], warmup: int, steps: int) -> dict[str, Any]:
-    """Images a second and milliseconds of each step after `warmup` ones; host's time to queue a step; peak memory."""
+def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
+    """The training of `run_experiment.py`, without rows."""
+    check_execution(config, device)
+    train = make_loader(config, data.train, device, training=True)
+    trainer = build_trainer(config, data, train, device)
+    count = config.training.accumulate
+
+    def images(group: list[Any]) -> int:
+        return sum(x[1].shape[0] if isinstance(x, tuple) else x.shape[1] for x in group)
+
+    def step(group: list[Any]) -> Done:
+        result = trainer.step(group)
+        return Done(result.loss, result.images, result.cold)
+
+    groups = forever(lambda epoch: micro_batches(trainer.feed(train, epoch), count))
+    # Whole groups of full batches: the short one of an epoch would compile anew, and is no step to time.
+    full = (group for group in groups if images(group) == count * config.batch_size)
+    return Loop(full, step, trainer.precision.session(), lambda: trainer.holds_peak)
+
+
+def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) -> dict[str, Any]:
+    """Images a second and ms of each step after `warmup` ones; the host's time to queue a step; peak memory; kernels.
+
+    `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps, over the
+    median step without the profiler. None off a GPU.
+    """
     config = load_config(None, words)
     device = resolve_device(config.device)
     set_numerics(config)
-    check_execution(config, device)
     data = build_dataset(
         source=config.data.source, root=config.data.root, train_limit=config.data.train_limit, test_limit=10
     )
-    train = make_loader(config, data.train, device, training=True)
-    trainer = build_trainer(config, data, train, device)
+    made = {OURS: ours, **BASELINES}[loop](config, data, device)
     timer = StepTimer(device, warmup)
-    host_seconds = 0.0
-    count = config.training.accumulate
-
-    def batches() -> Any:
-        epoch = 0
-        while True:
-            # Whole groups of full batches: the short one of an epoch would compile anew, and is no step to time.
-            yield from micro_batches(trainer.feed(train, epoch), count)
-            epoch += 1
-
-    with trainer.precision.session():
-        feed = (group for group in batches() if _images(group) == count * config.batch_size)
-        for group in islice(feed, warmup):
-            timer.lap(trainer.step(group).images)
+    host_seconds, images = 0.0, 0
+    with made.session:
+        for batch in islice(made.batches, warmup):
+            timer.lap(made.step(batch).images)
         wait_for(device)  # sync: the steady state begins on an idle device
-        if not trainer.holds_peak:
+        if not made.holds_peak():
             memory.reset_peak(device)
         timer.resume()
         began = time.perf_counter()
-        for group in islice(feed, steps):
+        for batch in islice(made.batches, steps):
             before = time.perf_counter()
-            result = trainer.step(group)
+            done = made.step(batch)
             host_seconds += time.perf_counter() - before
-            timer.lap(result.images, cold=result.cold)
+            images += done.images
+            timer.lap(done.images, cold=done.cold)
         wait_for(device)  # sync: the window ends with its last step
         seconds = time.perf_counter() - began
-        window = timer.pause()
-    times = window.times_ms()
+        times = timer.pause().times_ms()
+        peak = memory.peak_mib(device)
+        profiled = profile_steps(lambda: made.step(next(made.batches)), min(steps, PROFILED_STEPS), device)
+    numerics = {**effective_numerics(config), "fused": is_fused(config, device), **made.numerics}
     return {
-        "images_per_second": steps * count * config.batch_size / seconds,
+        "images_per_second": images / seconds,
         "step_ms": times,
         "host_ms": host_seconds / steps * 1e3,
-        "peak_mib": memory.peak_mib(device),
-        "loss": float(result.loss),
+        "peak_mib": peak,
+        "profile": profiled,
+        "busy": min(1.0, profiled["busy_ms"] / median(times)) if profiled and times else None,
+        "loss": float(done.loss),
+        "loop": loop,
         "config": config.to_dict(),
-        "environment": describe_environment(device, **effective_numerics(config), fused=is_fused(config, device)),
+        "environment": describe_environment(device, **numerics),
     }
-
-
-def _images(group: list[Any]) -> int:
-    return sum(x[1].shape[0] if isinstance(x, tuple) else x.shape[1] for x in group)
 
 
 def count_traffic(words: list[str]) -> dict[str, Any]:
     """Bytes and FLOP of one image, for the roofline."""
     config = load_config(None, words)
     backend = config.backend if config.precision.enabled else "none"
-    return {"per_image": per_image(backend, config.model.name, config.model.stem, config.precision.dtype)}
+    model, precision = config.model, config.precision
+    return {"per_image": per_image(backend, model.name, model.stem, precision.dtype, config.batch_size)}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """`ampcompare bench throughput`: backends x executions x batch sizes, in turn, beside the machine's limit.
 
+Beside the executions of a run there are two loops written by hand, `seed-style` and `plain` (`bench/baselines.py`).
+
 Free of torch: each combination runs in a process of its own, A B C A B C ..., so that a machine that slows down over an
 hour slows all alike.
 """
@@ -7,6 +9,7 @@ hour slows all alike.
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +26,10 @@ from ampcompare.config import load_config
 from ampcompare.errors import UserError
 from ampcompare.schema import Config
 
-COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "of merged limit", "peak MiB")
+COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "of merged limit", "busy", "peak MiB")
+BASELINES = ("seed-style", "plain")
+BASELINE_BACKENDS = ("none", "native")
+LONGEST = 5  # kernels that the Markdown lists; the JSON has more
 # A ResNet50 step takes a CPU a minute, and proves nothing: fp16 is emulated there.
 CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
 GPU_WORDS = ("memory_format=channels_last", "data.train_limit=12800")
@@ -45,6 +51,16 @@ class Combination:
     def rate(self) -> Estimate:
         return estimate([r["images_per_second"] for r in self.results])
 
+    @property
+    def busy(self) -> float | None:
+        """The share of a step in which the device works: the median over the rounds, None where it is not known."""
+        shares = [r["busy"] for r in self.results if r["busy"] is not None]
+        return statistics.median(shares) if shares else None
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend} {self.execution} batch {self.batch_size}"
+
 
 def combinations(
     backends: Sequence[str], executions: Sequence[str], batch_sizes: Sequence[int], words: Sequence[str], device: str
@@ -54,9 +70,17 @@ def combinations(
     common += CPU_WORDS if device == "cpu" else GPU_WORDS
     found = []
     for size, execution, backend in itertools.product(batch_sizes, executions, backends):
-        own = [f"backend={backend}", f"execution={execution}", f"batch_size={size}"]
+        by_hand = execution in BASELINES
+        own = [f"backend={backend}", f"execution={'eager' if by_hand else execution}", f"batch_size={size}"]
         every = [*common, *words, *own]
-        found.append(Combination(backend, execution, size, every, load_config(None, every)))
+        config = load_config(None, every)
+        if not by_hand or backend in BASELINE_BACKENDS:
+            found.append(Combination(backend, execution, size, every, config))
+    if not found:
+        raise UserError(
+            f"--execution {','.join(executions)}: loops written by hand have the backends none and native; name one "
+            "with --backends"
+        )
     return found
 
 
@@ -87,25 +111,27 @@ def bench_throughput(
     warmup = max(10, steps // 5)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len({r.backend for r in rows}))
+        counts = {(r.backend, r.batch_size) for r in rows}
+        task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len(counts))
         roofline = measure("roofline", {"device": rows[0].config.device}, "the roofline")
         progress.advance(task)
-        traffic = {}
+        traffic: dict[tuple[str, int], Any] = {}
         for row in rows:
-            if row.backend not in traffic:
+            if (row.backend, row.batch_size) not in traffic:
                 request = {"words": row.words, "count": True}
-                traffic[row.backend] = measure("throughput", request, f"counting {row.backend}")["per_image"]
+                found = measure("throughput", request, f"counting {row.backend}")
+                traffic[row.backend, row.batch_size] = found["per_image"]
                 progress.advance(task)
         for _, row in itertools.product(range(rounds), rows):
-            label = f"{row.backend} {row.execution} batch {row.batch_size}"
-            progress.update(task, description=label)
+            progress.update(task, description=row.label)
             if not row.refused:
-                request = {"words": row.words, "warmup": warmup, "steps": steps}
+                loop = {"loop": row.execution} if row.execution in BASELINES else {}
+                request = {"words": row.words, "warmup": warmup, "steps": steps, **loop}
                 try:
-                    row.results.append(measure("throughput", request, label))
+                    row.results.append(measure("throughput", request, row.label))
                 except UserError as problem:
                     row.refused = str(problem)
-                    progress.console.print(f"{label}: {problem}", markup=False)
+                    progress.console.print(f"{row.label}: {problem}", markup=False)
             progress.advance(task)
     if not any(row.results for row in rows):
         raise UserError("bench throughput: nothing could be measured; the lines above say why")
@@ -114,7 +140,7 @@ def bench_throughput(
 
 def _report(
     rows: list[Combination],
-    traffic: dict[str, Any],
+    traffic: dict[tuple[str, int], Any],
     roofline: dict[str, Any],
     how: dict[str, Any],
     out: Path | None,
@@ -127,17 +153,18 @@ def _report(
     for row in rows:
         name = [row.backend, row.execution, str(row.batch_size)]
         if not row.results:
-            cells.append([*name, "failed", "", "", "", ""])
+            cells.append([*name, "failed", *[""] * (len(COLUMNS) - 4)])
             records.append({"backend": row.backend, "execution": row.execution, "refused": row.refused})
             continue
-        limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.backend].items()}
+        limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.backend, row.batch_size].items()}
         own = base.get((row.execution, row.batch_size))
         share, merged = row.rate.median / limits["eager"], row.rate.median / limits["merged"]
         peak = max(r["peak_mib"] for r in row.results)
         speed = "" if own is None else f"{row.rate.median / own:.2f}x"
         # fp16 products are emulated on a CPU, worse than convolutions: their rate is no ceiling there.
         shares = ["", ""] if on_cpu and row.backend != "none" else [f"{share:.0%}", f"{merged:.0%}"]
-        cells.append([*name, str(row.rate), speed, *shares, f"{peak:,.0f}"])
+        busy = "" if row.busy is None else f"{row.busy:.0%}"
+        cells.append([*name, str(row.rate), speed, *shares, busy, f"{peak:,.0f}"])
         records.append(
             {
                 "backend": row.backend,
@@ -146,12 +173,13 @@ def _report(
                 "images_per_second": row.rate,
                 "speed_up": None if own is None else row.rate.median / own,
                 "limits": limits,
+                "busy": row.busy,
                 "rounds": row.results,
             }
         )
     table = Table(title="Training throughput", box=None)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
+        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right", no_wrap=column in COLUMNS[:4])
     for cell in cells:
         table.add_row(*cell)
     console.print(table)
@@ -160,15 +188,32 @@ def _report(
     note = (
         f"Medians (95 % intervals where there are six rounds or more, ranges below) of {how['rounds']} interleaved "
         f"rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this device's measured "
-        f"ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: pointwise ops for nothing."
+        f"ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: pointwise ops in the kernel "
+        "before them. Busy: share of a step in which a kernel runs, by PyTorch's profiler."
     )
     console.print(note)
     console.print(machine_words(head))
     if out is not None:
-        text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}"
-        body = {**how, "roofline": roofline, "traffic": traffic, "rows": records}
+        text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}{_kernels(rows)}"
+        counted = [{"backend": b, "batch_size": n, "per_image": ops} for (b, n), ops in traffic.items()]
+        body = {**how, "roofline": roofline, "traffic": counted, "rows": records}
         for path in write_results(out, "throughput", head, body, text, _chart([r for r in rows if r.results])):
             console.print(f"wrote {path}", soft_wrap=True, markup=False)
+
+
+def _kernels(rows: list[Combination]) -> str:
+    """Where the time of a step goes on the device: the longest kernels of each row's last round."""
+    parts = []
+    for row in rows:
+        found = row.results[-1]["profile"] if row.results else None
+        if found:
+            cells = [
+                [f"`{k['name'].replace('|', ' ')[:90]}`", f"{k['count']:.1f}", f"{k['ms']:.3f}"]
+                for k in found["longest"][:LONGEST]
+            ]
+            head = f"### {row.label}: {found['kernels']:.0f} kernels and {found['busy_ms']:.2f} ms of work a step"
+            parts.append(f"{head}\n\n{markdown_table(('kernel', 'a step', 'ms a step'), cells)}")
+    return "\n\n## Where the time of a step goes\n\n" + "\n\n".join(parts) if parts else ""
 
 
 def _chart(rows: list[Combination]) -> Any:

@@ -1,19 +1,20 @@
 """What a training step of a model must move and compute, counted op by op while it is traced without data.
 
-Every op reads its inputs and writes its outputs once, some inputs twice where there is no other way; views are
-free. From two batch sizes follow the figures of one
-image: what is read once a step whatever the batch (weights) drops out. Three counts of bytes:
+Three counts of bytes, each a floor for a way to run the step:
 
-- `eager`: every op by itself, as eager PyTorch runs them.
-- `merged`: convolutions, matrix products, batch norms and pooling; pointwise ops ride along in their kernels.
-- `ideal`: convolutions and matrix products alone.
+- `eager`: every op reads its inputs and writes its outputs once, as eager PyTorch runs them; batch norms read theirs
+  twice (sums first), and the two gradients of a convolution each read the gradient that comes in.
+- `merged`: pointwise ops ride along in the kernel before them (BN, ReLU and add in one): of their inputs the largest
+  costs nothing, another one, such as the other branch of a residual, is still read, and nothing is written.
+- `ideal`: pointwise ops for nothing, and the sums of batch norms taken in the kernel before.
 
-The optimizer is left out: it does not grow with the batch.
+Weights and the optimizer, which a step moves once whatever the batch, are shared out over its images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,34 +30,44 @@ from ampcompare.precision import build_precision
 KINDS = ("eager", "merged", "ideal")
 
 
+@dataclass(frozen=True)
+class Op:
+    """An op's bytes under each of KINDS, and its FLOP."""
+
+    sizes: tuple[float, float, float]
+    flop: float = 0
+
+
 class Traffic(TorchDispatchMode):
-    """Notes (kind, bytes, FLOP) of each op inside."""
+    """Notes each op inside."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ops: list[tuple[str, int, int]] = []
+        self.ops: list[Op] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if _is_free(func):
-            return result
-        count = flop_registry.get(func.overloadpacket)
-        flop = count(*args, **kwargs, out_val=result) if count else 0
-        name = func.overloadpacket.__name__
-        size = _bytes(tree_leaves((args, kwargs))) + _bytes(tree_leaves(result)) + _second_pass(name, args)
-        kind = "ideal" if flop else "merged" if "batch_norm" in name or "pool" in name else "eager"
-        self.ops.append((kind, size, flop))
+        if not _is_free(func):
+            self.ops.append(_count(func, args, kwargs, result))
         return result
 
 
-def _second_pass(name: str, args: Any) -> int:
-    """What an op has to read twice: batch norms need their sums first, the two gradients of a convolution are two."""
-    if name == "convolution_backward":
-        return _bytes(args[:1])  # the gradient of the output
+def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
+    name = func.overloadpacket.__name__
+    count = flop_registry.get(func.overloadpacket)
+    inputs, outputs = _sizes(tree_leaves((args, kwargs))), _sizes(tree_leaves(result))
+    once = sum(inputs) + sum(outputs)
+    if count:
+        # The gradient of the output is an input of both gradients, that of the weights and that of the inputs.
+        size = once + (sum(_sizes(args[:1])) if name == "convolution_backward" else 0)
+        return Op((size, size, size), count(*args, **kwargs, out_val=result))
     if "batch_norm" in name:
-        return _bytes(args[:2] if "backward" in name else args[:1])
-    return 0
+        twice = once + sum(_sizes(args[:2] if "backward" in name else args[:1]))
+        return Op((twice, twice, once))
+    if "pool" in name:
+        return Op((once, once, once))
+    return Op((once, sum(inputs) - max(inputs, default=0), 0))
 
 
 def _is_free(func: Any) -> bool:
@@ -68,31 +79,53 @@ def _is_free(func: Any) -> bool:
     return is_view or func.overloadpacket.__name__ in ("empty", "empty_like", "empty_strided", "detach", "new_empty")
 
 
-def _bytes(leaves: Iterable[Any]) -> int:
+def _sizes(leaves: Iterable[Any]) -> list[int]:
     # Each tensor once, also where an op has it twice; a broadcast scalar as the one number that it is.
-    tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
-    return sum(x.numel() * x.element_size() for x in tensors.values())
+    return [x.numel() * x.element_size() for x in {id(x): x for x in leaves if isinstance(x, Tensor)}.values()]
 
 
-def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int) -> list[tuple[str, int, int]]:
+def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int) -> list[Op]:
     """Each op of forward and backward at a batch size, in order. No arithmetic is done."""
     model = build_model(model_name, stem, 10)
     precision = build_precision(backend, dtype=dtype)
-    model, _ = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with FakeTensorMode(allow_non_fake_inputs=True):
         images, labels = torch.randn(batch_size, 3, 32, 32), torch.zeros(batch_size, dtype=torch.int64)
         with precision.session(), Traffic() as traffic:
             with precision.forward_context():
                 loss = torch.nn.functional.cross_entropy(model(images), labels)
             torch.autograd.grad(precision.scale(loss), list(model.parameters()))
-    return traffic.ops
+    return [*traffic.ops, *_optimizer_ops(optimizer, precision.scales_dynamically())]
 
 
-def per_image(backend: str, model_name: str, stem: str, dtype: str = "float16") -> dict[str, list[list[float]]]:
-    """For each of KINDS the (bytes, FLOP) of one image in every op that counts there."""
+def _optimizer_ops(optimizer: torch.optim.Optimizer, scales: bool) -> list[Op]:
+    """A fused step of SGD with momentum: weights and momentum read and written, gradients read."""
+    size = sum(p.numel() * p.element_size() for group in optimizer.param_groups for p in group["params"])
+    unscale = [Op((2.0 * size, 0, 0))] if scales else []
+    return [*unscale, Op((5.0 * size, 5.0 * size, 5.0 * size))]
+
+
+def per_image(
+    backend: str, model_name: str, stem: str, dtype: str = "float16", batch_size: int = 128
+) -> dict[str, list[list[float]]]:
+    """For each of KINDS the (bytes, FLOP) of one image of a batch in every op that moves or computes there."""
     small, large = (count_ops(backend, model_name, stem, dtype, size) for size in (2, 4))
-    pairs = [(kind, (b2 - b1) / 2, (f2 - f1) / 2) for (kind, b1, f1), (_, b2, f2) in zip(small, large, strict=True)]
-    return {
-        which: [[size, flop] for kind, size, flop in pairs if KINDS.index(kind) >= number]
-        for number, which in enumerate(KINDS)
-    }
+    found: dict[str, list[list[float]]] = {}
+    for number, kind in enumerate(KINDS):
+        sizes = [
+            (_share(a.sizes[number], b.sizes[number], batch_size), _share(a.flop, b.flop, batch_size))
+            for a, b in zip(small, large, strict=True)
+        ]
+        found[kind] = [[size, flop] for size, flop in sizes if size or flop]
+    return found
+
+
+def _share(at_two: float, at_four: float, batch_size: int) -> float:
+    """One image's share of a batch of what is linear in the batch size, from batches of two and of four."""
+    each = (at_four - at_two) / 2
+    return each + (at_two - 2 * each) / batch_size
+
+
+def megabytes(ops: Sequence[Sequence[float]]) -> float:
+    """Their bytes in all, in MB."""
+    return sum(size for size, _ in ops) / 1e6

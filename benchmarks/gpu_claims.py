@@ -1,0 +1,133 @@
+"""Hold what was measured on a GPU against what is claimed: one line a claim, with its figure and the limit.
+
+    python benchmarks/gpu_claims.py FOLDER
+
+reads every `throughput-*.json` in the folder and the record of the run of 100 epochs. A ratio is taken within one file
+only, where both took turns; each file that can answer a claim has a line. Exit code 0 when all hold, 1 when one does
+not or has not been measured, 2 for a folder without results.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+OURS = ("eager", "compile", "cuda_graph", "compile_graph")
+BY_HAND = ("seed-style", "plain")
+RUNS = "runs-100-epochs"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What should hold, the limit, and what was found (None: not measured); `at_least` says on which side."""
+
+    words: str
+    limit: float
+    found: float | None
+    source: str = ""
+    at_least: bool = True
+
+    @property
+    def holds(self) -> bool:
+        return self.found is not None and (self.found >= self.limit if self.at_least else self.found <= self.limit)
+
+    def cells(self) -> list[str]:
+        found = "" if self.found is None else f"{self.found:.3g}"
+        verdict = "not measured" if self.found is None else "holds" if self.holds else "does not hold"
+        return [self.words, f"{'at least' if self.at_least else 'at most'} {self.limit:g}", found, verdict, self.source]
+
+
+def rate(row: Row) -> float:
+    return row["images_per_second"]["median"]
+
+
+def pick(rows: list[Row], backend: str, *executions: str) -> list[Row]:
+    return [r for r in rows if r["backend"] == backend and r["execution"] in executions and "images_per_second" in r]
+
+
+def best(rows: list[Row], backend: str) -> Row | None:
+    """The backend's fastest row of ours, in a file that compares the executions with the loops written by hand."""
+    by_hand = any(r["execution"] in BY_HAND for r in rows)
+    return max(pick(rows, backend, *OURS), key=rate, default=None) if by_hand else None
+
+
+def ratio(one: Row | None, others: list[Row]) -> float | None:
+    return rate(one) / rate(others[0]) if one and others else None
+
+
+def share(row: Row | None, limit: str) -> float | None:
+    return rate(row) / row["limits"][limit] if row else None
+
+
+def native_alone(rows: list[Row]) -> list[Claim]:
+    """What native in its best execution should reach."""
+    native, who = best(rows, "native"), "native, best execution:"
+    return [
+        Claim(f"{who} share of the merged limit", 0.6, share(native, "merged")),
+        Claim(f"{who} share of a step that the GPU is busy", 0.95, native["busy"] if native else None),
+        Claim(f"{who} times the seed-style loop", 2.5, ratio(native, pick(rows, "native", "seed-style"))),
+        Claim(f"{who} times the plain eager loop", 1.3, ratio(native, pick(rows, "native", "plain"))),
+    ]
+
+
+def full_precision(rows: list[Row]) -> list[Claim]:
+    row = best(rows, "none")
+    if row and row["rounds"][0]["environment"]["tf32"]:
+        row = None
+    return [Claim("none without TF32, best execution: share of the merged limit", 0.8, share(row, "merged"))]
+
+
+def beside_native(rows: list[Row]) -> list[Claim]:
+    """What the other backends should reach in each execution: native within 5 %, or more."""
+    found = []
+    for backend, limit in (("apex_o1", 0.95), ("apex_o2", 1.0), ("fp16", 1.0)):
+        for execution in OURS:
+            row = next(iter(pick(rows, backend, execution)), None)
+            times = ratio(row, pick(rows, "native", execution))
+            found.append(Claim(f"{backend} {execution}: times native {execution}", limit, times))
+    return found
+
+
+def judge(folder: Path) -> list[Claim]:
+    """Every claim, for each file of a GPU that can answer it, or once without a figure."""
+    files = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("throughput-*.json"))}
+    tables = {name: f["rows"] for name, f in files.items() if f["environment"]["device_type"] == "cuda"}
+    found: list[Claim] = []
+    for claims in (native_alone, full_precision, beside_native):
+        for number, unanswered in enumerate(claims([])):
+            answers = [replace(claims(rows)[number], source=name) for name, rows in tables.items()]
+            found += [c for c in answers if c.found is not None] or [unanswered]
+    return [*found, hundred_epochs(folder / RUNS)]
+
+
+def hundred_epochs(runs: Path) -> Claim:
+    """The minutes of the reference experiment, by its own record: a part that was cut short went on where it was."""
+    from ampcompare.records import load_runs
+
+    minutes = None
+    for run in load_runs([runs]) if runs.is_dir() else []:
+        seconds = run.summary_number("time/elapsed_seconds")
+        if run.option("epochs") == 100 and run.option("backend") == "native" and run.state == "finished" and seconds:
+            minutes = seconds / 60
+    return Claim("native, 100 epochs with evaluation: minutes", 10, minutes, at_least=False)
+
+
+def main(words: list[str]) -> int:
+    folder = Path(words[0]) if len(words) == 1 else None
+    if folder is None or not list(folder.glob("throughput-*.json")):
+        print("error: expected one folder with throughput-*.json; `make gpu-check` makes one", file=sys.stderr)
+        return 2
+    claims = judge(folder)
+    rows = ["| " + " | ".join(claim.cells()) + " |" for claim in claims]
+    text = "\n".join(["| claim | limit | found | | file |", "|---|---|---:|---|---|", *rows])
+    print(text)
+    (folder / "claims.md").write_text(f"# What should hold on a GPU\n\n{text}\n")
+    return 0 if all(claim.holds for claim in claims) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""What the device does in a step: how much of the time it is busy, in how many kernels, and which take longest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+LISTED = 15
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, copy or fill on the device; times in microseconds."""
+
+    name: str
+    begin: float
+    end: float
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length that spans cover together: kernels of several streams may overlap."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def summarise(kernels: Sequence[Kernel], steps: int) -> dict[str, Any]:
+    """Per step: ms in which the device is busy, kernels, and the longest ones by name."""
+    by_name: dict[str, list[float]] = {}
+    for kernel in kernels:
+        by_name.setdefault(kernel.name, []).append(kernel.end - kernel.begin)
+    longest = sorted(by_name.items(), key=lambda item: -sum(item[1]))[:LISTED]
+    return {
+        "busy_ms": covered((k.begin, k.end) for k in kernels) / steps / 1e3,
+        "kernels": len(kernels) / steps,
+        "longest": [
+            {"name": name, "ms": sum(times) / steps / 1e3, "count": len(times) / steps} for name, times in longest
+        ],
+    }
+
+
+def profile_steps(run: Callable[[], object], steps: int, device: torch.device) -> dict[str, Any] | None:
+    """Call `run` so many times under PyTorch's profiler. None off a GPU, where there are no kernels to see.
+
+    The profiler slows the host, not the kernels: their time is to be compared with that of a step without it.
+    """
+    if device.type != "cuda":
+        return None
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(steps):
+            run()
+        torch.cuda.synchronize(device)  # sync: all kernels must be in the profile
+    events = [e for e in found.events() or [] if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    return summarise([Kernel(e.name, e.time_range.start, e.time_range.end) for e in events], steps)
