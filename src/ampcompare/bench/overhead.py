@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from ampcompare.schema import Config
 from ampcompare.tracking import Tracker
 
 CPU = torch.device("cpu")
+PARTS = ("batch", "forward and loss", "backward", "optimizer and schedule")
 EPOCHS = 1_000_000  # never the last
 
 
@@ -58,6 +60,32 @@ class Loops:
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad(set_to_none=True)
+
+        return run
+
+    def parts(self) -> Callable[[int], dict[str, float]]:
+        """The bare loop with a look at the clock between its parts: the ms of each a step."""
+        loader = make_loader(self.config, self.data.train, CPU, training=True)
+        made = build_trainer(self.config, self.data, loader, CPU)
+        model, optimizer, scheduler = made.model, made.optimizer, made.scheduler
+
+        def run(epoch: int) -> dict[str, float]:
+            spent = dict.fromkeys(PARTS, 0.0)
+            marks = [time.perf_counter()]
+            for images, labels in loader.epoch(epoch):
+                marks.append(time.perf_counter())
+                loss = F.cross_entropy(model(images), labels)
+                marks.append(time.perf_counter())
+                loss.backward()
+                marks.append(time.perf_counter())
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad(set_to_none=True)
+                marks.append(time.perf_counter())
+                for part, (begin, end) in zip(PARTS, pairwise(marks), strict=True):
+                    spent[part] += (end - begin) * 1e3
+                marks = marks[-1:]
+            return {part: ms / len(loader) for part, ms in spent.items()}
 
         return run
 
@@ -144,7 +172,11 @@ def run_overhead(target_ms: float, steps: int, rounds: int) -> dict[str, Any]:
                     times[name].append((time.perf_counter() - began) / steps * 1e3)
                     cpu[name].append((time.thread_time() - cpu_began) / steps * 1e3)
         tracker.finish({}, 0)
-    return {"batch_size": batch_size, "steps": steps, "ms": times, "cpu_ms": cpu, "environment": environment}
+        look = loops.parts()
+        looks = [look(epoch) for epoch in range(rounds + 2)][2:]
+        parts = {part: [found[part] for found in looks] for part in PARTS}
+    found = {"batch_size": batch_size, "steps": steps, "ms": times, "cpu_ms": cpu, "parts_ms": parts}
+    return {**found, "environment": environment}
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def bench_overhead(rounds: int, out: Path | None, console: Console) -> bool:
         median = estimate(found["ms"]["bare"]).median
         title = f"A step of {median:.2f} ms (asked: {target:g} ms, batch {found['batch_size']}), 1 thread"
         head = header(found.pop("environment"))
-        sections.append(f"## {title}\n\n{markdown_table(COLUMNS, rows)}")
+        times = {part: estimate(ms).median for part, ms in found["parts_ms"].items()}
+        parts = "The bare step: " + ", ".join(f"{part} {ms:.3f} ms" for part, ms in times.items()) + "."
+        sections.append(f"## {title}\n\n{markdown_table(COLUMNS, rows)}\n\n{parts}")
         body[f"{target:g} ms"] = found
         table = Table(title=title, box=None)
         for column in COLUMNS:
@@ -44,6 +46,7 @@ def bench_overhead(rounds: int, out: Path | None, console: Console) -> bool:
         for row in rows:
             table.add_row(*row)
         console.print(table)
+        console.print(parts)
     note = (
         f"Medians with 95 % intervals over {rounds} interleaved rounds of {STEPS} steps; ratios within a round. "
         "CPU time is that of the training thread: what other processes on the machine take is not in it."
