@@ -9,6 +9,8 @@ import torch
 
 from ampcompare.bench.batches import run_batches
 from ampcompare.bench.overhead import Loops, run_overhead
+from ampcompare.bench.overhead_table import verdict
+from ampcompare.bench.results import Estimate
 from ampcompare.engine import Trainer
 from ampcompare.experiment import build_trainer
 
@@ -42,3 +44,12 @@ def test_batches_are_the_same_image_for_image():
     found = run_batches(rounds=1, images=256)
     assert found["largest_difference"] < 1e-6
     assert all(len(rates) == 1 for rates in found["images_per_second"].values())
+
+
+@pytest.mark.parametrize(
+    ("median", "low", "expected"),
+    [(1.01, 1.0, "within"), (1.02, 1.0, "within"), (1.03, 1.01, "not decided"), (1.04, 1.03, "above")],
+)
+def test_a_ratio_is_above_its_limit_when_its_whole_interval_is(median: float, low: float, expected: str):
+    judged = [(Estimate(40, 1.0, 0.99, 1.01, 0.95), 1.05), (Estimate(40, median, low, 1.1, 0.95), 1.02)]
+    assert verdict(judged).startswith(expected)

@@ -36,7 +36,7 @@ def overhead(
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds.")] = 40,
     out: Out = None,
 ) -> None:
-    """Our training loop against the bare one of the same step, on one CPU thread. Exit code 1 above a limit."""
+    """Our training loop against the bare one of the same step, on one CPU thread. Exit code 1 if not within limits."""
     from rich.console import Console
 
     from ampcompare.bench.overhead_table import bench_overhead
