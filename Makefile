@@ -11,7 +11,7 @@ ARGS ?=
 
 help:
 	@echo "make demo       train ResNet50 under three backends on synthetic data and open the comparison"
-	@echo "make test       run every test"
+	@echo "make test       run every test (ARGS=tests/test_cli.py: those)"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
 	@echo "make gpu-check  GPU tests and benchmarks, part by part, into benchmarks/results/gpu-check"
@@ -30,8 +30,14 @@ demo: setup
 	  WANDB_MODE=offline $(RUN) --config demo backend=$$backend output_dir=runs/demo-$(STAMP) $(ARGS) || exit $$?; done
 	@$(VENV)/bin/ampcompare report runs/demo-$(STAMP) --out runs/demo-$(STAMP)/report
 
+# Two stages: two files of tests beside each other, then those that load the machine or measure it, alone.
 test: setup
+ifeq ($(strip $(ARGS)),)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(VENV)/bin/python -m pytest -m slow
+else
 	$(VENV)/bin/python -m pytest $(ARGS)
+endif
 
 gpu-check: setup
 	$(VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
