@@ -8,9 +8,12 @@ one. Process 0 alone writes: the record, the console.
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,6 +22,9 @@ from torch import Tensor, nn
 
 from ampcompare.config import Config
 from ampcompare.errors import UserError
+
+MEETING = "ampcompare"
+MEETING_LIMIT = timedelta(minutes=5)  # machines may start at different times
 
 
 @dataclass(frozen=True)
@@ -83,11 +89,38 @@ def join(config: Config) -> Iterator[World]:
     device = device_name(config.device, world)
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device))
-    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, store=_meet(store, world), rank=world.rank, world_size=world.size)
     try:
         yield world
     finally:
         dist.destroy_process_group()
+
+
+def _meet(store: dist.Store, world: World) -> dist.Store:
+    """A corner of the store for the processes of this start alone.
+
+    torchrun keeps its store when it starts the processes again, with the addresses of those that died: taken for those
+    of now, the connection was refused or never answered (PyTorch 2.14; issue 135712 there). Its count of restarts is
+    that of one machine. So process 0 names a corner, the others leave a name of their own in it, and whoever is listed
+    there by process 0 has met the one of now: those of before knew another name.
+    """
+    own = secrets.token_hex(8)
+    if world.leads:
+        store.set(MEETING, own)
+        names = [f"{own}/{rank}" for rank in range(1, world.size)]
+        store.wait(names, MEETING_LIMIT)
+        store.set(f"{own}/all", " ".join(store.get(name).decode() for name in names))
+        return dist.PrefixStore(own, store)
+    until = time.monotonic() + MEETING_LIMIT.total_seconds()
+    while time.monotonic() < until:
+        corner = store.get(MEETING).decode()
+        store.set(f"{corner}/{world.rank}", own)
+        if store.check([f"{corner}/all"]) and own in store.get(f"{corner}/all").decode().split():
+            return dist.PrefixStore(corner, store)
+        time.sleep(0.05)
+    raise dist.DistStoreError(f"process 0 has not come within {MEETING_LIMIT}")
 
 
 def _number(name: str, default: int) -> int:
