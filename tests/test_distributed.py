@@ -12,7 +12,7 @@ import pytest
 from distributed_worker import CASES
 
 from ampcompare.config import load_config
-from ampcompare.distributed import StopTogether, World, check_config, check_last_batch, device_name, join
+from ampcompare.distributed import AskTogether, World, check_config, check_last_batch, device_name, join
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
 
@@ -127,5 +127,5 @@ def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.Monke
 def test_alone_a_request_to_stop_is_heard_at_every_step():
     import torch
 
-    stop = StopTogether(World(), torch.device("cpu"), every=50, asked=lambda: True)
-    assert stop.at(3)
+    ask = AskTogether(World(), torch.device("cpu"), 50, lambda: True, lambda: False)
+    assert ask.at(3) == [True, False]

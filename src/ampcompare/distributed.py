@@ -34,6 +34,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    local_size: int = 1  # on this machine
 
     @property
     def leads(self) -> bool:
@@ -49,11 +50,12 @@ class World:
         """The mean over all processes, in place; inf and nan of any one are in it."""
         return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether the flag is set anywhere: all processes ask together and get the same answer."""
+    def any(self, flags: list[bool], device: torch.device) -> list[bool]:
+        """Which flags are set anywhere: all processes ask together and get the same answer."""
         if self.size == 1:
-            return flag
-        return bool(self.sum_(torch.tensor(float(flag), device=device)).item())  # sync: an answer for the host
+            return flags
+        counts = self.sum_(torch.tensor(flags, dtype=torch.float32, device=device))
+        return [count > 0 for count in counts.tolist()]  # sync: an answer for the host
 
     def share(self, words: list[Any]) -> list[Any]:
         """What process 0 has to say, in all processes."""
@@ -72,9 +74,32 @@ class World:
         """What is inside is done by process 0, then by the others: a download, a cache."""
         if self.size > 1 and not self.leads:
             dist.barrier()
-        yield
-        if self.size > 1 and self.leads:
-            dist.barrier()
+        try:
+            yield
+        finally:
+            if self.size > 1 and self.leads:
+                dist.barrier()
+
+    @contextmanager
+    def agree(self) -> Iterator[None]:
+        """What is inside, where nobody waits for another, raises UserError in all processes if it does in one."""
+        refusal: list[str] = []
+        try:
+            yield
+        except UserError as problem:
+            if self.size == 1:
+                raise
+            refusal = problem.lines
+        if self.size > 1:
+            refusals: list[Any] = [None] * self.size
+            dist.all_gather_object(refusals, refusal)
+            for message, *details in filter(None, refusals):
+                raise UserError(message, details)
+
+
+def is_loss_of_another(problem: RuntimeError) -> bool:
+    """Whether it is what PyTorch raises where another process has ended."""
+    return isinstance(problem, dist.DistError) or "gloo" in str(problem).lower()
 
 
 @contextmanager
@@ -84,7 +109,7 @@ def join(config: Config) -> Iterator[World]:
     if size == 1:
         yield World()
         return
-    world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0))
+    world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1))
     check_config(config, world)
     device = device_name(config.device, world)
     if device.startswith("cuda"):
@@ -153,10 +178,10 @@ def device_name(name: str, world: World) -> str:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0 and name == "auto":
         return "cpu"
-    if world.local_rank >= count:
+    if max(world.local_size, world.local_rank + 1) > count:
         raise UserError(
-            f"--nproc-per-node: process {world.local_rank} of this machine has no GPU, PyTorch sees {count}; start "
-            f"{max(count, 1)}, or use device=cpu"
+            f"--nproc-per-node={world.local_size}: PyTorch sees {count} GPUs of this machine; start {max(count, 1)}, "
+            "or use device=cpu"
         )
     return f"cuda:{world.local_rank}"
 
@@ -171,16 +196,17 @@ def check_last_batch(count: int, batch_size: int, world: World) -> None:
         )
 
 
-class StopTogether:
-    """Asks all processes at the end of a log interval whether one was told to stop, so that they stop at one step."""
+class AskTogether:
+    """Asks all processes at the end of a log interval what one of them may know, so that all do it at one step.
 
-    def __init__(self, world: World, device: torch.device, every: int, asked: Callable[[], bool]) -> None:
-        self.world, self.device, self.every, self.asked = world, device, every, asked
-        self._answer = (0, False)
+    Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
+    """
 
-    def at(self, step: int) -> bool:
-        if self.world.size == 1:
-            return self.asked()
-        if step % self.every == 0 and self._answer[0] != step:
-            self._answer = (step, self.world.any(self.asked(), self.device))
-        return self._answer[1]
+    def __init__(self, world: World, device: torch.device, every: int, *questions: Callable[[], bool]) -> None:
+        self.world, self.device, self.every, self.questions = world, device, every, questions
+
+    def at(self, step: int) -> list[bool]:
+        """An answer to each question, yes where any process says so. Alone, at every step."""
+        if self.world.size > 1 and step % self.every:
+            return [False] * len(self.questions)
+        return self.world.any([asked() for asked in self.questions], self.device)
