@@ -6,14 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 from distributed_worker import CASES
 
+from ampcompare import distributed
 from ampcompare.config import load_config
-from ampcompare.distributed import StopTogether, World, check_config, check_last_batch, device_name, join
+from ampcompare.distributed import AskTogether, World, check_config, check_last_batch, device_name, join
 from ampcompare.errors import UserError
+from ampcompare.measure.interval import Interval
 from ampcompare.records import load_runs
 
 TESTS = Path(__file__).resolve().parent
@@ -78,12 +84,59 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
     assert done.stdout.count("record: ") == 1
 
 
-def test_a_mistake_ends_all_processes_before_training(tmp_path: Path, quick_overrides: tuple[str, ...]):
-    words = [*quick_overrides, "batch_size=1", f"output_dir={tmp_path}"]
-    done = torchrun(2, str(TESTS.parent / "run_experiment.py"), *words, check=False)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("batch_size=1", "batch_size=1: with 2 processes each needs an image"),  # all see it
+        ("resume=must", "resume='must': no unfinished run"),  # process 0 alone looks
+    ],
+)
+def test_a_mistake_ends_all_processes_before_training_and_is_said_once(
+    tmp_path: Path, quick_overrides: tuple[str, ...], words: str, message: str
+):
+    given = [*quick_overrides, words, f"output_dir={tmp_path}"]
+    done = torchrun(2, str(TESTS.parent / "run_experiment.py"), *given, check=False)
     assert done.returncode != 0
-    assert "batch_size=1: with 2 processes each needs an image" in done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert f"error: {message}" in done.stderr
+    assert "exitcode: 2" in done.stderr
     assert not list(tmp_path.rglob("*.wandb"))
+
+
+def meet(store: dist.Store, *ranks: int) -> list[dist.Store]:
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(lambda rank: distributed._meet(store, World(rank, len(ranks), rank)), ranks))
+
+
+def test_processes_that_were_started_again_do_not_see_what_the_dead_left():
+    store = dist.HashStore()
+    for start in range(3):
+        first, second, third = meet(store, 1, 0, 2)  # in any order
+        assert not second.check(["address"])
+        first.set("address", str(start))
+        assert third.get("address") == str(start).encode()
+
+
+def test_a_process_that_comes_before_the_new_first_one_waits_for_it():
+    store = dist.HashStore()
+    meet(store, 0, 1)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(distributed._meet, store, World(1, 2, 1))
+        with pytest.raises(TimeoutError):
+            early.result(0.3)
+        late = distributed._meet(store, World(0, 2, 0))
+        late.set("address", "new")
+        assert early.result(5).get("address") == b"new"
+
+
+def test_a_process_whose_first_one_never_comes_gives_up(monkeypatch: pytest.MonkeyPatch):
+    store = dist.HashStore()
+    meet(store, 0, 1)
+    monkeypatch.setattr(distributed, "MEETING_LIMIT", timedelta(seconds=0.2))
+    with pytest.raises(dist.DistStoreError, match="process 0 has not come"):
+        distributed._meet(store, World(1, 2, 1))
+    with pytest.raises(dist.DistStoreError):
+        distributed._meet(store, World(0, 2, 0))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +178,24 @@ def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.Monke
 
 
 def test_alone_a_request_to_stop_is_heard_at_every_step():
-    import torch
+    ask = AskTogether(World(), torch.device("cpu"), 50, lambda: True, lambda: False)
+    assert ask.at(3) == [True, False]
 
-    stop = StopTogether(World(), torch.device("cpu"), every=50, asked=lambda: True)
-    assert stop.at(3)
+
+class Alike(World):
+    """As if all processes had the same numbers."""
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mul_(self.size)
+
+
+def test_the_losses_of_a_checkpoint_are_those_that_were_computed_by_any_number_of_processes():
+    for size in range(2, 9):
+        losses = [torch.tensor(0.1 * n) for n in range(1, 50)]
+        interval, resumed = Interval(Alike(0, size)), Interval(Alike(0, size))
+        for loss in losses:
+            interval.add(loss, [(torch.eye(2), torch.tensor([0, 0]))], 2 * size)
+        state = interval.state_dict()
+        resumed.load_state_dict(state, torch.device("cpu"))
+        assert torch.equal(resumed.state_dict()["losses"], state["losses"])
+        assert resumed.close({}).read().loss == interval.close({}).read().loss

@@ -69,6 +69,21 @@ def test_wandbs_own_variables_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert said == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("WANDB_TAGS", "x" * 80, "run_tags: .* is 80 characters"),
+        ("WANDB_INIT_TIMEOUT", "soon", "init_timeout: Input should be a valid number"),
+    ],
+)
+def test_what_the_client_refuses_in_its_settings_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=f"W&B refuses to start the run: {message}"):
+        track(tmp_path, "wandb.mode=offline")
+
+
 def test_a_sweeps_id_is_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WANDB_SWEEP_ID", "abc123")
     record, _ = track(tmp_path, "wandb.mode=offline", "wandb.group=mine")

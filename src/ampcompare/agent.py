@@ -55,7 +55,11 @@ def record_refusal(problem: UserError) -> None:
     The sweep chose the values, so it has to learn that they are no good; nothing else would tell it.
     """
     given = os.environ.get
-    if not (given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID")) or given("AMPCOMPARE_LOCAL_SWEEP"):
+    if (
+        not (given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID"))
+        or given("AMPCOMPARE_LOCAL_SWEEP")
+        or given("RANK", "0") != "0"
+    ):
         return
     import wandb
 

@@ -8,9 +8,12 @@ one. Process 0 alone writes: the record, the console.
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,6 +23,9 @@ from torch import Tensor, nn
 from ampcompare.config import Config
 from ampcompare.errors import UserError
 
+MEETING = "ampcompare"
+MEETING_LIMIT = timedelta(minutes=5)  # machines may start at different times
+
 
 @dataclass(frozen=True)
 class World:
@@ -28,6 +34,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    local_size: int = 1  # on this machine
 
     @property
     def leads(self) -> bool:
@@ -43,11 +50,12 @@ class World:
         """The mean over all processes, in place; inf and nan of any one are in it."""
         return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether the flag is set anywhere: all processes ask together and get the same answer."""
+    def any(self, flags: list[bool], device: torch.device) -> list[bool]:
+        """Which flags are set anywhere: all processes ask together and get the same answer."""
         if self.size == 1:
-            return flag
-        return bool(self.sum_(torch.tensor(float(flag), device=device)).item())  # sync: an answer for the host
+            return flags
+        counts = self.sum_(torch.tensor(flags, dtype=torch.float32, device=device))
+        return [count > 0 for count in counts.tolist()]  # sync: an answer for the host
 
     def share(self, words: list[Any]) -> list[Any]:
         """What process 0 has to say, in all processes."""
@@ -66,9 +74,32 @@ class World:
         """What is inside is done by process 0, then by the others: a download, a cache."""
         if self.size > 1 and not self.leads:
             dist.barrier()
-        yield
-        if self.size > 1 and self.leads:
-            dist.barrier()
+        try:
+            yield
+        finally:
+            if self.size > 1 and self.leads:
+                dist.barrier()
+
+    @contextmanager
+    def agree(self) -> Iterator[None]:
+        """What is inside, where nobody waits for another, raises UserError in all processes if it does in one."""
+        refusal: list[str] = []
+        try:
+            yield
+        except UserError as problem:
+            if self.size == 1:
+                raise
+            refusal = problem.lines
+        if self.size > 1:
+            refusals: list[Any] = [None] * self.size
+            dist.all_gather_object(refusals, refusal)
+            for message, *details in filter(None, refusals):
+                raise UserError(message, details)
+
+
+def is_loss_of_another(problem: RuntimeError) -> bool:
+    """Whether it is what PyTorch raises where another process has ended."""
+    return isinstance(problem, dist.DistError) or "gloo" in str(problem).lower()
 
 
 @contextmanager
@@ -78,16 +109,43 @@ def join(config: Config) -> Iterator[World]:
     if size == 1:
         yield World()
         return
-    world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0))
+    world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1))
     check_config(config, world)
     device = device_name(config.device, world)
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device))
-    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, store=_meet(store, world), rank=world.rank, world_size=world.size)
     try:
         yield world
     finally:
         dist.destroy_process_group()
+
+
+def _meet(store: dist.Store, world: World) -> dist.Store:
+    """A corner of the store for the processes of this start alone.
+
+    torchrun keeps its store when it starts the processes again, with the addresses of those that died: taken for those
+    of now, the connection was refused or never answered (PyTorch 2.14; issue 135712 there). Its count of restarts is
+    that of one machine. So process 0 names a corner, the others leave a name of their own in it, and whoever is listed
+    there by process 0 has met the one of now: those of before knew another name.
+    """
+    own = secrets.token_hex(8)
+    if world.leads:
+        store.set(MEETING, own)
+        names = [f"{own}/{rank}" for rank in range(1, world.size)]
+        store.wait(names, MEETING_LIMIT)
+        store.set(f"{own}/all", " ".join(store.get(name).decode() for name in names))
+        return dist.PrefixStore(own, store)
+    until = time.monotonic() + MEETING_LIMIT.total_seconds()
+    while time.monotonic() < until:
+        corner = store.get(MEETING).decode()
+        store.set(f"{corner}/{world.rank}", own)
+        if store.check([f"{corner}/all"]) and own in store.get(f"{corner}/all").decode().split():
+            return dist.PrefixStore(corner, store)
+        time.sleep(0.05)
+    raise dist.DistStoreError(f"process 0 has not come within {MEETING_LIMIT}")
 
 
 def _number(name: str, default: int) -> int:
@@ -120,10 +178,10 @@ def device_name(name: str, world: World) -> str:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0 and name == "auto":
         return "cpu"
-    if world.local_rank >= count:
+    if max(world.local_size, world.local_rank + 1) > count:
         raise UserError(
-            f"--nproc-per-node: process {world.local_rank} of this machine has no GPU, PyTorch sees {count}; start "
-            f"{max(count, 1)}, or use device=cpu"
+            f"--nproc-per-node={world.local_size}: PyTorch sees {count} GPUs of this machine; start {max(count, 1)}, "
+            "or use device=cpu"
         )
     return f"cuda:{world.local_rank}"
 
@@ -138,16 +196,17 @@ def check_last_batch(count: int, batch_size: int, world: World) -> None:
         )
 
 
-class StopTogether:
-    """Asks all processes at the end of a log interval whether one was told to stop, so that they stop at one step."""
+class AskTogether:
+    """Asks all processes at the end of a log interval what one of them may know, so that all do it at one step.
 
-    def __init__(self, world: World, device: torch.device, every: int, asked: Callable[[], bool]) -> None:
-        self.world, self.device, self.every, self.asked = world, device, every, asked
-        self._answer = (0, False)
+    Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
+    """
 
-    def at(self, step: int) -> bool:
-        if self.world.size == 1:
-            return self.asked()
-        if step % self.every == 0 and self._answer[0] != step:
-            self._answer = (step, self.world.any(self.asked(), self.device))
-        return self._answer[1]
+    def __init__(self, world: World, device: torch.device, every: int, *questions: Callable[[], bool]) -> None:
+        self.world, self.device, self.every, self.questions = world, device, every, questions
+
+    def at(self, step: int) -> list[bool]:
+        """An answer to each question, yes where any process says so. Alone, at every step."""
+        if self.world.size > 1 and step % self.every:
+            return [False] * len(self.questions)
+        return self.world.any([asked() for asked in self.questions], self.device)

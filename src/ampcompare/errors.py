@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
 EXIT_BAD_INPUT = 2
+SECONDS_TO_PRINT = 5.0  # torchrun's signal ends the wait
 
 
 class UserError(Exception):
@@ -16,7 +20,8 @@ class UserError(Exception):
     """
 
     def __init__(self, message: object, details: Sequence[object] = ()) -> None:
-        super().__init__("\n  ".join(one_line(text) for text in (message, *details)))
+        self.lines = [one_line(text) for text in (message, *details)]
+        super().__init__("\n  ".join(self.lines))
 
 
 def one_line(text: object) -> str:
@@ -26,7 +31,15 @@ def one_line(text: object) -> str:
 
 
 def exit_with(error: UserError) -> NoReturn:
-    """Print the error on stderr, as one line or with a line for each detail, and exit with code 2."""
+    """Print the error on stderr, as one line or with a line for each detail, and exit with code 2.
+
+    Of the processes that torchrun starts on a machine, which all have the error, the first one prints it.
+    """
+    if os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("LOCAL_RANK", "0") != "0":
+        # torchrun ends all processes when one has ended: not before the first one has printed.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_BAD_INPUT))
+        time.sleep(SECONDS_TO_PRINT)
+        raise SystemExit(EXIT_BAD_INPUT)
     line = f"error: {error}\n"
     encoding = sys.stderr.encoding or "utf-8"
     sys.stderr.write(line.encode(encoding, "backslashreplace").decode(encoding))

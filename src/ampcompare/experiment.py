@@ -20,7 +20,7 @@ from ampcompare.checkpoint import Store
 from ampcompare.config import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
-from ampcompare.distributed import World, check_last_batch, device_name, join
+from ampcompare.distributed import World, check_last_batch, device_name, is_loss_of_another, join
 from ampcompare.engine import Trainer, learning_rate_factor
 from ampcompare.errors import UserError
 from ampcompare.execution import captures, check_execution, compiles
@@ -54,18 +54,31 @@ def run(config: Config, console: Console | None = None) -> Result:
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
     check_chosen(config)
-    with join(config) as world:
-        return _run(config, world, console or Console(highlight=False))
+    console = console or Console(highlight=False)
+    try:
+        with join(config) as world:
+            return _run(config, world, console)
+    except RuntimeError as problem:
+        if not is_loss_of_another(problem):
+            raise
+        console.print(f"error: before the first step: {_loss(problem)}", markup=False, soft_wrap=True)
+        return Result(EXIT_FAILED, None, {})
+
+
+def _loss(problem: RuntimeError) -> str:
+    reason = str(problem).strip().splitlines()[0]
+    return f"another process of this run has ended, its own message says why ({reason})"
 
 
 def _run(config: Config, world: World, console: Console) -> Result:
     if not world.leads:
         console = Console(quiet=True)
-    device = resolve_device(device_name(config.device, world))
-    set_numerics(config)
-    check_execution(config, device)
-    check_output(Path(config.output_dir))
-    with world.leader_first():
+    with world.agree():
+        device = resolve_device(device_name(config.device, world))
+        set_numerics(config)
+        check_execution(config, device)
+        check_output(Path(config.output_dir))
+    with world.agree(), world.leader_first():
         data = build_dataset(
             source=config.data.source,
             root=config.data.root,
@@ -87,8 +100,9 @@ def _run(config: Config, world: World, console: Console) -> Result:
         resumed = find_together(identity, total_steps(config, train), display.say, world)
         state = resumed.state if resumed else None
         tracker = None
-        if world.leads:
-            tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
+        with world.agree():
+            if world.leads:
+                tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
 
         def on_row(row: dict[str, Any]) -> None:
             if tracker:
@@ -153,12 +167,9 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
         )
         return EXIT_FAILED
     except RuntimeError as problem:
-        if fit.world.size == 1 or not (isinstance(problem, torch.distributed.DistError) or "gloo" in str(problem)):
+        if fit.world.size == 1 or not is_loss_of_another(problem):
             raise
-        say(
-            f"error: step {fit.step}: another process of this run has ended, its own message says why "
-            f"({str(problem).strip().splitlines()[0]}); go on from the last checkpoint with resume=auto"
-        )
+        say(f"error: step {fit.step}: {_loss(problem)}; go on from the last checkpoint with resume=auto")
         return EXIT_FAILED
     except KeyboardInterrupt:
         say(f"interrupted at step {fit.step}: the record so far is kept")

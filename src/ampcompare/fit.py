@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.config import Config
-from ampcompare.distributed import StopTogether, World
+from ampcompare.distributed import AskTogether, World
 from ampcompare.engine import Loader, StepResult, Trainer, evaluate, micro_batches
 from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
@@ -42,7 +42,7 @@ class Keeper(Protocol):
     saved_step: int | None
 
     def is_due(self, epochs: int | None = None) -> bool:
-        """Whether it is time to, after so many epochs or within one."""
+        """Whether it is time to: after so many epochs, or by the clock."""
 
     def save(self, *, best: bool = False) -> None:
         """Save it; `best` after the best evaluation so far."""
@@ -86,7 +86,8 @@ class Fit:
         self.world = world or World()
         self.trainer, self.train, self.test, self.config = trainer, train, test, config
         self.on_row, self.on_step, self.on_note = on_row, on_step, on_note
-        self._stop = StopTogether(self.world, trainer.precision.device, config.log.every, should_stop)
+        self._should_stop = should_stop
+        self._ask = AskTogether(self.world, trainer.precision.device, config.log.every, should_stop, self._clock_is_due)
         self.stopped = False
         self.precision = trainer.precision
         self.device = trainer.precision.device
@@ -101,7 +102,7 @@ class Fit:
         self.step = 0
         # Where the run is: in which epoch, after how many of its steps, and whether the evaluation there is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
-        self._is_best = False
+        self._is_best = self._due = False
         self._windows: list[Window] = []  # since the last row
         self._looks: list[tuple[int, float, dict[str, Tensor]]] = []
         self._waiting: list[Waiting] = []
@@ -134,10 +135,13 @@ class Fit:
                 self._evaluate(epoch)
             if not (last or self.stopped):
                 self.epoch, self.in_epoch, self.evaluated = epoch + 1, 0, False
-            if self.keeper and (last or self.stopped or self.keeper.is_due(epoch + 1)):
+            if self.keeper and (last or self.stopped or self._due or self.keeper.is_due(epoch + 1)):
                 self.keeper.save(best=self._is_best)
             if last or self.stopped:
                 break
+
+    def _clock_is_due(self) -> bool:
+        return self.keeper is not None and self.keeper.is_due()
 
     def _save_rows(self, problem: BaseException) -> None:
         """Hand out the rows that wait when the run ends early."""
@@ -185,7 +189,7 @@ class Fit:
                 self._peak_reset = True
                 if not self.trainer.holds_peak:
                     memory.reset_peak(self.device)
-            self.stopped = self._stop.at(self.step)
+            self.stopped, self._due = self._ask.at(self.step)
             last = self.stopped or self.step == self.total_steps
             if diagnose:
                 self._looks.append((self.step, position, result.gradients))
@@ -196,7 +200,7 @@ class Fit:
             self.on_step(self.step)
             if last:
                 break
-            if self.keeper and number < self.steps_per_epoch and self.keeper.is_due():
+            if self.keeper and self._due and number < self.steps_per_epoch:
                 self._pause()
                 self._read(len(self._waiting))  # sync: what is saved must have been logged
                 self.keeper.save()
@@ -294,7 +298,7 @@ class Fit:
             self.test,
             self.precision,
             autocast=self.config.eval.autocast,
-            should_stop=lambda: self.world.size == 1 and self._stop.at(self.step),
+            should_stop=lambda: self.world.size == 1 and self._should_stop(),
             world=self.world,
         )
         if metrics is None:

@@ -164,22 +164,21 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
 
 def find_together(identity: Identity, total_steps: int, say: Callable[[str], None], world: World) -> Resumed | None:
     """`find` by process 0, the answer for all. Raises UserError in each."""
-    if world.size == 1:
-        return find(identity, total_steps, say)
     found: Resumed | None = None
-    answer: list[str | None] = [None, None]
-    if world.leads:
-        try:
+    with world.agree():
+        if world.leads:
             found = find(identity, total_steps, say)
-            answer = [str(found.store.loaded) if found else None, None]
-        except UserError as problem:
-            answer = [None, str(problem)]
-    path, refusal = world.share(answer)
-    if refusal:
-        raise UserError(refusal)
-    if path is None or found:
-        return found
-    return Resumed(Store(Path(path).parent), read(Path(path)))
+    (path,) = world.share([str(found.store.loaded) if found else None])
+    with world.agree():
+        if path is not None and found is None:
+            try:
+                found = Resumed(Store(Path(path).parent), read(Path(path)))
+            except CheckpointError as problem:
+                raise UserError(
+                    f"resume: process {world.rank} cannot read {path} ({problem}), which process 0 goes on from; "
+                    "output_dir has to be one folder for all machines"
+                ) from None
+    return found
 
 
 def is_finished(state: Mapping[str, Any], total_steps: int) -> bool:
@@ -234,7 +233,7 @@ def writes_checkpoints(config: Config) -> bool:
 class RunKeeper:
     """Saves a run's state when it is due. A save that fails is said, and the training goes on.
 
-    Of several processes all gather the state, at the end of epochs only, and the one with a tracker writes it.
+    Of several processes all gather the state, at one step, and the one with a tracker writes it.
     """
 
     def __init__(
@@ -255,10 +254,8 @@ class RunKeeper:
 
     def is_due(self, epochs: int | None = None) -> bool:
         every, minutes = self.options.every_epochs, self.options.every_minutes
-        if epochs is not None and every is not None and epochs % every == 0:
-            return True
-        if self.fit.world.size > 1:  # clocks differ
-            return False
+        if epochs is not None:
+            return every is not None and epochs % every == 0
         return minutes is not None and time.monotonic() - self._saved_at >= minutes * 60
 
     def save(self, *, best: bool = False) -> None:

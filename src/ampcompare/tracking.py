@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import wandb
+from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
 from ampcompare.config import Config
@@ -67,7 +68,6 @@ class Tracker:
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
         _hide_local_sweep()
-        mode = _mode(config, say)
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
         run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         logged = config.to_dict() | {"environment": dict(environment)}
@@ -75,9 +75,13 @@ class Tracker:
             logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
         resume = "allow" if resumed else None
         try:
-            run = _init(config, logged, mode, run_id, on_stop, resume)
+            run = _init(config, logged, _mode(config, say), run_id, on_stop, resume)
         except wandb.errors.UsageError as problem:
             raise UserError(f"W&B refuses to start the run: {problem}") from None
+        except ValidationError as problem:  # of its settings, those from WANDB_... variables too
+            wrong = problem.errors()[0]
+            where = ".".join(map(str, wrong["loc"]))
+            raise UserError(f"W&B refuses to start the run: {where}: {wrong['msg']}; mend it or unset it") from None
         except (wandb.errors.CommError, TimeoutError) as problem:
             say(f"W&B's server cannot be reached ({_first_line(problem)}): this run is recorded offline")
             end_service(SERVICE_SECONDS)  # it still holds the failed start
@@ -265,8 +269,8 @@ def _init(
         resume=None if given("WANDB_RESUME") else resume,  # type: ignore[arg-type]
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
-            init_timeout=float(given("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_SECONDS),
-            finish_timeout=float(given("WANDB_FINISH_TIMEOUT") or FINISH_TIMEOUT_SECONDS),
+            init_timeout=given("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_SECONDS,  # type: ignore[arg-type]
+            finish_timeout=given("WANDB_FINISH_TIMEOUT") or FINISH_TIMEOUT_SECONDS,  # type: ignore[arg-type]
             console="off",  # a progress bar is no record
             quiet=True,
             stop_fn=on_stop,

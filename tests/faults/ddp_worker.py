@@ -1,4 +1,7 @@
-"""run_experiment.py under torchrun; process 1 kills itself at step $KILL_AT of the first start."""
+"""run_experiment.py under torchrun, with processes that kill themselves.
+
+$KILLS has a word for each start, `RANK:WHERE:STEP` or `-`: which process ends, in doing what, from which step on.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,49 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
+from ampcompare import checkpoint, experiment, resume
+from ampcompare.distributed import AskTogether, World
 from ampcompare.fit import Fit
 from ampcompare.stopping import leave
 
-taken = Fit._log
+PLACES: dict[str, tuple[Any, str]] = {
+    "data": (experiment, "build_dataset"),
+    "step": (Fit, "_log"),
+    "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
+    "save": (resume, "capture"),
+    "write": (checkpoint.os, "fsync"),  # the process that writes: everything is in a file, not under its name
+}
+now = 0  # the step under way
 
 
-def log(self: Fit, *args: object) -> None:
-    mine = os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    if mine and self.step >= int(os.environ.get("KILL_AT", sys.maxsize)):
-        os.kill(os.getpid(), signal.SIGKILL)
-    taken(self, *args)  # type: ignore[arg-type]
+def dying(where: str, at: int) -> None:
+    """Have this process die at a place."""
+    owner, name = PLACES[where]
+    before = getattr(owner, name)
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        if now >= at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return before(*args, **kwargs)
+
+    setattr(owner, name, die)
 
 
-Fit._log = log  # type: ignore[method-assign]
+def at(self: AskTogether, step: int) -> list[bool]:
+    global now
+    now = step
+    return asked(self, step)
+
+
+asked = AskTogether.at
+AskTogether.at = at  # type: ignore[method-assign]
+kills = os.environ.get("KILLS", "").split() + ["-"] * 9
+rank, *rest = kills[int(os.environ["TORCHELASTIC_RESTART_COUNT"])].split(":")
+if rank == os.environ["RANK"]:
+    dying(rest[0], int(rest[1]))
 leave(run_experiment.main(sys.argv[1:]))

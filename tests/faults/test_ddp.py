@@ -1,4 +1,4 @@
-"""Several processes of which one dies."""
+"""Several processes of which one dies: torchrun starts them again and the run goes on, or a second command does."""
 
 from __future__ import annotations
 
@@ -11,35 +11,73 @@ from pathlib import Path
 import pytest
 from quick import QUICK, ROOT
 
-from faults.test_kill import assert_same_state, end_of, history, record_of
+from faults.test_kill import assert_same_run, record_of
 
 pytestmark = pytest.mark.slow
-WORDS = (*QUICK, "backend=native", "optimizer.momentum=0.9", "log.every=3", "resume=auto")
+# 8 steps an epoch, 16 in all; with a checkpoint of every moment that allows one: 3, 6, 8, 9, 12, 15, 16.
+WORDS = (
+    *QUICK,
+    "backend=native",
+    "data.train_limit=256",
+    "log.every=3",
+    "optimizer.momentum=0.9",
+    "precision.growth_interval=3",
+    "checkpoint.every_minutes=1e-9",
+    "resume=auto",
+)
 
 
-def torchrun(folder: Path, *options: str, **env: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
-    words = [str(ROOT / "tests" / "faults" / "ddp_worker.py"), *WORDS, f"output_dir={folder}"]
-    given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **env}
+def torchrun(folder: Path, *options: str, words: tuple[str, ...] = (), kills: str = "") -> tuple[int, str, str, float]:
+    """Exit code, what it said, what torchrun said, seconds."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options]
+    program = [str(ROOT / "tests" / "faults" / "ddp_worker.py"), *WORDS, *words, f"output_dir={folder}"]
+    given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "KILLS": kills}
     began = time.monotonic()
-    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=100, env=given, check=False)
-    return done, time.monotonic() - began
+    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=150, env=given, check=False)
+    return done.returncode, done.stdout, done.stderr, time.monotonic() - began
 
 
-def test_a_process_that_dies_ends_all_with_the_cause_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path):
-    done, whole_seconds = torchrun(tmp_path / "whole")
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A run that nobody killed, and its seconds."""
+    folder = tmp_path_factory.mktemp("whole")
+    code, said, problems, seconds = torchrun(folder, "--standalone")
+    assert code == 0, said + problems
+    return folder, seconds
 
-    done, seconds = torchrun(tmp_path / "dead", KILL_AT="6")
-    assert done.returncode != 0
-    assert "Signal 9 (SIGKILL)" in done.stderr  # the cause
-    assert "another process of this run has ended" in done.stdout
-    assert seconds < whole_seconds + 30
 
-    done, _ = torchrun(tmp_path / "dead")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "going on with run" in done.stdout
-    first, second = end_of(tmp_path / "whole"), end_of(tmp_path / "dead")
-    for part in ("model", "optimizer", "scheduler", "precision"):
-        assert_same_state(first[part], second[part], part)
-    assert history(record_of(tmp_path / "whole")).equals(history(record_of(tmp_path / "dead")))
+def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(
+    tmp_path: Path, whole: tuple[Path, float]
+):
+    code, said, problems, seconds = torchrun(tmp_path, "--standalone", kills="1:step:11")
+    assert code != 0
+    assert "Signal 9 (SIGKILL)" in problems  # the cause
+    assert "another process of this run has ended" in said
+    assert seconds < whole[1] + 30
+
+    code, said, problems, _ = torchrun(tmp_path, "--standalone")
+    assert code == 0, said + problems
+    assert "going on with run" in said
+    assert "at step 9" in said
+    assert_same_run(whole[0], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kills", "went_on"),
+    [
+        ("0:step:5 1:evaluate:8", [3, 6]),
+        ("1:step:11 0:data:0 0:write:12", [9, 9]),
+    ],
+)
+def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpoint(
+    tmp_path: Path, whole: tuple[Path, float], kills: str, went_on: list[int]
+):
+    code, said, problems, _ = torchrun(tmp_path, "--standalone", "--max-restarts=3", kills=kills)
+    assert code == 0, said + problems
+    assert problems.count("exitcode: -9") == len(kills.split())
+    assert [int(line.rpartition(" ")[2]) for line in said.splitlines() if "going on with run" in line] == went_on
+    assert_same_run(whole[0], tmp_path)
+    record = record_of(tmp_path)
+    assert record.state == "finished"
+    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]
+    assert steps.tolist() == [3, 6, 9, 12, 15, 16]

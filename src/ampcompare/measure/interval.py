@@ -39,6 +39,7 @@ class Interval:
         self._images: list[int] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
         self._kept = 0
+        self._resumed: list[Tensor] = []  # the losses of a checkpoint: the mean over processes already
         self._correct: Tensor | None = None  # in outputs that are not kept any more
 
     def __len__(self) -> int:
@@ -66,27 +67,32 @@ class Interval:
         assert self._correct is not None
         return self._correct
 
+    def _mean_losses(self) -> Tensor:
+        """Each step's loss over all processes. A mean of three equal numbers may differ from them in its last bit."""
+        ours = [self._world.mean_(torch.stack(self._losses))] if self._losses else []
+        return torch.cat([*self._resumed, *ours])
+
     def state_dict(self) -> dict[str, Any]:
         """The steps so far, of all processes. Waits for the device when it is written out."""
         return {
-            "losses": self._world.mean_(torch.stack(self._losses)) if self._losses else None,
+            "losses": self._mean_losses() if self._images else None,
             "images": list(self._images),
-            "correct": self._world.sum_(self._count().clone()) if self._losses else None,
+            "correct": self._world.sum_(self._count().clone()) if self._images else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         """Go on from a state of `state_dict`."""
         losses, correct = state["losses"], state["correct"]
-        self._losses = [] if losses is None else list(losses.to(device).unbind())
+        self._losses, self._resumed = [], [] if losses is None else [losses.to(device)]
         self._images = list(state["images"])
         self._outputs, self._kept = [], 0
         self._correct = None if correct is None else correct.to(device) * self._world.leads  # counted once
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
-        totals = [self._world.mean_(torch.stack(self._losses)), self._world.sum_(self._count())]
+        totals = [self._mean_losses(), self._world.sum_(self._count())]
         images = self._images
-        self._losses, self._correct, self._images = [], None, []
+        self._losses, self._resumed, self._correct, self._images = [], [], None, []
         tensors = [*totals, *scalars.values(), *(x for look in looks for x in look.values())]
         return Reading(images, tensors, list(scalars), [list(look) for look in looks])
 
