@@ -10,8 +10,9 @@ import torch
 from ampcompare.config import load_config
 from ampcompare.data import build_dataset
 from ampcompare.experiment import build_trainer, make_loader
-from ampcompare.fit import Fit, TrainingError
+from ampcompare.fit import Fit
 from ampcompare.precision import REGISTRY
+from ampcompare.rows import TrainingError
 
 CPU = torch.device("cpu")
 

@@ -24,13 +24,14 @@ from ampcompare.distributed import World, check_last_batch, device_name, is_loss
 from ampcompare.engine import Trainer, learning_rate_factor
 from ampcompare.errors import UserError
 from ampcompare.execution import captures, check_execution, compiles
-from ampcompare.fit import Fit, TrainingError, steps_per_epoch, total_steps
+from ampcompare.fit import Fit, steps_per_epoch, total_steps
 from ampcompare.graph import GraphTrainer
 from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
 from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
+from ampcompare.rows import TrainingError
 from ampcompare.sharded import ShardedTrainer, wrap
 from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking import Tracker, run_name
