@@ -49,7 +49,8 @@ class Waiting:
 class Rows:
     """Gathers each log interval and hands its row to `on_row`, notes for the user to `on_note`.
 
-    `row_at` makes the row of a step and a position in epochs, with the clocks as they stand. With `lag` rows are read one interval late; None is what the device needs.
+    `row_at` makes the row of a step and a position in epochs, with the clocks as they stand. With `lag` rows are read
+    one interval late; None is what the device needs.
     """
 
     def __init__(
