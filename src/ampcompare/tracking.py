@@ -5,6 +5,7 @@ W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import secrets
@@ -21,6 +22,7 @@ from ampcompare import metrics
 from ampcompare.config import Config
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
+from ampcompare.record_file import RecordFile
 from ampcompare.sender import Sender
 from ampcompare.service import end_service
 
@@ -29,7 +31,7 @@ INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 SERVICE_SECONDS = 15.0  # its usual end takes 0.1 s
-TAIL_ROWS = 500  # kept in a checkpoint, for rows that did not reach the record before a kill
+TAIL_ROWS = 500  # at least so many are kept in a checkpoint, for rows that did not reach the record before a kill
 FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
 DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthetic"}
 
@@ -42,11 +44,20 @@ def run_name(config: Config) -> str:
 class Tracker:
     """One W&B run from start to finish."""
 
-    def __init__(self, run: Any, run_id: str) -> None:
+    def __init__(
+        self,
+        run: Any,
+        run_id: str,
+        say: Callable[[str], None],
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
         self._run, self.run_id = run, run_id
+        self._file = None if run.disabled else RecordFile(Path(run.settings.sync_file), Path(run.settings.log_internal))
+        self._watched = self._file is not None
+        self._say, self._on_lost = say, on_lost
         self._rows: Sender[Mapping[str, Any]] = Sender(self._log)
         self._count = 0  # rows so far, in the parts of the run before this one too
-        self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque(maxlen=TAIL_ROWS)  # number, time, row
+        self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
         self._known, self._known_step = 0, -1  # how many the server has already, and up to which step
 
     @classmethod
@@ -57,15 +68,17 @@ class Tracker:
         say: Callable[[str], None],
         on_stop: Callable[[], None] | None = None,
         resumed: Mapping[str, Any] | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> Tracker:
         """Begin the record under `config.output_dir`. Falls back to an offline run where the server cannot be had.
 
         `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
         termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to go
-        on with.
+        on with. `on_lost` is told, in another thread, why rows reach neither the disk nor a server any more.
 
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
+        logging.raiseExceptions = False  # the client's own log on a full disk: a traceback on stderr for each line
         _hide_local_sweep()
         mode = _mode(config, say)
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
@@ -85,7 +98,7 @@ class Tracker:
         run.define_metric(metrics.STEP)
         run.define_metric("*", step_metric=metrics.STEP)
         run.summary["environment"] = dict(environment)
-        tracker = cls(run, run_id)
+        tracker = cls(run, run_id, say, on_lost)
         if resumed:
             tracker._go_on(resumed["record"], say)
         return tracker
@@ -104,6 +117,9 @@ class Tracker:
         """Record one row, soon; it carries its own `global_step`. Raises what W&B raised for an earlier one."""
         self._count += 1
         self._tail.append((self._count, time.monotonic(), row))
+        surely = self._reached_at() - FRESH_SECONDS
+        while len(self._tail) > TAIL_ROWS and self._tail[0][1] < surely:
+            self._tail.popleft()
         if self._count > self._known or row[metrics.STEP] > self._known_step:
             self._rows.put(row)
 
@@ -113,8 +129,14 @@ class Tracker:
 
     def state_dict(self) -> dict[str, Any]:
         """How many rows there are, and the last of them, as plain values."""
-        now = time.monotonic()
-        return {"rows": self._count, "tail": [(n, now - at, _plain(row)) for n, at, row in self._tail]}
+        if self._file:
+            self._file.look()
+        reached = self._reached_at()
+        return {"rows": self._count, "tail": [(n, reached - at, _plain(row)) for n, at, row in self._tail]}
+
+    def _reached_at(self) -> float:
+        """When the record was last seen to take rows: what is older by FRESH_SECONDS is in it."""
+        return self._file.reached_at() if self._file and self._watched else time.monotonic()
 
     def _go_on(self, state: Mapping[str, Any], say: Callable[[str], None]) -> None:
         """Go on behind the rows of a checkpoint: none twice, none missing.
@@ -148,13 +170,24 @@ class Tracker:
 
     def _log(self, row: Mapping[str, Any]) -> None:
         self._run.log({key: _logged(value) for key, value in row.items()})
+        if self._file and self._watched and (why := self._file.hand_over()):
+            what = f"W&B can write no more to {self._file.path}: {why}"
+            if self._run.offline:
+                if self._on_lost:
+                    self._on_lost(what)
+            else:
+                self._say(f"{what}; the rows still go to the server")
+                self._watched = False
 
-    def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
-        """End the record: finished with exit code 0, failed with any other."""
+    def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
+        """End the record: finished with exit code 0, failed with any other. Returns what it lacks on the disk."""
         try:
             self._rows.close()
         finally:
             self._finish(summary, exit_code, SERVICE_SECONDS)
+        if self._file and self._run.offline and (why := self._file.trouble_at_end()):
+            return f"the record {self._file.path} is not whole: {why}"
+        return None
 
     def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
         """End the record of a run that was stopped, within seconds; whether all of it was sent.
@@ -184,7 +217,10 @@ class Tracker:
 
     def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
         self._run.summary.update(dict(summary))
-        self._run.finish(exit_code=exit_code)
+        try:
+            self._run.finish(exit_code=exit_code)
+        except OSError as problem:  # it closes its own log last; what the record lacks is looked at for itself
+            self._say(f"W&B's client could not write its log to the end ({problem.strerror})")
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
         # client's service process is what can be relied on.
         end_service(service_seconds)

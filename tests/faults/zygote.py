@@ -2,22 +2,22 @@
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
 "kill_after": seconds, "kill_later": seconds from its first step, "signal_at": [step, number], "twice": true,
-"term_after": seconds, "file_limit": bytes; answers with a list of {"code": exit code or -signal, "said": output,
-"seconds": ..., "ended": time, "since_term": seconds}.
+"term_after": seconds, "file_limit": bytes, "stdout": path; answers with a list of {"code": exit code or -signal,
+"said": output, "seconds": ..., "ended": time, "since_term": seconds}.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = 4
@@ -107,12 +107,12 @@ def child(job: dict[str, Any]) -> None:
     leave(run_experiment.main(list(job["words"])))
 
 
-def fork(job: dict[str, Any], output: IO[bytes]) -> int:
+def fork(job: dict[str, Any], output: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
+    os.dup2(os.open(job["stdout"], os.O_WRONLY) if "stdout" in job else output, 1)
+    os.dup2(output, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.setpgid(0, 0)
     code: Any = 70
@@ -127,13 +127,31 @@ def fork(job: dict[str, Any], output: IO[bytes]) -> int:
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
+class Output:
+    """What a run says, through a pipe: a limit to the size of files must not fall on it."""
+
+    def __init__(self) -> None:
+        self.start, self.end = os.pipe()
+        os.set_blocking(self.start, False)
+        self.parts: list[bytes] = []
+
+    def drain(self) -> None:
+        """Take what is there. The end of the pipe does not come before that of W&B's client."""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self.start, 65_536):
+                self.parts.append(part)
+
+
 def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     waiting, going, answers = list(enumerate(jobs)), {}, {}
     while waiting or going:
         while waiting and len(going) < AT_ONCE:
             number, job = waiting.pop(0)
-            output = tempfile.TemporaryFile()  # noqa: SIM115  closed below
-            going[fork(job, output)] = number, job, output, time.monotonic()
+            output = Output()
+            going[fork(job, output.end)] = number, job, output, time.monotonic()
+            os.close(output.end)
+        for _, _, output, _ in going.values():
+            output.drain()
         pid, status = os.waitpid(-1, os.WNOHANG)
         now = time.monotonic()
         for known, (_, job, _, began) in going.items():
@@ -146,12 +164,11 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             time.sleep(0.02)
             continue
         number, job, output, began = going.pop(pid)
-        with output:
-            output.seek(0)
-            said = output.read().decode("utf-8", "replace")
+        output.drain()
+        os.close(output.start)
         answers[number] = {
             "code": os.waitstatus_to_exitcode(status),
-            "said": said,
+            "said": b"".join(output.parts).decode("utf-8", "replace"),
             "seconds": now - began,
             "ended": time.time(),
             "since_term": now - job.get("termed", now),
