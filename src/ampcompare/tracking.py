@@ -33,6 +33,7 @@ STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system k
 SERVICE_SECONDS = 15.0  # its usual end takes 0.1 s
 TAIL_ROWS = 500  # at least so many are kept in a checkpoint, for rows that did not reach the record before a kill
 FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
+SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthetic"}
 
 
@@ -54,6 +55,7 @@ class Tracker:
         self._run, self.run_id = run, run_id
         self._file = None if run.disabled else RecordFile(Path(run.settings.sync_file), Path(run.settings.log_internal))
         self._watched = self._file is not None
+        self._ended = False  # the client's service, before its time
         self._say, self._on_lost = say, on_lost
         self._rows: Sender[Mapping[str, Any]] = Sender(self._log)
         self._count = 0  # rows so far, in the parts of the run before this one too
@@ -169,15 +171,25 @@ class Tracker:
             self.log(row)
 
     def _log(self, row: Mapping[str, Any]) -> None:
-        self._run.log({key: _logged(value) for key, value in row.items()})
-        if self._file and self._watched and (why := self._file.hand_over()):
-            what = f"W&B can write no more to {self._file.path}: {why}"
+        trouble = self._file.hand_over() if self._file and self._watched else None
+        if self._ended:
+            return
+        try:
+            self._run.log({key: _logged(value) for key, value in row.items()})
+        except ConnectionError:
+            self._ended = True
+            self._lose(SERVICE_ENDED)
+        if trouble and self._file:
+            what = f"W&B can write no more to {self._file.path}: {trouble}"
             if self._run.offline:
-                if self._on_lost:
-                    self._on_lost(what)
+                self._lose(what)
             else:
                 self._say(f"{what}; the rows still go to the server")
                 self._watched = False
+
+    def _lose(self, why: str) -> None:
+        if self._on_lost:
+            self._on_lost(why)
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         """End the record: finished with exit code 0, failed with any other. Returns what it lacks on the disk."""
@@ -185,8 +197,9 @@ class Tracker:
             self._rows.close()
         finally:
             self._finish(summary, exit_code, SERVICE_SECONDS)
-        if self._file and self._run.offline and (why := self._file.trouble_at_end()):
-            return f"the record {self._file.path} is not whole: {why}"
+        why = self._file.trouble_at_end() if self._file and self._run.offline and not self._ended else None
+        if self._file and (why or self._ended):
+            return f"the record {self._file.path} is not whole: {why or SERVICE_ENDED}"
         return None
 
     def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
@@ -194,13 +207,13 @@ class Tracker:
 
         What is on the disk is whole anyway; `wandb sync` sends the rest.
         """
-        if preempted:
-            self._run.mark_preempting()
         ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
         def end() -> None:
             try:
                 self._rows.close()
+                if preempted and not self._ended:
+                    self._run.mark_preempting()
                 self._finish(summary, exit_code, STOPPED_SECONDS / 2)
                 ends.put(None)
             except Exception as problem:
@@ -216,9 +229,11 @@ class Tracker:
         return True
 
     def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
-        self._run.summary.update(dict(summary))
         try:
+            self._run.summary.update(dict(summary))
             self._run.finish(exit_code=exit_code)
+        except ConnectionError:
+            self._ended = True
         except OSError as problem:  # it closes its own log last; what the record lacks is looked at for itself
             self._say(f"W&B's client could not write its log to the end ({problem.strerror})")
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the

@@ -1,9 +1,10 @@
 """Runs of the training in forked processes, which can be killed for real without loading torch for each.
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
-"kill_after": seconds, "kill_later": seconds from its first step, "signal_at": [step, number], "twice": true,
-"term_after": seconds, "file_limit": bytes, "stdout": path; answers with a list of {"code": exit code or -signal,
-"said": output, "seconds": ..., "ended": time, "since_term": seconds}.
+"kill_after": seconds, "kill_later": seconds from its first step ("all": true: W&B's service, too),
+"end_service_at": step, "signal_at": [step, number], "twice": true, "term_after": seconds, "file_limit": bytes,
+"stdout": path; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ..., "ended": time,
+"since_term": seconds}.
 """
 
 from __future__ import annotations
@@ -56,13 +57,23 @@ class Zygote:
         self._process.wait(30)
 
 
+def children() -> list[str]:
+    """The processes that this one has started: W&B's service."""
+    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [stat.split()[0] for stat in stats if stat.rpartition(")")[2].split()[1] == str(os.getpid())]
+
+
 def causing(job: dict[str, Any], inner: Any) -> Any:
     """The display's step with trouble of other kinds than signals."""
 
     def step(self: Any, step: int) -> None:
         inner(self, step)
         if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
-            subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()}"], start_new_session=True)
+            also = " ".join(children()) if job.get("all") else ""
+            subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()} {also}"], start_new_session=True)
+        if job.get("end_service_at") == step:
+            for pid in children():
+                os.kill(int(pid), signal.SIGKILL)
         if job.get("remove_at", [0])[0] == step:
             import shutil
 
