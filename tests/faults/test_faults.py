@@ -29,44 +29,47 @@ def assert_whole(folder: Path, steps: int = 8) -> None:
 def test_rows_older_than_two_seconds_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
     """W&B's client dies with the training, as when the machine goes; alone it would write what it was given."""
     words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
-    words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")
-    places = [(*words, f"output_dir={tmp_path / str(i)}") for i in range(20)]
+    words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")  # every 1.2 s
+    places = {folder: (*words, f"output_dir={folder}") for folder in (tmp_path / str(i) for i in range(4))}
     dice = random.Random(20)
-    kills = [{"words": place, "kill_later": 2.2 + 2 * dice.random(), "all": True} for place in places]
-    reached = []
-    for i, done in enumerate(zygote.run_all(kills)):
-        assert done["code"] == -signal.SIGKILL, done
-        (record,) = load_runs([tmp_path / str(i)])
-        assert record.history["_timestamp"].max() > done["ended"] - 2
-        reached.append(steps_of(record))
-        assert reached[i] == list(range(2, 2 * len(reached[i]) + 1, 2))
+    for kill in range(5):
+        resume = "resume=must" if kill else "resume=never"
+        jobs = [{"words": (*w, resume), "kill_later": 2 + 2 * dice.random(), "all": True} for w in places.values()]
+        for folder, done in zip(places, zygote.run_all(jobs), strict=True):
+            assert done["code"] == -signal.SIGKILL, done
+            assert ("going on with run" in done["said"]) == bool(kill)
+            (record,) = load_runs([folder])
+            assert len(record.paths) == kill + 1
+            assert record.history["_timestamp"].max() > done["ended"] - 2
+            assert_every_second_step(record)
 
-    # Resumed: there is a checkpoint, at most 1.2 s and what a busy machine needs to write one behind.
-    goals = [int(steps[-1]) + 50 for steps in reached]
-    jobs = [{"words": (*p, "resume=must", f"max_steps={g}")} for p, g in zip(places, goals, strict=True)]
-    for i, done in enumerate(zygote.run_all(jobs)):
+    goals = {folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places}
+    jobs = [{"words": (*places[folder], "resume=must", f"max_steps={goal}")} for folder, goal in goals.items()]
+    for (folder, goal), done in zip(goals.items(), zygote.run_all(jobs), strict=True):
         assert done["code"] == 0, done
-        (record,) = load_runs([tmp_path / str(i)])
+        (record,) = load_runs([folder])
         assert record.state == "finished"
-        assert steps_of(record) == list(range(2, goals[i] + 1, 2))
+        assert assert_every_second_step(record) == goal
 
 
-def steps_of(record: RunRecord) -> list[float]:
-    return record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
+def assert_every_second_step(record: RunRecord) -> float:
+    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
+    assert steps == list(range(2, int(steps[-1]) + 1, 2))
+    return steps[-1]
 
 
-@pytest.mark.parametrize("words", [(), ("epochs=100000", "max_steps=1500", "eval.every=1000")], ids=["soon", "later"])
+@pytest.mark.parametrize("words", [(), ("epochs=100000", "max_steps=400", "eval.every=1000")], ids=["soon", "later"])
 def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_completes_it(
     zygote: Zygote, tmp_path: Path, words: tuple[str, ...]
 ):
-    given = (*QUICK, "log.every=1", "checkpoint.every_epochs=2", *words, f"output_dir={tmp_path}")
+    given = (*QUICK, "log.every=1", "checkpoint.every_epochs=1", *words, f"output_dir={tmp_path}")
     done = zygote.run(*given, end_service_at=7)
     assert done["code"] == 1, done
     assert "Traceback" not in done["said"]
     assert done["seconds"] < 60
     done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
-    assert_whole(tmp_path, 1500 if words else 8)
+    assert_whole(tmp_path, 400 if words else 8)
 
 
 def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path: Path):

@@ -2,9 +2,8 @@
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
 "kill_after": seconds, "kill_later": seconds from its first step ("all": true: W&B's service, too),
-"end_service_at": step, "signal_at": [step, number], "twice": true, "term_after": seconds, "file_limit": bytes,
-"stdout": path; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ..., "ended": time,
-"since_term": seconds}.
+"end_service_at": step, "signal_at": [step, number], "twice": true, "file_limit": bytes,
+"stdout": path; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ..., "ended": time}.
 """
 
 from __future__ import annotations
@@ -39,6 +38,10 @@ class Zygote:
             cwd=ROOT,
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def run(self, *words: str, **job: Any) -> dict[str, Any]:
         """One run, to its end."""
         return self.run_all([{"words": words, **job}])[0]
@@ -57,10 +60,10 @@ class Zygote:
         self._process.wait(30)
 
 
-def children() -> list[str]:
-    """The processes that this one has started: W&B's service."""
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started, as W&B's service by a run."""
     stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-    return [stat.split()[0] for stat in stats if stat.rpartition(")")[2].split()[1] == str(os.getpid())]
+    return [int(stat.split()[0]) for stat in stats if stat.rpartition(")")[2].split()[1] == str(pid)]
 
 
 def causing(job: dict[str, Any], inner: Any) -> Any:
@@ -69,11 +72,11 @@ def causing(job: dict[str, Any], inner: Any) -> Any:
     def step(self: Any, step: int) -> None:
         inner(self, step)
         if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
-            also = " ".join(children()) if job.get("all") else ""
+            also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""
             subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()} {also}"], start_new_session=True)
         if job.get("end_service_at") == step:
-            for pid in children():
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in children_of(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
         if job.get("remove_at", [0])[0] == step:
             import shutil
 
@@ -168,9 +171,6 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for known, (_, job, _, began) in going.items():
             if job.get("kill_after") and now - began > job["kill_after"] and known != pid:
                 os.kill(known, signal.SIGKILL)
-            if job.get("term_after") and now - began > job["term_after"] and known != pid and not job.get("termed"):
-                job["termed"] = now
-                os.kill(known, signal.SIGTERM)
         if pid == 0:
             time.sleep(0.02)
             continue
@@ -182,7 +182,6 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "said": b"".join(output.parts).decode("utf-8", "replace"),
             "seconds": now - began,
             "ended": time.time(),
-            "since_term": now - job.get("termed", now),
         }
     return [answers[number] for number in range(len(jobs))]
 
