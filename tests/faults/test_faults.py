@@ -72,6 +72,20 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     assert_whole(tmp_path, 400 if words else 8)
 
 
+def test_sigterm_to_every_process_at_once_is_a_preemption_like_any_other(zygote: Zygote, tmp_path: Path):
+    """As batch systems send it: W&B's client gets it, too."""
+    given = (*QUICK, "log.every=1", f"output_dir={tmp_path}")
+    done = zygote.run(*given, signal_at=[5, signal.SIGTERM], all=True)
+    assert done["code"] == 143, done
+    assert "Traceback" not in done["said"], done
+    done = zygote.run(*given, "resume=must")
+    assert done["code"] == 0, done
+    assert_whole(tmp_path)
+    (record,) = load_runs([tmp_path])
+    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]
+    assert steps.tolist() == list(range(1, 9))
+
+
 def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path: Path):
     # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still does.
     done = zygote.run(

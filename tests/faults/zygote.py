@@ -2,7 +2,7 @@
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
 "kill_after": seconds, "kill_later": seconds from its first step ("all": true: W&B's service, too),
-"end_service_at": step, "signal_at": [step, number], "twice": true, "file_limit": bytes,
+"end_service_at": step, "signal_at": [step, number] ("all", too), "twice": true, "file_limit": bytes,
 "stdout": path; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ..., "ended": time}.
 """
 
@@ -111,7 +111,8 @@ def child(job: dict[str, Any]) -> None:
         shown(self, step)
         if step == at:
             for _ in range(1 + bool(job.get("twice"))):
-                os.kill(os.getpid(), number)
+                for pid in [*(children_of(os.getpid()) if job.get("all") else []), os.getpid()]:
+                    os.kill(pid, number)
 
     TrainingDisplay.step = causing(job, step)  # type: ignore[method-assign]
     if limit := job.get("file_limit"):
