@@ -42,7 +42,7 @@ def test_reading_and_reporting_import_no_torch():
 
 def test_training_imports_none_of_the_reports_libraries():
     parts = "experiment execution engine fit graph tracking progress models device config schema options precision data"
-    parts += " agent arguments stopping service checkpoint resume sender"
+    parts += " agent arguments stopping service checkpoint resume sender record_file"
     for path in modules("measure", *parts.split()):
         names = imports(path)
         assert not {name.partition(".")[0] for name in names} & REPORT_LIBRARIES, path

@@ -23,6 +23,7 @@ import torch
 FORMAT = 1  # raise it when what a checkpoint holds changes
 KEPT = 2
 DAMAGED = ".damaged"
+RECORDED = "recorded"
 _NAME = re.compile(r"step-(\d+)(\.best)?\.pt")
 _TRAILER = b"\nsha256:"
 _TRAILER_BYTES = len(_TRAILER) + 64 + 1
@@ -143,6 +144,22 @@ class Store:
         if self._lock:
             self._lock.close()
             self._lock = None
+
+    def mark_recorded(self, step: int, say: Callable[[str], None]) -> None:
+        """Note that the run has ended at this step and its record is whole: there is nothing to go on with."""
+        if self.files():
+            path = self.folder / RECORDED
+            try:
+                path.write_text(f"{step}\n")
+            except OSError as problem:
+                say(f"{path} could not be written ({problem.strerror}): resume=auto will end this run again")
+
+    def is_recorded(self, step: int) -> bool:
+        """Whether the run was ended at this step with its record whole."""
+        try:
+            return (self.folder / RECORDED).read_text() == f"{step}\n"
+        except (OSError, ValueError):
+            return False
 
     def files(self) -> list[Path]:
         """Newest first, by step. Raises OSError where the folder cannot be read."""

@@ -30,13 +30,13 @@ from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
+from ampcompare.progress import say as print_line
 from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
 from ampcompare.rows import TrainingError
 from ampcompare.sharded import ShardedTrainer, wrap
-from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
+from ampcompare.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking import Tracker, run_name
 
-EXIT_FAILED = 1
 RECORDED_INTERRUPTED = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 
 
@@ -103,7 +103,9 @@ def _run(config: Config, world: World, console: Console) -> Result:
         tracker = None
         with world.agree():
             if world.leads:
-                tracker = Tracker.start(config, environment, display.say, on_stop=stop.from_wandb, resumed=state)
+                tracker = Tracker.start(
+                    config, environment, display.say, on_stop=stop.from_wandb, resumed=state, on_lost=stop.from_record
+                )
 
         def on_row(row: dict[str, Any]) -> None:
             if tracker:
@@ -136,8 +138,10 @@ def _run(config: Config, world: World, console: Console) -> Result:
             finally:
                 summary = fit.summary()
                 if tracker:
-                    _finish(tracker, summary, exit_code, stop, display.say)
+                    exit_code = _finish(tracker, fit, summary, exit_code, stop, display.say)
                 if store:
+                    if exit_code == 0:
+                        store.mark_recorded(fit.step, display.say)
                     store.unlock()
     if tracker is None:
         return Result(exit_code, None, summary)
@@ -146,12 +150,22 @@ def _run(config: Config, world: World, console: Console) -> Result:
 
 
 def _finish(
-    tracker: Tracker, summary: dict[str, Any], exit_code: int, stop: StopRequest, say: Callable[[str], None]
-) -> None:
+    tracker: Tracker,
+    fit: Fit,
+    summary: dict[str, Any],
+    exit_code: int,
+    stop: StopRequest,
+    say: Callable[[str], None],
+) -> int:
+    """End the record; returns the exit code, another one where the record is not whole."""
     if exit_code <= 128:
-        tracker.finish(summary, exit_code)
+        lack = tracker.finish(summary, exit_code)
+        if lack and not stop.is_made():  # else it has been said
+            say(f"error: {lack}{_way_on(fit, 'complete it')}")
+            return exit_code or EXIT_FAILED
     elif not tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption()):
         say("the record is on the disk, but was not sent whole in time")
+    return exit_code
 
 
 def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
@@ -177,10 +191,18 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
         return EXIT_INTERRUPTED
     if not fit.stopped:
         return 0
-    saved = fit.keeper is not None and fit.keeper.saved_step == fit.step
-    again = "; go on with resume=auto" if saved else ""
-    say(f"interrupted at step {fit.step} ({stop.reason}): the record so far is kept{again}")
+    kept = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
+    say(f"interrupted at step {fit.step} ({stop.reason}){kept}{_way_on(fit, 'go on')}")
     return stop.exit_code
+
+
+def _way_on(fit: Fit, do: str) -> str:
+    """What to do about a run that did not end well, if there is a checkpoint."""
+    saved = fit.keeper.saved_step if fit.keeper else None
+    if saved is None:
+        return ""
+    where = "" if saved == fit.step else f" from the checkpoint at step {saved}"
+    return f"; {do}{where} with resume=auto"
 
 
 def check_output(folder: Path) -> None:
@@ -269,9 +291,7 @@ def _headline(config: Config, data: Dataset, environment: dict[str, Any]) -> str
 
 
 def _say_where(console: Console, config: Config, tracker: Tracker) -> None:
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    say = partial(print_line, console)
     if tracker.record is None:
         say("record: none (W&B is disabled)")
         return

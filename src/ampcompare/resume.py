@@ -131,7 +131,7 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
     others: list[str] = []
     for store, state in _candidates(top, run_id, say):
         name = store.folder.name
-        if is_finished(state, total_steps):
+        if is_finished(store, state, total_steps):
             continue
         differences = identity.differences(state)
         if config.resume == "never":
@@ -152,7 +152,7 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
                 raise UserError(f"resume={config.resume}: {others[0]}; wait for it, or use resume=never")
             continue
         whole = store.load(say)
-        if whole is not None and not identity.differences(whole) and not is_finished(whole, total_steps):
+        if whole is not None and not identity.differences(whole) and not is_finished(store, whole, total_steps):
             return Resumed(store, whole)
         store.unlock()
     if config.resume == "must":
@@ -181,9 +181,10 @@ def find_together(identity: Identity, total_steps: int, say: Callable[[str], Non
     return found
 
 
-def is_finished(state: Mapping[str, Any], total_steps: int) -> bool:
-    """Whether there is nothing left to do; more `max_steps` are."""
-    return state["fit"]["step"] >= total_steps and state["fit"]["evaluated"]
+def is_finished(store: Store, state: Mapping[str, Any], total_steps: int) -> bool:
+    """Whether there is nothing left to do, neither to train (more `max_steps` are) nor to record."""
+    step = state["fit"]["step"]
+    return step >= total_steps and state["fit"]["evaluated"] and store.is_recorded(step)
 
 
 def _candidates(top: Path, run_id: str | None, say: Callable[[str], None]) -> Iterator[tuple[Store, dict[str, Any]]]:

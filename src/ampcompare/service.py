@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 
@@ -13,8 +14,12 @@ def end_service(seconds: float) -> bool:
     """
     import wandb
 
+    def tear_down() -> None:
+        with contextlib.suppress(ConnectionError):  # it had ended before
+            wandb.teardown()
+
     # A daemon: neither the waiting nor W&B's own exit hook, which has been taken off by then, holds up our exit.
-    waiting = threading.Thread(target=wandb.teardown, daemon=True, name="wandb.teardown")
+    waiting = threading.Thread(target=tear_down, daemon=True, name="wandb.teardown")
     waiting.start()
     waiting.join(seconds)
     return not waiting.is_alive()

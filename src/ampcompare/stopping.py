@@ -1,4 +1,5 @@
-"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by W&B (its page, hyperband).
+"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by W&B (its page, hyperband),
+or because its record takes no more rows.
 
 The first request lets the step under way finish and the record be completed; a second signal interrupts at once.
 This module must stay free of torch: the entrypoint needs it before it knows that the input is good.
@@ -13,6 +14,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
@@ -50,6 +52,11 @@ class StopRequest:
         """W&B's client asks, from a thread of its own."""
         self._by_wandb = not self.reason
         self._ask("W&B asked for it", signal.SIGTERM)
+
+    def from_record(self, why: str) -> None:
+        """The record takes no more rows; said from a thread of its own. The run has failed."""
+        if not self.reason:
+            self.reason, self.exit_code = why, EXIT_FAILED
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.reason and number == signal.SIGINT:

@@ -5,6 +5,7 @@ W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import secrets
@@ -22,6 +23,7 @@ from ampcompare import metrics
 from ampcompare.config import Config
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
+from ampcompare.record_file import RecordFile
 from ampcompare.sender import Sender
 from ampcompare.service import end_service
 
@@ -30,8 +32,9 @@ INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 SERVICE_SECONDS = 15.0  # its usual end takes 0.1 s
-TAIL_ROWS = 500  # kept in a checkpoint, for rows that did not reach the record before a kill
+TAIL_ROWS = 500  # at least so many are kept in a checkpoint, for rows that did not reach the record before a kill
 FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
+SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthetic"}
 
 
@@ -43,11 +46,21 @@ def run_name(config: Config) -> str:
 class Tracker:
     """One W&B run from start to finish."""
 
-    def __init__(self, run: Any, run_id: str) -> None:
+    def __init__(
+        self,
+        run: Any,
+        run_id: str,
+        say: Callable[[str], None],
+        on_lost: Callable[[str], None] | None = None,
+    ) -> None:
         self._run, self.run_id = run, run_id
+        self._file = None if run.disabled else RecordFile(Path(run.settings.sync_file), Path(run.settings.log_internal))
+        self._watched = self._file is not None
+        self._ended = False  # the client's service, before its time
+        self._say, self._on_lost = say, on_lost
         self._rows: Sender[Mapping[str, Any]] = Sender(self._log)
         self._count = 0  # rows so far, in the parts of the run before this one too
-        self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque(maxlen=TAIL_ROWS)  # number, time, row
+        self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
         self._known, self._known_step = 0, -1  # how many the server has already, and up to which step
 
     @classmethod
@@ -58,15 +71,17 @@ class Tracker:
         say: Callable[[str], None],
         on_stop: Callable[[], None] | None = None,
         resumed: Mapping[str, Any] | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> Tracker:
         """Begin the record under `config.output_dir`. Falls back to an offline run where the server cannot be had.
 
         `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
         termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to go
-        on with.
+        on with. `on_lost` is told, in another thread, why rows reach neither the disk nor a server any more.
 
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
+        logging.raiseExceptions = False  # the client's own log on a full disk: a traceback on stderr for each line
         _hide_local_sweep()
         # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
         run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
@@ -89,7 +104,7 @@ class Tracker:
         run.define_metric(metrics.STEP)
         run.define_metric("*", step_metric=metrics.STEP)
         run.summary["environment"] = dict(environment)
-        tracker = cls(run, run_id)
+        tracker = cls(run, run_id, say, on_lost)
         if resumed:
             tracker._go_on(resumed["record"], say)
         return tracker
@@ -108,6 +123,9 @@ class Tracker:
         """Record one row, soon; it carries its own `global_step`. Raises what W&B raised for an earlier one."""
         self._count += 1
         self._tail.append((self._count, time.monotonic(), row))
+        surely = self._reached_at() - FRESH_SECONDS
+        while len(self._tail) > TAIL_ROWS and self._tail[0][1] < surely:
+            self._tail.popleft()
         if self._count > self._known or row[metrics.STEP] > self._known_step:
             self._rows.put(row)
 
@@ -117,8 +135,14 @@ class Tracker:
 
     def state_dict(self) -> dict[str, Any]:
         """How many rows there are, and the last of them, as plain values."""
-        now = time.monotonic()
-        return {"rows": self._count, "tail": [(n, now - at, _plain(row)) for n, at, row in self._tail]}
+        if self._file:
+            self._file.look()
+        reached = self._reached_at()
+        return {"rows": self._count, "tail": [(n, reached - at, _plain(row)) for n, at, row in self._tail]}
+
+    def _reached_at(self) -> float:
+        """When the record was last seen to take rows: what is older by FRESH_SECONDS is in it."""
+        return self._file.reached_at() if self._file and self._watched else time.monotonic()
 
     def _go_on(self, state: Mapping[str, Any], say: Callable[[str], None]) -> None:
         """Go on behind the rows of a checkpoint: none twice, none missing.
@@ -151,27 +175,49 @@ class Tracker:
             self.log(row)
 
     def _log(self, row: Mapping[str, Any]) -> None:
-        self._run.log({key: _logged(value) for key, value in row.items()})
+        trouble = self._file.hand_over() if self._file and self._watched else None
+        if self._ended:
+            return
+        try:
+            self._run.log({key: _logged(value) for key, value in row.items()})
+        except ConnectionError:
+            self._ended = True
+            self._lose(SERVICE_ENDED)
+        if trouble and self._file:
+            what = f"W&B can write no more to {self._file.path}: {trouble}"
+            if self._run.offline:
+                self._lose(what)
+            else:
+                self._say(f"{what}; the rows still go to the server")
+                self._watched = False
 
-    def finish(self, summary: Mapping[str, Any], exit_code: int) -> None:
-        """End the record: finished with exit code 0, failed with any other."""
+    def _lose(self, why: str) -> None:
+        if self._on_lost:
+            self._on_lost(why)
+
+    def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
+        """End the record: finished with exit code 0, failed with any other. Returns what it lacks on the disk."""
         try:
             self._rows.close()
         finally:
             self._finish(summary, exit_code, SERVICE_SECONDS)
+        why = self._file.trouble_at_end() if self._file and self._run.offline and not self._ended else None
+        if self._file and (why or self._ended):
+            return f"the record {self._file.path} is not whole: {why or SERVICE_ENDED}"
+        return None
 
     def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
         """End the record of a run that was stopped, within seconds; whether all of it was sent.
 
         What is on the disk is whole anyway; `wandb sync` sends the rest.
         """
-        if preempted:
-            self._run.mark_preempting()
         ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
         def end() -> None:
             try:
                 self._rows.close()
+                if preempted and not self._ended:
+                    self._run.mark_preempting()
                 self._finish(summary, exit_code, STOPPED_SECONDS / 2)
                 ends.put(None)
             except Exception as problem:
@@ -187,8 +233,13 @@ class Tracker:
         return True
 
     def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
-        self._run.summary.update(dict(summary))
-        self._run.finish(exit_code=exit_code)
+        try:
+            self._run.summary.update(dict(summary))
+            self._run.finish(exit_code=exit_code)
+        except ConnectionError:
+            self._ended = True
+        except OSError as problem:  # it closes its own log last; what the record lacks is looked at for itself
+            self._say(f"W&B's client could not write its log to the end ({problem.strerror})")
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
         # client's service process is what can be relied on.
         end_service(service_seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from quick import QUICK, ROOT
 
-from ampcompare.records import load_runs
+from ampcompare.records import RunRecord, load_runs
 from faults.zygote import Zygote
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -24,29 +25,77 @@ def assert_whole(folder: Path, steps: int = 8) -> None:
     assert record.history["global_step"].max() == steps
 
 
-def test_rows_older_than_two_seconds_survive_a_kill_at_any_moment(zygote: Zygote, tmp_path: Path):
-    words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=1")
-    jobs = [{"words": (*words, f"output_dir={tmp_path / str(i)}"), "kill_later": 2.5 + 0.37 * i} for i in range(4)]
-    ends = []
-    for done in zygote.run_all(jobs):
-        assert done["code"] == -signal.SIGKILL, done
-        ends.append(done["ended"])
-    for i, end in enumerate(ends):
-        (record,) = load_runs([tmp_path / str(i)])
-        assert record.history["_timestamp"].max() > end - 2
-        steps = record.numbers("global_step")
-        assert steps.tolist() == list(range(1, len(steps) + 1))
+@pytest.mark.slow
+def test_rows_older_than_two_seconds_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
+    """W&B's client dies with the training, as when the machine goes; alone it would write what it was given."""
+    words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
+    words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")  # every 1.2 s
+    places = {folder: (*words, f"output_dir={folder}") for folder in (tmp_path / str(i) for i in range(4))}
+    dice = random.Random(20)
+    for kill in range(5):
+        resume = "resume=must" if kill else "resume=never"
+        jobs = [{"words": (*w, resume), "kill_later": 2 + 2 * dice.random(), "all": True} for w in places.values()]
+        for folder, done in zip(places, zygote.run_all(jobs), strict=True):
+            assert done["code"] == -signal.SIGKILL, done
+            assert ("going on with run" in done["said"]) == bool(kill)
+            (record,) = load_runs([folder])
+            assert len(record.paths) == kill + 1
+            assert record.history["_timestamp"].max() > done["ended"] - 2
+            assert_every_second_step(record)
+
+    goals = {folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places}
+    jobs = [{"words": (*places[folder], "resume=must", f"max_steps={goal}")} for folder, goal in goals.items()]
+    for (folder, goal), done in zip(goals.items(), zygote.run_all(jobs), strict=True):
+        assert done["code"] == 0, done
+        (record,) = load_runs([folder])
+        assert record.state == "finished"
+        assert assert_every_second_step(record) == goal
+
+
+def assert_every_second_step(record: RunRecord) -> float:
+    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
+    assert steps == list(range(2, int(steps[-1]) + 1, 2))
+    return steps[-1]
+
+
+@pytest.mark.parametrize("words", [(), ("epochs=100000", "max_steps=400", "eval.every=1000")], ids=["soon", "later"])
+def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_completes_it(
+    zygote: Zygote, tmp_path: Path, words: tuple[str, ...]
+):
+    given = (*QUICK, "log.every=1", "checkpoint.every_epochs=1", *words, f"output_dir={tmp_path}")
+    done = zygote.run(*given, end_service_at=7)
+    assert done["code"] == 1, done
+    assert "Traceback" not in done["said"]
+    assert done["seconds"] < 60
+    done = zygote.run(*given, "resume=auto")
+    assert done["code"] == 0, done
+    assert_whole(tmp_path, 400 if words else 8)
+
+
+def test_sigterm_to_every_process_at_once_is_a_preemption_like_any_other(zygote: Zygote, tmp_path: Path):
+    """As batch systems send it: W&B's client gets it, too."""
+    given = (*QUICK, "log.every=1", f"output_dir={tmp_path}")
+    done = zygote.run(*given, signal_at=[5, signal.SIGTERM], all=True)
+    assert done["code"] == 143, done
+    assert "Traceback" not in done["said"], done
+    done = zygote.run(*given, "resume=must")
+    assert done["code"] == 0, done
+    assert_whole(tmp_path)
+    (record,) = load_runs([tmp_path])
+    steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]
+    assert steps.tolist() == list(range(1, 9))
 
 
 def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path: Path):
     # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still does.
     done = zygote.run(
-        *QUICK, f"output_dir={tmp_path}", file_limit=20_000, env={"AMPCOMPARE_CACHE": str(tmp_path / "c")}
+        *QUICK, f"output_dir={tmp_path}", file_limit=35_000, env={"AMPCOMPARE_CACHE": str(tmp_path / "c")}
     )
     assert done["code"] == 0, done
     assert "could not be written" in done["said"]
     assert "Traceback" not in done["said"]
     assert not list(tmp_path.rglob("*.tmp"))
+    assert_whole(tmp_path)
 
 
 def test_a_full_disk_while_data_is_cached_is_said_and_training_goes_on(zygote: Zygote, tmp_path: Path):
@@ -87,7 +136,8 @@ def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(zygote: Zy
     out = tmp_path / "out"
     done = zygote.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
     assert "Traceback" not in done["said"], done
-    assert done["code"] in (0, 1)
+    assert done["code"] == 1
+    assert ".wandb is not whole: the file is gone" in done["said"]
     assert list((out / "checkpoints").rglob("*.pt"))
 
 

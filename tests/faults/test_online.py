@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from wandb_server import Server
 from wandb_server.clients import environment
 
 from ampcompare.records import load_runs
-from faults.zygote import Zygote
+from faults.zygote import Zygote, children_of
 
 ONLINE = (
     *(word for word in QUICK if not word.startswith("wandb.")),
@@ -65,40 +68,78 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(zygote: Zygote, wan
     assert rows(wandb_server, "behind") == expected
 
 
-@pytest.mark.parametrize("trouble", ["", "hang"])
-def test_a_preempted_run_ends_within_ten_seconds_and_goes_on(
-    zygote: Zygote, wandb_server: Server, tmp_path: Path, trouble: str
-):
+def when_it_has_rows(server: Server, action: Callable[[int], None], zygote: Zygote) -> None:
+    """Have something done, with the process of the run, once the server has rows of it."""
+
+    def wait() -> None:
+        while "run" not in server.runs or not server.runs["run"].history:
+            time.sleep(0.05)
+        (pid,) = children_of(zygote.pid)
+        action(pid)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
     given = env(wandb_server, tmp_path, "run")
     words = (*ONLINE, "log.every=1", f"output_dir={tmp_path}")
-    if trouble:
-        import threading
-
-        def make_trouble() -> None:
-            while "run" not in wandb_server.runs or not wandb_server.runs["run"].history:
-                time.sleep(0.05)
-            wandb_server.hang()
-
-        threading.Thread(target=make_trouble, daemon=True).start()
-        words = (*words, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
-        done = zygote.run(*words, env=given, term_after=12)
-    else:
-        done = zygote.run(*words, env=given, signal_at=[5, signal.SIGTERM])
+    done = zygote.run(*words, env=given, signal_at=[5, signal.SIGTERM])
     assert done["code"] == 143, done
     assert "(SIGTERM): the record so far is kept; go on with resume=auto" in done["said"]
-    if trouble:
-        assert done["since_term"] < 10
-        (record,) = load_runs([tmp_path])
-        assert f"interrupted at step {record.history['global_step'].max():.0f} " in done["said"]
-        assert "was not sent whole in time" in done["said"]
-        return
     assert (wandb_server.runs["run"].exit_code, wandb_server.runs["run"].preempting) == (255, True)
     assert zygote.run(*words, "resume=auto", env=given)["code"] == 0
     steps = [row[STEP] for row in wandb_server.runs["run"].history if "train/loss" in row]
     assert steps == list(range(1, 17))
 
 
+def test_a_preempted_run_ends_within_ten_seconds_though_the_server_hangs(
+    zygote: Zygote, wandb_server: Server, tmp_path: Path
+):
+    sent: list[float] = []
+
+    def terminate(pid: int) -> None:
+        wandb_server.hang()
+        os.kill(pid, signal.SIGTERM)
+        sent.append(time.time())
+
+    when_it_has_rows(wandb_server, terminate, zygote)
+    words = (*ONLINE, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
+    done = zygote.run(*words, f"output_dir={tmp_path}", env=env(wandb_server, tmp_path, "run"))
+    assert done["code"] == 143, done
+    assert "(SIGTERM): the record so far is kept; go on with resume=auto" in done["said"]
+    assert done["ended"] - sent[0] < 10
+    (record,) = load_runs([tmp_path])
+    assert f"interrupted at step {record.history['global_step'].max():.0f} " in done["said"]
+    assert "was not sent whole in time" in done["said"]
+
+
 def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", signal_at=[3, signal.SIGINT], twice=True)
     assert done["code"] == 130
     assert "Traceback" not in done["said"]
+
+
+@pytest.mark.parametrize("trouble", ["", "die", "hang", "fail"])
+def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(
+    zygote: Zygote, wandb_server: Server, tmp_path: Path, trouble: str
+):
+    """Both while the training steps and while W&B's client waits for a server that is no help."""
+    sent: list[float] = []
+
+    def interrupt_twice(pid: int) -> None:
+        if trouble:
+            getattr(wandb_server, trouble)()
+        for wait in (0.5 if trouble else 0.0, 0.0):
+            os.kill(pid, signal.SIGINT)
+            sent.append(time.time())
+            time.sleep(wait)
+
+    when_it_has_rows(wandb_server, interrupt_twice, zygote)
+    words = (*ONLINE, "epochs=100000", "eval.every=1000", "diagnostics.every=null", f"output_dir={tmp_path}")
+    done = zygote.run(*words, env=env(wandb_server, tmp_path, "run"))
+    assert len(sent) == 2
+    assert done["code"] == 130, done
+    assert "Traceback" not in done["said"], done
+    assert done["ended"] - sent[1] < 3
+    (record,) = load_runs([tmp_path])
+    assert record.history["global_step"].max() > 3

@@ -1,23 +1,23 @@
 """Runs of the training in forked processes, which can be killed for real without loading torch for each.
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
-"kill_after": seconds, "kill_later": seconds from its first step, "signal_at": [step, number], "twice": true,
-"term_after": seconds, "file_limit": bytes; answers with a list of {"code": exit code or -signal, "said": output,
-"seconds": ..., "ended": time, "since_term": seconds}.
+"kill_after": seconds, "kill_later": seconds from its first step ("all": true: W&B's service, too),
+"end_service_at": step, "signal_at": [step, number] ("all", too), "twice": true, "file_limit": bytes,
+"stdout": path; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ..., "ended": time}.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 AT_ONCE = 4
@@ -38,6 +38,10 @@ class Zygote:
             cwd=ROOT,
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def run(self, *words: str, **job: Any) -> dict[str, Any]:
         """One run, to its end."""
         return self.run_all([{"words": words, **job}])[0]
@@ -56,13 +60,23 @@ class Zygote:
         self._process.wait(30)
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started, as W&B's service by a run."""
+    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [int(stat.split()[0]) for stat in stats if stat.rpartition(")")[2].split()[1] == str(pid)]
+
+
 def causing(job: dict[str, Any], inner: Any) -> Any:
     """The display's step with trouble of other kinds than signals."""
 
     def step(self: Any, step: int) -> None:
         inner(self, step)
         if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
-            subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()}"], start_new_session=True)
+            also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""
+            subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()} {also}"], start_new_session=True)
+        if job.get("end_service_at") == step:
+            for pid in children_of(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
         if job.get("remove_at", [0])[0] == step:
             import shutil
 
@@ -97,7 +111,8 @@ def child(job: dict[str, Any]) -> None:
         shown(self, step)
         if step == at:
             for _ in range(1 + bool(job.get("twice"))):
-                os.kill(os.getpid(), number)
+                for pid in [*(children_of(os.getpid()) if job.get("all") else []), os.getpid()]:
+                    os.kill(pid, number)
 
     TrainingDisplay.step = causing(job, step)  # type: ignore[method-assign]
     if limit := job.get("file_limit"):
@@ -107,12 +122,12 @@ def child(job: dict[str, Any]) -> None:
     leave(run_experiment.main(list(job["words"])))
 
 
-def fork(job: dict[str, Any], output: IO[bytes]) -> int:
+def fork(job: dict[str, Any], output: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    os.dup2(output.fileno(), 1)
-    os.dup2(output.fileno(), 2)
+    os.dup2(os.open(job["stdout"], os.O_WRONLY) if "stdout" in job else output, 1)
+    os.dup2(output, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.setpgid(0, 0)
     code: Any = 70
@@ -127,34 +142,47 @@ def fork(job: dict[str, Any], output: IO[bytes]) -> int:
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
+class Output:
+    """What a run says, through a pipe: a limit to the size of files must not fall on it."""
+
+    def __init__(self) -> None:
+        self.start, self.end = os.pipe()
+        os.set_blocking(self.start, False)
+        self.parts: list[bytes] = []
+
+    def drain(self) -> None:
+        """Take what is there. The end of the pipe does not come before that of W&B's client."""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self.start, 65_536):
+                self.parts.append(part)
+
+
 def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     waiting, going, answers = list(enumerate(jobs)), {}, {}
     while waiting or going:
         while waiting and len(going) < AT_ONCE:
             number, job = waiting.pop(0)
-            output = tempfile.TemporaryFile()  # noqa: SIM115  closed below
-            going[fork(job, output)] = number, job, output, time.monotonic()
+            output = Output()
+            going[fork(job, output.end)] = number, job, output, time.monotonic()
+            os.close(output.end)
+        for _, _, output, _ in going.values():
+            output.drain()
         pid, status = os.waitpid(-1, os.WNOHANG)
         now = time.monotonic()
         for known, (_, job, _, began) in going.items():
             if job.get("kill_after") and now - began > job["kill_after"] and known != pid:
                 os.kill(known, signal.SIGKILL)
-            if job.get("term_after") and now - began > job["term_after"] and known != pid and not job.get("termed"):
-                job["termed"] = now
-                os.kill(known, signal.SIGTERM)
         if pid == 0:
             time.sleep(0.02)
             continue
         number, job, output, began = going.pop(pid)
-        with output:
-            output.seek(0)
-            said = output.read().decode("utf-8", "replace")
+        output.drain()
+        os.close(output.start)
         answers[number] = {
             "code": os.waitstatus_to_exitcode(status),
-            "said": said,
+            "said": b"".join(output.parts).decode("utf-8", "replace"),
             "seconds": now - began,
             "ended": time.time(),
-            "since_term": now - job.get("termed", now),
         }
     return [answers[number] for number in range(len(jobs))]
 

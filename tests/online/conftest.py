@@ -17,7 +17,7 @@ from wandb_server.clients import create_sweep, environment, start_agent, train, 
 
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
-TROUBLES = ("die", "hang")
+TROUBLES = ("die", "hang", "fail")
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Stage:
         return Scene(folder, (folder / "log").read_text(), code, self.of(name), None, time.monotonic() - asked)
 
     def trouble(self, name: str) -> Scene:
-        """A run whose server, its own, makes trouble once it has rows: it dies or hangs."""
+        """A run whose server, its own, makes trouble once it has rows: it dies, hangs, answers 500."""
         folder, server = self.folder / name, Server()
         folder.mkdir()
         environ = environment(server, folder, WANDB_FINISH_TIMEOUT="3")

@@ -53,7 +53,7 @@ def test_sync_of_an_offline_run_changes_nothing_in_it(scenes, tmp_path: Path, wa
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_server_that_goes_away_in_mid_run_costs_neither_rows_nor_minutes(scenes, trouble: str):
-    """It dies or hangs; `wandb sync` completes the run when it is back."""
+    """It dies, hangs or answers 500; `wandb sync` completes the run when it is back."""
     scene = scenes[trouble]
     assert scene.exit_code == 0, scene.output
     assert scene.stopped_after < 60

@@ -133,11 +133,13 @@ class Search:
             return self._end(trying, TrialState.COMPLETE, [value])
         return self._end(trying, TrialState.FAIL, word=state)
 
-    def give_up(self, trying: Trying) -> None:
-        """End an attempt that the user interrupted, and queue its run again."""
-        if self._end(trying, TrialState.FAIL, word="interrupted"):
-            with self._told():
-                self._queue_lost()
+    def give_up(self, trying: Trying, word: str = "interrupted") -> bool:
+        """End an attempt that the user interrupted, or that was lost, and queue its run again. False if taken over."""
+        if not self._end(trying, TrialState.FAIL, word=word):
+            return False
+        with self._told():
+            self._queue_lost()
+        return True
 
     def rows(self) -> list[Row]:
         """Every attempt so far, oldest first, without those that were queued again since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -111,6 +112,10 @@ class Worker(threading.Thread):
         if asked and (code != 0 or not place.exit_code_tells):
             job.state = "interrupted"
             place.search.give_up(trying)
+            return place.on_change(job)
+        if code == -signal.SIGKILL and not (stopped_early or asked or place.kill.is_set()):
+            # By the machine (no memory left) or by someone: once more, as with a run whose worker died.
+            job.state = "lost" if place.search.give_up(trying, "lost") else "taken over"
             return place.on_change(job)
         return self._close(trying, job, follower, "stopped" if stopped_early else "finished" if code == 0 else "failed")
 

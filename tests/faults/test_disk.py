@@ -1,0 +1,131 @@
+"""A disk that is full while W&B's client writes the record, while the run speaks: nothing is lost in silence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from quick import QUICK
+from wandb_server import Server
+from wandb_server.clients import environment
+
+from ampcompare.record_file import ends_whole
+from ampcompare.records import load_runs
+from faults.zygote import Zygote
+
+# Rows of 2 kB, many a second, and few checkpoints: the record meets the limit before they do.
+ROWS = (*QUICK, "log.every=1", "epochs=4000", "eval.every=1000", "checkpoint.every_epochs=10")
+EXPECTED = ("The file ends inside a record", "were logged again", "differ in config: max_steps;")
+
+
+def told(done: dict[str, Any]) -> list[str]:
+    """What was said beside the rows."""
+    assert "Traceback" not in done["said"], done["said"]
+    return [line for line in done["said"].splitlines() if not line.startswith(("step ", "epoch ", "wandb:"))]
+
+
+def steps_of(folder: Path) -> list[float]:
+    """The steps with a loss in the record of the one run in a folder; what is wrong with it is what is expected."""
+    (record,) = load_runs([folder])
+    assert all(any(words in problem for words in EXPECTED) for problem in record.problems), record.problems
+    return record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
+
+
+def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote: Zygote, tmp_path: Path):
+    done = zygote.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
+    assert done["code"] == 1, done
+    (line,) = [line for line in told(done) if "W&B can write no more" in line]
+    at, saved = map(int, re.findall(r"at step (\d+)", line))
+    assert f"run-{load_runs([tmp_path])[0].id}.wandb: file too large" in line
+    assert line.endswith("with resume=auto")
+    so_far = steps_of(tmp_path)
+    assert 50 < len(so_far) < at
+    assert so_far == list(range(1, len(so_far) + 1))
+    assert done["seconds"] < 60
+
+    done = zygote.run(*ROWS, f"output_dir={tmp_path}", "resume=must", f"max_steps={at}")
+    assert done["code"] == 0, done
+    assert f"at step {saved}" in done["said"]
+    assert steps_of(tmp_path) == list(range(1, at + 1))
+
+
+def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(zygote: Zygote, tmp_path: Path):
+    words = (*ROWS, "max_steps=88", f"output_dir={tmp_path}")
+    done = zygote.run(*words, file_limit=190_000)
+    assert done["code"] == 1, done
+    (line,) = [line for line in told(done) if line.startswith("error: ")]
+    assert re.fullmatch(r"error: the record \S+ is not whole: file too large; complete it with resume=auto", line)
+    assert len(steps_of(tmp_path)) < 88
+
+    done = zygote.run(*words, "resume=auto")
+    assert done["code"] == 0, done
+    assert "at step 88" in done["said"]
+    assert steps_of(tmp_path) == list(range(1, 89))
+    (record,) = load_runs([tmp_path])
+    assert record.state == "finished"
+    done = zygote.run(*words, "resume=must")
+    assert done["code"] == 2  # there is nothing left to go on with
+
+
+@pytest.mark.slow
+def test_with_a_server_the_rows_go_there_and_the_run_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+    words = [word for word in ROWS if not word.startswith("wandb.")]
+    given = environment(wandb_server, tmp_path, WANDB_RUN_ID="run")
+    done = zygote.run(
+        *words, "wandb.mode=online", "max_steps=2000", f"output_dir={tmp_path}", env=given, file_limit=300_000
+    )
+    assert done["code"] == 0, done
+    assert len([line for line in told(done) if "the rows still go to the server" in line]) == 1
+    sent = [row["global_step"] for row in wandb_server.runs["run"].history if "train/loss" in row]
+    assert sent == list(range(1, 2001))
+
+
+def test_a_log_on_a_full_disk_costs_words_and_no_training(zygote: Zygote, tmp_path: Path):
+    done = zygote.run(*QUICK, f"output_dir={tmp_path}", stdout="/dev/full")
+    assert done["code"] == 0, done
+    assert told(done)[:1] == ["what the run says cannot be written any more (No space left on device): going on"]
+    assert steps_of(tmp_path)[-1] == 8
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB, where the machine lets us mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no file system can be mounted here; the tests with a limit to the size of files show the same")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_a_real_disk_that_is_full_of_the_run_itself(zygote: Zygote, small_disk: Path):
+    """Record, client's logs and checkpoints all on it."""
+    done = zygote.run(*ROWS, f"output_dir={small_disk}")
+    assert done["code"] == 1, done
+    assert os.statvfs(small_disk).f_bavail < 40
+    (line,) = [line for line in told(done) if "W&B can write no more" in line]
+    assert "o space left on device" in line
+    at = int(re.findall(r"at step (\d+)", line)[0])
+
+    subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
+    done = zygote.run(*ROWS, f"output_dir={small_disk}", "resume=must", f"max_steps={at}")
+    assert done["code"] == 0, done
+    assert steps_of(small_disk) == list(range(1, at + 1))
+
+
+def test_the_end_of_a_record_is_known_wherever_the_file_is_cut(zygote: Zygote, tmp_path: Path):
+    """Whole it is only whole; the exit record may lie across two blocks."""
+    assert zygote.run(*QUICK, "log.every=1", f"output_dir={tmp_path}")["code"] == 0
+    (path,) = tmp_path.rglob("run-*.wandb")
+    whole = path.read_bytes()
+    assert ends_whole(path)
+    for end in [*range(max(0, len(whole) - 300), len(whole)), 0, 3, 7, 8]:
+        path.write_bytes(whole[:end])
+        assert not ends_whole(path), end

@@ -1,0 +1,97 @@
+"""A record of two million rows, as of a run of a week: read and reported whole."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from records.log_writer import BLOCK, HEADER
+from records.offline_runs import plan
+
+from ampcompare.records import load_runs
+from ampcompare.records.protocol import Record
+from report.test_scale import MEASURED
+
+ROWS = 2_000_000
+WIDTH = 12
+
+
+def row_template(keys: list[str]) -> bytes:
+    """A history record with a place of fixed width for each value, as protobuf for each row takes minutes."""
+    record = Record()
+    for key in keys:
+        record.history.item.add(nested_key=[key], value_json="@" * WIDTH)
+    return record.SerializeToString().replace(b"%", b"%%").replace(b"@" * WIDTH, b"%-12.6g")
+
+
+def payloads(rows: int) -> Iterator[bytes]:
+    made = plan("native", steps=200)
+    head, summary, end = Record(), Record(), Record()
+    head.run.run_id = head.run.display_name = "long"
+    for key, value in made["config"].items():
+        head.run.config.update.add(key=key, value_json=json.dumps(value))
+    for key, value in made["summary"].items():
+        summary.summary.update.add(key=key, value_json=json.dumps(value))
+    end.exit.exit_code = 0
+    end.exit.SetInParent()
+    template = row_template([*made["rows"][0], "_step"]).replace(b"%-12.6g", b"%-12d", 1)
+    yield head.SerializeToString()
+    for n in range(rows):
+        x = n / rows
+        loss = 2.3 - 2 * x + (n % 7) / 50
+        speed = 2500.0 + n % 17
+        yield template % (n + 1, x * 100, n / 20, n / 21, loss, x, 0.1 - x / 10, 65536.0, n // 1000, speed, 50, 900, n)
+    yield summary.SerializeToString()
+    yield end.SerializeToString()
+
+
+def write(path: Path, rows: int) -> None:
+    """`log_writer.frame`, without holding the file in memory."""
+    path.parent.mkdir(parents=True)
+    pack, crc = struct.Struct("<IHB").pack, zlib.crc32
+    with path.open("wb") as file:
+        file.write(HEADER)
+        left = BLOCK - len(HEADER)
+        for payload in payloads(rows):
+            rest, first = payload, True
+            while first or rest:
+                if left < 7:
+                    file.write(bytes(left))
+                    left = BLOCK
+                part, rest = rest[: left - 7], rest[left - 7 :]
+                kind = (1 if first else 4) if not rest else (2 if first else 3)
+                file.write(pack(crc(part, crc(bytes([kind]))), len(part), kind) + part)
+                left -= 7 + len(part)
+                first = False
+
+
+@pytest.mark.slow
+def test_two_million_rows_are_reported_in_bounded_time_and_memory(tmp_path: Path):
+    """34 s of processor time and 0.5 GB were measured; the limits leave room for a busy machine."""
+    write(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)
+    words = ["report", str(tmp_path), "--out", str(tmp_path / "out")]
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.splitlines()[-1]) < 1_500_000  # KiB
+    assert seconds < 180
+    content = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert [run["rows"] for run in content["runs"]] == [ROWS]
+    assert content["runs"][0]["problems"] == []
+    assert (tmp_path / "out" / "index.html").stat().st_size < 5_000_000
+
+
+def test_the_long_record_is_one_that_the_reader_finds_nothing_wrong_with(tmp_path: Path):
+    write(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", 3000)
+    (record,) = load_runs([tmp_path])
+    assert (record.state, record.problems, len(record.history)) == ("finished", [], 3000)
+    assert record.history["global_step"].tolist() == list(range(1, 3001))
+    assert record.history["train/loss"].iloc[0] == 2.3
