@@ -224,7 +224,8 @@ def build_trainer(
     )
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
     if captures(config.execution):
-        return GraphTrainer(*parts, compiled=compiles(config.execution), make_batch=train.batch)
+        images = min(config.batch_size, train.sample_count)
+        return GraphTrainer(*parts, compiled=compiles(config.execution), make_batch=train.batch, images=images)
     if world and world.size > 1:
         return ShardedTrainer(wrap(model, world), *parts[1:], world=world)
     return Trainer(*parts, compiled=compiles(config.execution))
