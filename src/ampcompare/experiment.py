@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -33,7 +33,9 @@ from ampcompare.progress import TrainingDisplay
 from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
 from ampcompare.sharded import ShardedTrainer, wrap
 from ampcompare.stopping import EXIT_INTERRUPTED, StopRequest
-from ampcompare.tracking import Tracker, run_name
+
+if TYPE_CHECKING:
+    from ampcompare.tracking import Tracker
 
 EXIT_FAILED = 1
 RECORDED_INTERRUPTED = 255  # what W&B's client itself reports of a program that Ctrl-C ended
@@ -59,6 +61,8 @@ def run(config: Config, console: Console | None = None) -> Result:
 
 
 def _run(config: Config, world: World, console: Console) -> Result:
+    from ampcompare.tracking import Tracker, run_name  # here: benchmarks build a trainer and need no W&B
+
     if not world.leads:
         console = Console(quiet=True)
     device = resolve_device(device_name(config.device, world))

@@ -197,7 +197,8 @@ def _report(
         text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}{_kernels(rows)}"
         counted = [{"backend": b, "batch_size": n, "per_image": ops} for (b, n), ops in traffic.items()]
         body = {**how, "roofline": roofline, "traffic": counted, "rows": records}
-        for path in write_results(out, "throughput", head, body, text, _chart([r for r in rows if r.results])):
+        measured = [r for r in rows if r.results]
+        for path in write_results(out, "throughput", head, body, text, lambda: _chart(measured)):
             console.print(f"wrote {path}", soft_wrap=True, markup=False)
 
 
