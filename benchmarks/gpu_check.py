@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 480
 GRACE_SECONDS = 20
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu")
+BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B, which may not be there
 AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
 RUNS = "runs-100-epochs"  # where gpu_claims.py looks for them
 TRAIN = (sys.executable, "run_experiment.py")
@@ -37,7 +38,7 @@ def parts(out: Path, data: str = "cifar10") -> dict[str, tuple[str, ...]]:
     Each backend's tests are a process of their own, as an error on the device spoils all that comes after it.
     """
     found: dict[str, tuple[str, ...]] = {
-        "tests": (*PYTEST, "tests/data", "tests/measure", "tests/precision", "tests/bench"),
+        "tests": (*PYTEST, "tests/data", "tests/measure", "tests/precision", *BENCH_TESTS),
         "tests-waits-cuda-graph": (*PYTEST, "tests/test_fit.py", "-k", "cuda_graph"),
         "tests-waits-eager": (*PYTEST, "tests/test_fit.py", "-k", "eager"),
     }
