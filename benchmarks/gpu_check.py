@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_SECONDS = 480
-GRACE_SECONDS = 20
+GRACE_SECONDS = 15
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu")
 BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B, which may not be there
 AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
@@ -116,11 +116,12 @@ def run_part(name: str, command: tuple[str, ...], out: Path) -> str:
 
 
 def end(part: subprocess.Popen[bytes]) -> None:
-    """End a part with all that it started; a training may save its state first."""
-    if part.poll() is None:
-        part.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            part.wait(GRACE_SECONDS)
+    """End a part with all that it started; a training saves its state first, a benchmark what it has measured."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
+        if part.poll() is None:
+            part.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                part.wait(GRACE_SECONDS)
     with contextlib.suppress(ProcessLookupError):  # nothing of it is left
         os.killpg(part.pid, signal.SIGKILL)
     part.wait()

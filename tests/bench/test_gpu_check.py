@@ -62,7 +62,7 @@ def test_what_a_part_started_ends_with_it(three, monkeypatch: pytest.MonkeyPatch
     """Also where the part itself is told to end and does, and its own child would go on."""
     alive = tmp_path / "alive"
     child = f"import time, pathlib\nwhile True: pathlib.Path({str(alive)!r}).touch(); time.sleep(0.05)"
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
     commands = {"nested": (sys.executable, "-c", parent)}
     monkeypatch.setattr(gpu_check, "parts", lambda out, data: commands)
     assert gpu_check.main(["--out", str(tmp_path / "out")]) == 1
