@@ -113,6 +113,14 @@ def test_the_short_batch_is_never_the_one_captured(quick_overrides: tuple[str, .
     assert played.count("launch") == 3
 
 
+def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(quick_overrides: tuple[str, ...], played: list[str]):
+    made, _ = fit(quick_overrides, "execution=cuda_graph", "diagnostics.every=null")  # six batches, the last short
+    made.epoch, made.in_epoch, made.step = 0, 5, 5
+    made.run()
+    assert made.trainer._plan.shape == (4, 32)  # type: ignore[attr-defined]
+    assert played.count("launch") == 2 * 5 - 3
+
+
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])
@@ -136,7 +144,7 @@ def test_every_execution_gives_the_losses_of_eager_on_a_gpu(
     assert len(found[0]) > 5
     # The first interval alone is comparable closely: cuDNN adds up in other orders, and training magnifies it.
     assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
-    assert found[1] == pytest.approx(found[0], rel=0.25)
+    assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)
 
 
 @pytest.mark.gpu
@@ -162,6 +170,6 @@ def test_a_graph_reports_the_memory_that_it_holds_on_a_gpu(quick_overrides: tupl
         torch.cuda.empty_cache()
         made, rows = fit(quick_overrides, *GPU, f"execution={how}", "batch_size=128", "diagnostics.every=null")
         made.run()
-        peaks.append(rows[-2]["memory/peak_mib"])
+        peaks.append([row["memory/peak_mib"] for row in rows if "memory/peak_mib" in row][-1])
         del made
     assert 0.7 < peaks[1] / peaks[0] < 2

@@ -41,12 +41,14 @@ class CompiledForward(Forward):
     """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
+        from torch._dynamo import nonstrict_trace  # made public, as torch.compiler.nonstrict_trace, after PyTorch 2.11
+
         super().__init__(model, criterion)
         self._shapes: set[torch.Size] = set()
         # Explicit inputs of the graph, so that gradients reach parameters and BatchNorm's statistics are written back.
         self._state = dict(model.named_parameters()) | dict(model.named_buffers())
 
-        @torch.compiler.nonstrict_trace
+        @nonstrict_trace
         def traced(state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             logits = torch.func.functional_call(model, state, (inputs,))
             return logits, criterion(logits, labels)

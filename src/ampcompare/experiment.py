@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -35,7 +35,9 @@ from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restor
 from ampcompare.rows import TrainingError
 from ampcompare.sharded import ShardedTrainer, wrap
 from ampcompare.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
-from ampcompare.tracking import Tracker, run_name
+
+if TYPE_CHECKING:
+    from ampcompare.tracking import Tracker
 
 RECORDED_INTERRUPTED = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 
@@ -72,6 +74,8 @@ def _loss(problem: RuntimeError) -> str:
 
 
 def _run(config: Config, world: World, console: Console) -> Result:
+    from ampcompare.tracking import Tracker, run_name  # here: benchmarks build a trainer and need no W&B
+
     if not world.leads:
         console = Console(quiet=True)
     with world.agree():
@@ -258,7 +262,8 @@ def build_trainer(
     )
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
     if captures(config.execution):
-        return GraphTrainer(*parts, compiled=compiles(config.execution), make_batch=train.batch)
+        images = min(config.batch_size, train.sample_count)
+        return GraphTrainer(*parts, compiled=compiles(config.execution), make_batch=train.batch, images=images)
     if world and world.size > 1:
         return ShardedTrainer(wrap(model, world), *parts[1:], world=world)
     return Trainer(*parts, compiled=compiles(config.execution))

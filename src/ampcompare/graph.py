@@ -27,13 +27,15 @@ WARM_UP_STEPS = 3
 
 
 class GraphTrainer(Trainer):
-    """A Trainer whose steps are launches of one graph. `make_batch` is the loader's, from the columns of a plan."""
+    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones are run as they are.
 
-    def __init__(self, *args: Any, make_batch: Callable[[Tensor], Batch], **kwargs: Any) -> None:
+    `make_batch` is the loader's, from the columns of a plan.
+    """
+
+    def __init__(self, *args: Any, make_batch: Callable[[Tensor], Batch], images: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.make_batch = make_batch
+        self.make_batch, self.images = make_batch, images
         self._warm_ups = 0
-        self._shape: torch.Size | None = None
         self._replay: Callable[[], None] | None = None
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -42,7 +44,9 @@ class GraphTrainer(Trainer):
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
-        if diagnose or not self._is_full(plan) or self._warm_ups < WARM_UP_STEPS:
+        full = plan.shape[1] == self.images
+        if diagnose or not full or self._warm_ups < WARM_UP_STEPS:
+            self._warm_ups += full  # a short batch warms up other kernels, and compiles another graph
             return self._step_without(plan, diagnose)
         cold = self._replay is None
         if self._replay is None:
@@ -58,14 +62,8 @@ class GraphTrainer(Trainer):
         outputs = [(logits.clone(), labels.clone()) for logits, labels in result.outputs]
         return StepResult(result.loss.clone(), outputs, plan.shape[1], gradients, cold)
 
-    def _is_full(self, plan: Tensor) -> bool:
-        """Whether the batch is as large as the first one was: the last of an epoch may be smaller."""
-        self._shape = self._shape or plan.shape
-        return plan.shape == self._shape
-
     def _step_without(self, plan: Tensor, diagnose: bool) -> StepResult:
         """A step as it is without a graph; before the capture on a stream of its own, as capture demands."""
-        self._warm_ups += 1
         with side_stream(self.precision.device, self._replay is None):
             return super().step([self.make_batch(plan)], diagnose=diagnose)
 

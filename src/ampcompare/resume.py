@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,7 +24,9 @@ from ampcompare.config import LEAVES, Config
 from ampcompare.distributed import World
 from ampcompare.errors import UserError
 from ampcompare.fit import Fit
-from ampcompare.tracking import Tracker
+
+if TYPE_CHECKING:
+    from ampcompare.tracking import Tracker
 
 # What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them, since it
 # is the length of the schedule; the device and the data are compared as such, not by their names.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,34 @@ def test_only_what_has_not_passed_is_run_again(three, capsys: pytest.CaptureFixt
     assert gpu_check.main(["--out", str(out), "--only", "bad"]) == 1
     assert started(capsys) == ["bad"]
     assert "| bad | passed |" in (out / "summary.md").read_text()
+
+
+def test_what_a_part_started_ends_with_it(three, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Also where the part itself is told to end and does, and its own child would go on."""
+    alive = tmp_path / "alive"
+    child = f"import time, pathlib\nwhile True: pathlib.Path({str(alive)!r}).touch(); time.sleep(0.05)"
+    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    commands = {"nested": (sys.executable, "-c", parent)}
+    monkeypatch.setattr(gpu_check, "parts", lambda out, data: commands)
+    assert gpu_check.main(["--out", str(tmp_path / "out")]) == 1
+    assert "over time" in (tmp_path / "out" / "summary.md").read_text()
+    alive.unlink()
+    time.sleep(0.3)
+    assert not alive.exists()
+
+
+def test_after_the_minutes_no_part_is_started(three, capsys: pytest.CaptureFixture[str]):
+    out, _ = three
+    assert gpu_check.main(["--out", str(out), "--minutes", "0"]) == 1
+    assert "goes on with good" in capsys.readouterr().out
+    assert "| good | to do |" in (out / "summary.md").read_text()
+
+
+def test_parts_run_from_a_checkout_that_is_not_installed(three, monkeypatch: pytest.MonkeyPatch):
+    out, _ = three
+    code = "import ampcompare, sys; sys.exit('/src/ampcompare' not in ampcompare.__file__)"
+    monkeypatch.setattr(gpu_check, "parts", lambda out, data: {"import": (sys.executable, "-S", "-c", code)})
+    assert gpu_check.main(["--out", str(out)]) == 0
 
 
 def test_every_gpu_test_is_in_some_part():

@@ -109,6 +109,26 @@ def test_when_nothing_runs_it_says_so():
     assert "has no CUDA graphs" in text.getvalue()
 
 
+def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    measure, calls = throughput_table.measure, []
+
+    def interrupted(module: str, request: dict, what: str) -> dict:
+        calls.append(what)
+        if calls.count("native eager batch 16") == 1:
+            raise KeyboardInterrupt
+        return measure(module, request, what)
+
+    monkeypatch.setattr(throughput_table, "measure", interrupted)
+    console = Console(file=io.StringIO(), width=200)
+    with pytest.raises(KeyboardInterrupt):
+        bench_throughput(["none", "native"], ["eager"], [16], 3, 5, "cpu", ["data.train_limit=64"], tmp_path, console)
+    (path,) = tmp_path.glob("throughput-*.json")
+    rows = json.loads(path.read_text())["rows"]
+    assert rows[0]["images_per_second"]["n"] == 1
+    assert "images_per_second" not in rows[1]
+    assert "not measured" in path.with_suffix(".md").read_text()
+
+
 @pytest.mark.parametrize("loop", list(BASELINES))
 @pytest.mark.parametrize("backend", ["none", "native"])
 def test_the_loops_written_by_hand_train_on_full_batches(loop: str, backend: str):

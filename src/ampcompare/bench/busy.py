@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ def summarise(kernels: Sequence[Kernel], steps: int) -> dict[str, Any]:
 
 
 def profile_steps(run: Callable[[], object], steps: int, device: torch.device) -> dict[str, Any] | None:
-    """Call `run` so many times under PyTorch's profiler. None off a GPU, where there are no kernels to see.
+    """Call `run` so many times under PyTorch's profiler. None where it sees no kernels, as off a GPU.
 
     The profiler slows the host, not the kernels: their time is to be compared with that of a step without it.
     """
@@ -58,4 +59,7 @@ def profile_steps(run: Callable[[], object], steps: int, device: torch.device) -
             run()
         torch.cuda.synchronize(device)  # sync: all kernels must be in the profile
     events = [e for e in found.events() or [] if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    if not events:
+        print("PyTorch's profiler saw no kernel: how busy the GPU is stays unknown", file=sys.stderr)
+        return None
     return summarise([Kernel(e.name, e.time_range.start, e.time_range.end) for e in events], steps)

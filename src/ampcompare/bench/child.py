@@ -15,7 +15,8 @@ from ampcompare.errors import UserError
 def measure(module: str, request: Mapping[str, Any], what: str, threads: int | None = None) -> dict[str, Any]:
     """Run `python -m ampcompare.bench.<module>`; its answer is the last line it prints. Raises UserError if it fails.
 
-    `threads` is how many CPU threads PyTorch and its libraries may use there, None for their own choice.
+    A child that ends otherwise than by a UserError has its own words, a traceback, on stderr. `threads` is how many
+    CPU threads PyTorch and its libraries may use there, None for their own choice.
     """
     environment = dict(os.environ)
     if threads is not None:
@@ -23,6 +24,9 @@ def measure(module: str, request: Mapping[str, Any], what: str, threads: int | N
     command = [sys.executable, "-m", f"ampcompare.bench.{module}", json.dumps(request)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise UserError(f"bench: {what} failed: {last[0].partition('UserError: ')[2] or last[0]}")
+        (last,) = done.stderr.strip().splitlines()[-1:] or [f"no message, exit code {done.returncode}"]
+        message = last.partition("UserError: ")[2]
+        if not message:
+            print(done.stderr, file=sys.stderr, end="")
+        raise UserError(f"bench: {what} failed: {message or last}")
     return json.loads(done.stdout.strip().splitlines()[-1])

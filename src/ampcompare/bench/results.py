@@ -7,7 +7,8 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,9 +70,17 @@ def machine_words(head: Mapping[str, Any]) -> str:
 
 
 def write_results(
-    folder: Path, name: str, head: Mapping[str, Any], body: Mapping[str, Any], markdown: str, chart: Any = None
+    folder: Path,
+    name: str,
+    head: Mapping[str, Any],
+    body: Mapping[str, Any],
+    markdown: str,
+    make_chart: Callable[[], Any] | None = None,
 ) -> list[Path]:
-    """`NAME-DEVICE-DATE.json` with everything, `.md` for readers, and the chart's `.svg`. Raises UserError."""
+    """`NAME-DEVICE-DATE.json` with everything, `.md` for readers, and the chart's `.svg`. Raises UserError.
+
+    The chart comes last: what was measured is kept also where Altair or its renderer is not installed.
+    """
     device = re.sub(r"[^a-z0-9]+", "-", str(head["environment"]["device_name"]).lower()).strip("-")[:40]
     day = re.sub(r"[^0-9T]", "", head["date"].partition("+")[0])
     stem = f"{name}-{device}-{day}"
@@ -80,9 +89,11 @@ def write_results(
         folder.mkdir(parents=True, exist_ok=True)
         paths[0].write_text(json.dumps({**head, **body}, indent=1, default=_plain) + "\n")
         paths[1].write_text(f"{markdown.rstrip()}\n\n{machine_words(head)}\n")
-        if chart is not None:
+        if make_chart is not None:
+            make_chart().save(str(folder / f"{stem}.svg"))
             paths.append(folder / f"{stem}.svg")
-            chart.save(str(paths[-1]))
+    except ImportError as problem:
+        print(f"no chart of {paths[0]}: {problem}", file=sys.stderr)
     except OSError as problem:
         raise UserError(f"--out {str(folder)!r}: cannot be written ({problem.strerror}); give another folder") from None
     return paths

@@ -122,20 +122,27 @@ def bench_throughput(
                 found = measure("throughput", request, f"counting {row.backend}")
                 traffic[row.backend, row.batch_size] = found["per_image"]
                 progress.advance(task)
-        for _, row in itertools.product(range(rounds), rows):
-            progress.update(task, description=row.label)
-            if not row.refused:
-                loop = {"loop": row.execution} if row.execution in BASELINES else {}
-                request = {"words": row.words, "warmup": warmup, "steps": steps, **loop}
-                try:
-                    row.results.append(measure("throughput", request, row.label))
-                except UserError as problem:
-                    row.refused = str(problem)
-                    progress.console.print(f"{row.label}: {problem}", markup=False)
-            progress.advance(task)
-    if not any(row.results for row in rows):
+        end: KeyboardInterrupt | None = None
+        try:
+            for _, row in itertools.product(range(rounds), rows):
+                progress.update(task, description=row.label)
+                if not row.refused:
+                    loop = {"loop": row.execution} if row.execution in BASELINES else {}
+                    request = {"words": row.words, "warmup": warmup, "steps": steps, **loop}
+                    try:
+                        row.results.append(measure("throughput", request, row.label))
+                    except UserError as problem:
+                        row.refused = str(problem)
+                        progress.console.print(f"{row.label}: {problem}", markup=False)
+                progress.advance(task)
+        except KeyboardInterrupt as signal:  # minutes on a GPU: what was measured so far is kept
+            end = signal
+    if any(row.results for row in rows):
+        _report(rows, traffic, roofline, {"rounds": rounds, "steps": steps, "warmup": warmup}, out, console)
+    elif not end:
         raise UserError("bench throughput: nothing could be measured; the lines above say why")
-    _report(rows, traffic, roofline, {"rounds": rounds, "steps": steps, "warmup": warmup}, out, console)
+    if end:
+        raise end
 
 
 def _report(
@@ -153,7 +160,7 @@ def _report(
     for row in rows:
         name = [row.backend, row.execution, str(row.batch_size)]
         if not row.results:
-            cells.append([*name, "failed", *[""] * (len(COLUMNS) - 4)])
+            cells.append([*name, "failed" if row.refused else "not measured", *[""] * (len(COLUMNS) - 4)])
             records.append({"backend": row.backend, "execution": row.execution, "refused": row.refused})
             continue
         limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.backend, row.batch_size].items()}
@@ -186,7 +193,7 @@ def _report(
     head = header(next(row for row in rows if row.results).results[0]["environment"])
     rates = ", ".join(f"{k} {v / 1e12:.3g} TFLOP/s" for k, v in roofline["flop_per_second"].items())
     note = (
-        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {how['rounds']} interleaved "
+        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {_rounds(rows)} interleaved "
         f"rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this device's measured "
         f"ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: pointwise ops in the kernel "
         "before them. Busy: share of a step in which a kernel runs, by PyTorch's profiler."
@@ -197,8 +204,15 @@ def _report(
         text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}{_kernels(rows)}"
         counted = [{"backend": b, "batch_size": n, "per_image": ops} for (b, n), ops in traffic.items()]
         body = {**how, "roofline": roofline, "traffic": counted, "rows": records}
-        for path in write_results(out, "throughput", head, body, text, _chart([r for r in rows if r.results])):
+        measured = [r for r in rows if r.results]
+        for path in write_results(out, "throughput", head, body, text, lambda: _chart(measured)):
             console.print(f"wrote {path}", soft_wrap=True, markup=False)
+
+
+def _rounds(rows: Sequence[Combination]) -> str:
+    """How many rounds were measured: fewer of some rows where the benchmark was interrupted."""
+    counts = {len(row.results) for row in rows if row.results}
+    return " or ".join(str(count) for count in sorted(counts))
 
 
 def _kernels(rows: list[Combination]) -> str:
