@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ampcompare.records.run import Fragment, RunRecord, merge
+from ampcompare.records.run import NAMELESS, Fragment, RunRecord, merge
 
 
 def fragment(hour: int, columns: dict, **fields) -> Fragment:
@@ -99,6 +99,15 @@ def test_problems_name_their_fragment_when_there_are_several():
     parts = [fragment(1, {}, problems=["Torn."]), fragment(2, {})]
     assert merge(parts).problems == ["offline-run-01: Torn."]
     assert merge(parts[:1]).problems == ["Torn."]
+
+
+def test_fragment_killed_before_its_first_write_is_no_problem_where_another_names_the_run():
+    lost = {"has_run_record": False, "problems": [NAMELESS], "started_at": None, "last_write": datetime.now(UTC)}
+    assert merge([fragment(1, {}), fragment(2, {}, **lost)]).problems == []
+    assert merge([fragment(1, {}), fragment(2, {"global_step": [1]}, **lost)]).problems == [
+        f"offline-run-02: {NAMELESS}"
+    ]
+    assert merge([fragment(1, {}, **lost)]).problems == [NAMELESS]
 
 
 def test_summary_number_unwraps_what_define_metric_makes():

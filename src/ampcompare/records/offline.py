@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from ampcompare.records.framing import LogReader, NotWandbFile
 from ampcompare.records.protocol import Record, unknown_kinds
-from ampcompare.records.run import Fragment
+from ampcompare.records.run import NAMELESS, Fragment
 from ampcompare.records.table import Table
 from ampcompare.records.tree import Tree
 
@@ -119,7 +119,7 @@ class _Reading:
 
 def _name_the_state(fragment: Fragment, now: float) -> None:
     if not fragment.has_run_record:
-        fragment.problems.append("It holds no run record: its name and config are not known.")
+        fragment.problems.append(NAMELESS)
     if fragment.exit_code is not None:
         fragment.state = "finished" if fragment.exit_code == 0 else "failed"
     elif fragment.last_write and abs(now - fragment.last_write.timestamp()) <= RUNNING_SECONDS:

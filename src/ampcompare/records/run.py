@@ -17,6 +17,7 @@ from ampcompare.records.tree import flatten, lookup
 STATES = ("finished", "failed", "crashed", "running")
 STEP = "global_step"
 MAX_KEYS_TOLD = 5
+NAMELESS = "It holds no run record: its name and config are not known."
 
 
 @dataclass
@@ -116,7 +117,10 @@ def merge(fragments: Sequence[Fragment]) -> RunRecord:
     ordered = sorted(fragments, key=_age)
     last = ordered[-1]
     many = len(ordered) > 1
-    problems = [f"{f.path.parent.name}: {p}" if many else p for f in ordered for p in f.problems]
+    # A part that was killed before its first write lacks nothing that another part does not say.
+    named = any(f.has_run_record for f in ordered)
+    said = ((f, p) for f in ordered for p in f.problems if f.rows or not named or p != NAMELESS)
+    problems = [f"{f.path.parent.name}: {p}" if many else p for f, p in said]
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
     for fragment in ordered:
