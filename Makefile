@@ -30,11 +30,12 @@ demo: setup
 	  WANDB_MODE=offline $(RUN) --config demo backend=$$backend output_dir=runs/demo-$(STAMP) $(ARGS) || exit $$?; done
 	@$(VENV)/bin/ampcompare report runs/demo-$(STAMP) --out runs/demo-$(STAMP)/report
 
-# Two stages: two files of tests beside each other, then those that load the machine or measure it, alone.
+# Two files of tests beside each other, the quick ones first; then those that measure the machine, alone.
 test: setup
 ifeq ($(strip $(ARGS)),)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
-	$(VENV)/bin/python -m pytest -m slow
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not alone"
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m slow
+	$(VENV)/bin/python -m pytest -m alone
 else
 	$(VENV)/bin/python -m pytest $(ARGS)
 endif

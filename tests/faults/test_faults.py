@@ -25,7 +25,7 @@ def assert_whole(folder: Path, steps: int = 8) -> None:
     assert record.history["global_step"].max() == steps
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_rows_older_than_two_seconds_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
     """W&B's client dies with the training, as when the machine goes; alone it would write what it was given."""
     words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
@@ -211,7 +211,7 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
             assert secret.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_long_run_grows_in_neither_memory_nor_handles_nor_step_time(zygote: Zygote, tmp_path: Path):
     words = (*QUICK, "epochs=100000", "max_steps=20000", "eval.every=500", "diagnostics.every=500", "log.every=100")
     done = zygote.run(*words, "checkpoint.every_epochs=500", f"output_dir={tmp_path}", watch_every=500)

@@ -72,7 +72,7 @@ def write(path: Path, rows: int) -> None:
                 first = False
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_two_million_rows_are_reported_in_bounded_time_and_memory(tmp_path: Path):
     """34 s of processor time and 0.5 GB were measured; the limits leave room for a busy machine."""
     write(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)

@@ -61,7 +61,7 @@ def many_runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_200_runs_of_4000_rows(many_runs, tmp_path):
     words = ["report", str(many_runs), "--out", str(tmp_path / "out")]
     began = time.monotonic()
