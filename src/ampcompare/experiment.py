@@ -164,7 +164,7 @@ def _finish(
     """End the record; returns the exit code, another one where the record is not whole."""
     if exit_code <= 128:
         lack = tracker.finish(summary, exit_code)
-        if lack and not stop.is_made():  # else it has been said
+        if lack and not fit.stopped:  # else it has been said; a request behind the last step stopped nothing
             say(f"error: {lack}{_way_on(fit, 'complete it')}")
             return exit_code or EXIT_FAILED
     elif not tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption()):

@@ -20,8 +20,12 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 def assert_whole(folder: Path, steps: int = 8) -> None:
+    """Every row up to a step, each once. How many of them an earlier part of the run had too is a matter of moments."""
     (record,) = load_runs([folder])
-    assert (record.state, record.problems) == ("finished", [])
+    problems = [
+        p for p in record.problems if not p.endswith("logged again by a later part of the run; the later ones count.")
+    ]
+    assert (record.state, problems) == ("finished", [])
     assert record.history["global_step"].max() == steps
 
 
@@ -58,17 +62,22 @@ def assert_every_second_step(record: RunRecord) -> float:
     return steps[-1]
 
 
-@pytest.mark.parametrize("words", [(), ("epochs=100000", "max_steps=400", "eval.every=1000")], ids=["soon", "later"])
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [(7, ()), (8, ()), (7, ("epochs=100000", "max_steps=400", "eval.every=1000"))],
+    ids=["soon", "behind the last step", "later"],
+)
 def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_completes_it(
-    zygote: Zygote, tmp_path: Path, words: tuple[str, ...]
+    zygote: Zygote, tmp_path: Path, at: int, words: tuple[str, ...]
 ):
     given = (*QUICK, "log.every=1", "checkpoint.every_epochs=1", *words, f"output_dir={tmp_path}")
-    done = zygote.run(*given, end_service_at=7)
+    done = zygote.run(*given, end_service_at=at)
     assert done["code"] == 1, done
     assert "Traceback" not in done["said"]
     assert done["seconds"] < 60
     done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
+    assert "going on with run" in done["said"]
     assert_whole(tmp_path, 400 if words else 8)
 
 
