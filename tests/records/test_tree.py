@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ampcompare.records.protocol import Record
@@ -47,6 +47,9 @@ def applied_one_by_one(writes) -> dict:
 
 
 @given(WRITES)
+@example([(["a"], 0), (["a", "a"], 0), (["a", "a"], None)])
+@example([(["a"], 0), (["a", "a", "a"], 0), (["a", "a"], None)])
+@example([(["a"], {"a": 0}), (["a", "a", "a"], 0), (["a", "a", "a"], None)])
 def test_last_writes_alone_give_the_tree_that_all_writes_give(writes):
     assert _without_empty(tree_of(writes).build()) == _without_empty(applied_one_by_one(writes))
 

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import Any
 
 from ampcompare.records.table import parse_json
 
-REMOVED = None
+Path = tuple[str, ...]
+
+
+class Removed(Enum):
+    """A path that was removed: one that was written before made groups of what lies above it, whatever that was."""
+
+    UNSEEN = 0
+    WRITTEN = 1
 
 
 class Tree:
     """The last text written at each path, in order of writing.
 
     Keeping texts means that a value that is overwritten a million times is parsed once. Applying the last write of
-    each path, in the order of these last writes, gives the same tree as applying them all.
+    each path, in the order of these last writes, gives the same tree as applying them all: what lies below a path is
+    forgotten when that is written.
     """
 
     def __init__(self) -> None:
-        self._writes: dict[tuple[str, ...], str | None] = {}
+        self._writes: dict[Path, str | Removed] = {}
+        self._above: set[Path] = set()  # what some written path lies below
         self.bad_values = 0
 
     def apply(self, record: Any) -> None:
@@ -26,12 +36,21 @@ class Tree:
         writes = self._writes
         for item in record.update:
             path = _path(item)
+            self._forget_below(path)
             writes.pop(path, None)  # so that the order is that of the last writes
             writes[path] = item.value_json
+            self._above.update(path[:end] for end in range(1, len(path)))
         for item in record.remove:
             path = _path(item)
-            writes.pop(path, None)
-            writes[path] = REMOVED
+            before = [*self._forget_below(path), writes.pop(path, Removed.UNSEEN)]
+            unseen = all(write is Removed.UNSEEN for write in before)
+            writes[path] = Removed.UNSEEN if unseen else Removed.WRITTEN
+
+    def _forget_below(self, path: Path) -> list[str | Removed]:
+        if path not in self._above:
+            return []
+        self._above.discard(path)
+        return [self._writes.pop(p) for p in list(self._writes) if len(p) > len(path) and p[: len(path)] == path]
 
     def build(self) -> dict[str, Any]:
         """The nested dictionary. W&B's own `_wandb` key is left out."""
@@ -40,7 +59,7 @@ class Tree:
             if path[0] == "_wandb":
                 continue
             try:
-                value = REMOVED if text is REMOVED else parse_json(text)
+                value = None if isinstance(text, Removed) else parse_json(text)
             except ValueError:
                 self.bad_values += 1
                 continue
@@ -48,19 +67,19 @@ class Tree:
             for part in path[:-1]:
                 inner = node.get(part)
                 if not isinstance(inner, dict):
-                    if text is REMOVED:
+                    if text is Removed.UNSEEN:
                         break
                     inner = node[part] = {}
                 node = inner
             else:
-                if text is REMOVED:
+                if isinstance(text, Removed):
                     node.pop(path[-1], None)
                 else:
                     node[path[-1]] = value
         return root
 
 
-def _path(item: Any) -> tuple[str, ...]:
+def _path(item: Any) -> Path:
     nested = item.nested_key
     # tuple() of a repeated protobuf field takes five times as long as its first element, and most have one.
     return ((nested[0],) if len(nested) == 1 else tuple(nested)) if nested else (item.key,)
