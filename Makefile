@@ -30,11 +30,11 @@ demo: setup
 	  WANDB_MODE=offline $(RUN) --config demo backend=$$backend output_dir=runs/demo-$(STAMP) $(ARGS) || exit $$?; done
 	@$(VENV)/bin/ampcompare report runs/demo-$(STAMP) --out runs/demo-$(STAMP)/report
 
-# Two files of tests beside each other, the quick ones first; then those that measure the machine, alone.
+# Files of tests beside each other, three as they wait a lot; then those that measure the machine, alone.
 test: setup
 ifeq ($(strip $(ARGS)),)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "not slow and not alone"
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m slow
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadfile -m "not slow and not alone"
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadfile -m slow
 	$(VENV)/bin/python -m pytest -m alone
 else
 	$(VENV)/bin/python -m pytest $(ARGS)

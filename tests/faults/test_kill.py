@@ -135,7 +135,7 @@ def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str
 @pytest.mark.slow
 def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    words = (*WORDS, "backend=native", "epochs=300", "checkpoint.every_minutes=0.002", "checkpoint.every_epochs=10")
+    words = (*WORDS, "backend=native", "epochs=80", "checkpoint.every_minutes=0.002", "checkpoint.every_epochs=10")
     assert zygote.run(*words, f"output_dir={whole}")["code"] == 0
     dice = random.Random(7)
     kills = 0

@@ -18,7 +18,7 @@ from ampcompare.records import RunRecord, load_runs
 from faults.test_kill import assert_same_state, history
 from faults.zygote import children_of
 
-STEPS = 1000
+STEPS = 500
 WORDS = [*QUICK, f"max_steps={STEPS}", "epochs=1000", "log.every=50", "eval.every=100", "checkpoint.every_epochs=10"]
 SWEEP = {
     "program": "run_experiment.py",

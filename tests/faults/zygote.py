@@ -189,7 +189,11 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     sys.path.insert(0, str(ROOT))
-    import ampcompare.experiment  # noqa: F401  what a run needs, once for all
+    # What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin.
+    import torch._inductor  # noqa: F401
+    import wandb.sdk.launch  # noqa: F401
+
+    import ampcompare.experiment  # noqa: F401
 
     for line in sys.stdin:
         sys.stdout.write(json.dumps(play(json.loads(line))) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,23 +129,40 @@ STOPPED = {
 }
 
 
-@pytest.fixture(scope="session")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
-    """Every scene by name."""
-    stage = Stage(tmp_path_factory.mktemp("online"))
-    endless = (f"epochs={ENDLESS}", "log.every=50", "eval.every=1000", "diagnostics.every=null")
-    with ThreadPoolExecutor(max_workers=len(TROUBLES) + 6) as pool:
-        played = {
-            "compare": pool.submit(stage.sweep, "compare", compare_backends()),
-            "values": pool.submit(stage.sweep, "values", VALUES),
-            "failing": pool.submit(stage.sweep, "failing", FAILING),
-            "stopped": pool.submit(stage.sweep, "stopped", STOPPED, True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"),
-            "page": pool.submit(stage.run, "page", *endless, stop=True),
-            **{trouble: pool.submit(stage.trouble, trouble) for trouble in TROUBLES},
-            "offline": pool.submit(stage.run, "offline", WANDB_MODE="offline"),
-        }
-        found = {name: scene.result() for name, scene in played.items()}
+Play = Callable[[Stage], Scene]
+
+
+def played(folder: Path, scenes: Mapping[str, Play]) -> Iterator[dict[str, Scene]]:
+    """The scenes by name, all at the same time; for a fixture."""
+    stage = Stage(folder)
+    with ThreadPoolExecutor(max_workers=len(scenes)) as pool:
+        playing = {name: pool.submit(play, stage) for name, play in scenes.items()}
+        found = {name: scene.result() for name, scene in playing.items()}
     yield found
     for server in (stage.server, *(scene.server for scene in found.values() if scene.server)):
         server.close()
         assert not server.errors
+
+
+@pytest.fixture(scope="session")
+def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """Sweeps under W&B's agent."""
+    scenes: dict[str, Play] = {
+        "compare": lambda stage: stage.sweep("compare", compare_backends()),
+        "values": lambda stage: stage.sweep("values", VALUES),
+        "failing": lambda stage: stage.sweep("failing", FAILING),
+        "stopped": lambda stage: stage.sweep("stopped", STOPPED, True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"),
+    }
+    yield from played(tmp_path_factory.mktemp("sweeps"), scenes)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene]]:
+    """Single runs."""
+    endless = (f"epochs={ENDLESS}", "log.every=50", "eval.every=1000", "diagnostics.every=null")
+    scenes: dict[str, Play] = {
+        "page": lambda stage: stage.run("page", *endless, stop=True),
+        **{trouble: lambda stage, name=trouble: stage.trouble(name) for trouble in TROUBLES},  # type: ignore[misc]
+        "offline": lambda stage: stage.run("offline", WANDB_MODE="offline"),
+    }
+    yield from played(tmp_path_factory.mktemp("runs"), scenes)

@@ -30,8 +30,8 @@ def assert_same(before: RunRecord, after: RunRecord) -> None:
         assert getattr(before, name) == getattr(after, name), name
 
 
-def test_a_run_stopped_on_wandbs_page_ends_with_its_record(scenes):
-    scene = scenes["page"]
+def test_a_run_stopped_on_wandbs_page_ends_with_its_record(runs):
+    scene = runs["page"]
     (run,) = scene.runs
     assert scene.exit_code == 143
     assert f"interrupted at step {run.summary['global_step']} (W&B asked for it)" in scene.output
@@ -40,9 +40,9 @@ def test_a_run_stopped_on_wandbs_page_ends_with_its_record(scenes):
     assert scene.stopped_after < 25  # the client asks every 15 s
 
 
-def test_sync_of_an_offline_run_changes_nothing_in_it(scenes, tmp_path: Path, wandb_server: Server):
-    folder = scenes["offline"].folder
-    assert scenes["offline"].runs == []
+def test_sync_of_an_offline_run_changes_nothing_in_it(runs, tmp_path: Path, wandb_server: Server):
+    folder = runs["offline"].folder
+    assert runs["offline"].runs == []
     (before,) = load_runs([folder])
     done = wandb("sync", str(before.paths[0].parent), env=environment(wandb_server, tmp_path))
     assert done.returncode == 0, done.stderr
@@ -52,9 +52,9 @@ def test_sync_of_an_offline_run_changes_nothing_in_it(scenes, tmp_path: Path, wa
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_server_that_goes_away_in_mid_run_costs_neither_rows_nor_minutes(scenes, trouble: str):
+def test_a_server_that_goes_away_in_mid_run_costs_neither_rows_nor_minutes(runs, trouble: str):
     """It dies, hangs or answers 500; `wandb sync` completes the run when it is back."""
-    scene = scenes[trouble]
+    scene = runs[trouble]
     assert scene.exit_code == 0, scene.output
     assert scene.stopped_after < 60
     (before,) = load_runs([scene.folder])

@@ -26,8 +26,8 @@ def test_wandb_sweep_takes_the_definition(file: Path, tmp_path: Path, wandb_serv
     assert sweep.config["command"] == given["command"]
 
 
-def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(scenes):
-    scene = scenes["compare"]
+def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(sweeps):
+    scene = sweeps["compare"]
     assert scene.exit_code == 0, scene.output
     assert [run.state for run in scene.runs] == ["finished"] * 3
     assert [run.config["backend"] for run in scene.runs] == ["none", "native", "apex_o1"]
@@ -39,8 +39,8 @@ def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(scene
     assert "WARNING" not in scene.output
 
 
-def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(scenes):
-    scene = scenes["values"]
+def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intact(sweeps):
+    scene = sweeps["values"]
     (run,), (tried,) = scene.runs, scene.sweep.tried
     assert run.state == "finished", scene.output
     config = run.config
@@ -55,8 +55,8 @@ def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intac
     assert config["wandb"]["tags"] == ["a", "b c"]
 
 
-def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(scenes):
-    scene = scenes["failing"]
+def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(sweeps):
+    scene = sweeps["failing"]
     diverged, refused, sound = scene.runs
     assert (diverged.state, diverged.exit_code) == ("failed", 1)
     assert "the training loss is not finite" in scene.output
@@ -69,8 +69,8 @@ def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(scenes):
     assert scene.exit_code == 0
 
 
-def test_a_stopped_run_ends_within_a_step_with_its_record_and_counts_as_no_failure(scenes):
-    scene = scenes["stopped"]
+def test_a_stopped_run_ends_within_a_step_with_its_record_and_counts_as_no_failure(sweeps):
+    scene = sweeps["stopped"]
     stopped, after = scene.runs
     step = stopped.summary["global_step"]
     assert f"interrupted at step {step} (" in scene.output
