@@ -26,7 +26,7 @@ The options, each with its default, meaning and what it may be:
 
 
 def main(words: list[str]) -> int:
-    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 143 stopped."""
+    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 129 and 143 stopped."""
     if "--help" in words or "-h" in words:
         from ampcompare.options import describe
         from ampcompare.schema import Config

@@ -25,7 +25,7 @@ def leave(code: int, **env: str) -> int:
     return subprocess.run([sys.executable, "-c", LEAVE, str(code)], env={**os.environ, **env}).returncode
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_is_a_request_while_entered_and_what_it_was_afterwards(number: int, code: int):
     before = signal.getsignal(number)
     with StopRequest() as stop:
@@ -43,6 +43,16 @@ def test_a_second_ctrl_c_interrupts_and_a_second_sigterm_does_not():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         assert stop.exit_code == 143  # the first reason stays
+
+
+def test_under_nohup_the_end_of_the_terminal_is_none_of_its_business():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.is_made()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_under_an_agent_a_stopped_run_dies_by_its_signal():

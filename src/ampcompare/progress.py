@@ -41,7 +41,8 @@ class TrainingDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._progress:
-            self._progress.stop()
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._progress.stop()
 
     def step(self, step: int) -> None:
         """A step was enqueued; says nothing of the device."""

@@ -1,5 +1,5 @@
-"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by W&B (its page, hyperband),
-or because its record takes no more rows.
+"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by the end of its terminal, by
+W&B (its page, hyperband), or because its record takes no more rows.
 
 The first request lets the step under way finish and the record be completed; a second signal interrupts at once.
 This module must stay free of torch: the entrypoint needs it before it knows that the input is good.
@@ -11,12 +11,13 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
-WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "the terminal has gone"}
 
 
 class StopRequest:
@@ -31,7 +32,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():  # nowhere else may handlers be set
-            self._before = {number: signal.signal(number, self._on_signal) for number in WORDS}
+            self._before = {number: signal.signal(number, self._on_signal) for number in heard(WORDS)}
         return self
 
     def __exit__(
@@ -66,6 +67,11 @@ class StopRequest:
     def _ask(self, reason: str, number: int) -> None:
         if not self.reason:  # an agent may repeat itself
             self.reason, self.exit_code = reason, 128 + number
+
+
+def heard(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """Those of the signals that are for this process: under `nohup` the end of the terminal is not."""
+    return [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
 
 
 def leave(code: int) -> None:

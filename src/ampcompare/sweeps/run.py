@@ -18,6 +18,7 @@ from rich.console import Console
 
 from ampcompare.config import split_override
 from ampcompare.errors import UserError
+from ampcompare.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.definition import Sweep, read_sweep
 from ampcompare.sweeps.devices import visible_gpus
@@ -131,7 +132,7 @@ def make_folder(folder: Path) -> Path:
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM once: let the runs end in order. Twice: at once. Yields the list of what was received."""
+    """Ctrl-C, SIGTERM, the terminal's end once: let the runs end in order. Twice: at once. Yields what was received."""
     received: list[int] = []
     times: list[float] = []
 
@@ -147,7 +148,7 @@ def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator
         else:
             kill.set()
 
-    before = {number: signal.signal(number, handle) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, handle) for number in heard(STOP_SIGNALS)}
     try:
         yield received
     finally:
