@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.agent import check_chosen
 from ampcompare.checkpoint import Store
 from ampcompare.config import Config
+from ampcompare.console import print_line
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
 from ampcompare.distributed import World, check_last_batch, device_name, is_loss_of_another, join
@@ -30,7 +31,6 @@ from ampcompare.measure.environment import describe_environment
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
-from ampcompare.progress import say as print_line
 from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
 from ampcompare.rows import TrainingError
 from ampcompare.sharded import ShardedTrainer, wrap
@@ -64,7 +64,7 @@ def run(config: Config, console: Console | None = None) -> Result:
     except RuntimeError as problem:
         if not is_loss_of_another(problem):
             raise
-        console.print(f"error: before the first step: {_loss(problem)}", markup=False, soft_wrap=True)
+        print_line(console, f"error: before the first step: {_loss(problem)}")
         return Result(EXIT_FAILED, None, {})
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ampcompare.console import print_line
 
 
 class TrainingDisplay:
@@ -63,7 +63,7 @@ class TrainingDisplay:
 
     def say(self, line: str) -> None:
         """One line for the user, above the bar where there is one."""
-        say(self.console, line)
+        print_line(self.console, line)
 
     @staticmethod
     def _metrics(row: Mapping[str, Any]) -> str:
@@ -77,18 +77,6 @@ class TrainingDisplay:
         if "amp/scale_factor" in row:
             parts.append(f"scale {row['amp/scale_factor']:g}")
         return "  ".join(parts)
-
-
-def say(console: Console, line: str) -> None:
-    """Print a line. Where that fails (a log on a disk that is full) the run goes on in silence, its record with it."""
-    try:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    except OSError as problem:
-        console.quiet = True
-        with contextlib.suppress(OSError):  # it may be the same file
-            sys.stderr.write(f"what the run says cannot be written any more ({problem.strerror}): going on\n")
-        # What is still in the buffer would fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), console.file.fileno())
 
 
 def _clock(seconds: float) -> str:

@@ -88,7 +88,7 @@ def test_with_a_server_the_rows_go_there_and_the_run_goes_on(zygote: Zygote, wan
 def test_a_log_on_a_full_disk_costs_words_and_no_training(zygote: Zygote, tmp_path: Path):
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", stdout="/dev/full")
     assert done["code"] == 0, done
-    assert told(done)[:1] == ["what the run says cannot be written any more (No space left on device): going on"]
+    assert told(done)[:1] == ["what is said cannot be written any more (No space left on device): going on"]
     assert steps_of(tmp_path)[-1] == 8
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
-import pty
 import random
 import signal
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import pytest
 from quick import QUICK, ROOT
+from terminal import Terminal
 
 from ampcompare.records import RunRecord, load_runs
 from faults.zygote import Zygote
@@ -215,22 +213,10 @@ def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together
 def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path):
     """A lost connection: the kernel sends SIGHUP, and what is printed meets an error."""
     words = [*QUICK, "epochs=100000", "eval.every=1000", f"output_dir={tmp_path}"]
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run_experiment.py"), *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # its terminal, in full
-    )
-    os.close(theirs)
-    said = b""
-    while b"img/s" not in said:
-        said += os.read(ours, 65_536)
-    os.close(ours)
-    assert process.wait(60) == 129, said.decode(errors="replace")[-2000:]
+    command = [sys.executable, "run_experiment.py", *words]
+    terminal = Terminal(command, ROOT, PYTHONPATH=str(ROOT / "src"), OMP_NUM_THREADS="1")
+    terminal.wait_for(b"img/s")
+    assert terminal.hang_up() == 129, terminal.said
     (record,) = load_runs([tmp_path])
     assert (record.state, record.exit_code) == ("failed", 255)
     assert list((tmp_path / "checkpoints").rglob("*.pt"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 import yaml
@@ -57,21 +58,18 @@ class Place:
         path.write_text(yaml.safe_dump({"program": "program.py", "method": "grid", **content}, sort_keys=False))
         return path
 
-    def start(self, *words: str, out: Path | None = None) -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "ampcompare.cli",
-            "sweep",
-            "sweep.yaml",
-            *words,
-            f"output_dir={out or self.out}",
-        ]
+    def command(self, *words: str, out: Path | None = None) -> list[str]:
+        module = [sys.executable, "-m", "ampcompare.cli"]
+        return [*module, "sweep", "sweep.yaml", *words, f"output_dir={out or self.out}"]
+
+    def start(
+        self, *words: str, out: Path | None = None, stdout: int | IO[str] = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            command,
+            self.command(*words, out=out),
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             text=True,
         )

@@ -9,9 +9,10 @@ import sys
 import time
 
 import pytest
+from terminal import Terminal
 
 from ampcompare.sweeps import devices
-from sweeps.conftest import is_alive
+from sweeps.conftest import ROOT, is_alive
 
 
 def values(events):
@@ -97,6 +98,24 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     again = [e["run"] for e in place.events("began") if e["given"]["x"] == "2"]
     assert again == [second["run"]] * 2  # the same run goes on
     assert first["given"]["x"] == "1"
+
+
+def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
+    place.file(parameters={"x": {"values": [1, 2]}, "seconds": {"value": 4}})
+    terminal = Terminal(place.command(), place.folder, PYTHONPATH=str(ROOT / "src"))
+    place.wait_for("began", 1)
+    assert terminal.hang_up() == 129, terminal.said
+    (event,) = place.events("began")
+    assert not is_alive(event["pid"])
+    assert place.sweep()[0] == 0
+    assert values(place.events("ended")) == ["1", "2"]
+
+
+def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
+    place.file(parameters={"x": {"values": [1, 2]}})
+    with open("/dev/full", "w") as full:
+        assert place.start(stdout=full).wait(60) == 0
+    assert values(place.events("ended")) == ["1", "2"]
 
 
 def test_second_interrupt_ends_at_once(place):

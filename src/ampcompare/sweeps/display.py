@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ampcompare.console import print_line
 from ampcompare.errors import one_line
 from ampcompare.records.tree import flatten
 from ampcompare.sweeps.definition import Sweep
@@ -52,7 +54,8 @@ class SweepDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live:
-            self._live.stop()
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._live.stop()
 
     def change(self, job: Job) -> None:
         """A run began or ended."""
@@ -76,7 +79,7 @@ class SweepDisplay:
 
     def say(self, line: str) -> None:
         """One line for the user, above the table where there is one."""
-        print_line(self.console, line)
+        print_line(self.console, one_line(line))
 
     def seconds_left(self) -> float | None:
         """An estimate from the median time of the runs that ended, None while none has."""
@@ -144,12 +147,8 @@ def print_best(console: Console, sweep: Sweep, rows: list[Row]) -> None:
     if metric is None or not ranked:
         return
     best = (max if metric.maximize else min)(ranked, key=lambda row: row.value or 0.0)
-    print_line(console, f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {in_words(best.parameters)}")
-
-
-def print_line(console: Console, line: str) -> None:
-    """One printable line, whatever names and values are in it."""
-    console.print(one_line(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
+    line = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {in_words(best.parameters)}"
+    print_line(console, one_line(line))
 
 
 def clock(seconds: float) -> str:

@@ -17,12 +17,13 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.config import split_override
-from ampcompare.errors import UserError
+from ampcompare.console import print_line
+from ampcompare.errors import UserError, one_line
 from ampcompare.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.definition import Sweep, read_sweep
 from ampcompare.sweeps.devices import visible_gpus
-from ampcompare.sweeps.display import SweepDisplay, print_best, print_line
+from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.process import Guard
 from ampcompare.sweeps.search import Search, sqlite_url
 from ampcompare.sweeps.worker import Worker, Workplace
@@ -88,13 +89,13 @@ def run_sweep(
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if received:
         command = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
-        print_line(console, f"stopped: finished runs stay finished; go on with: {command}")
+        print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
         return 128 + received[0]
     print_best(console, sweep, rows)
     if bad:
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         text = f"{len(bad)} of {total or len(rows)} runs failed ({ids}); their output is in {folder / 'logs'}"
-        print_line(console, text)
+        print_line(console, one_line(text))
     _report(console, sweep, folder)
     return EXIT_FAILED_RUNS if bad else 0
 
@@ -166,7 +167,7 @@ def _headline(console: Console, sweep: Sweep, folder: Path, workers: int, gpus: 
     if workers > max(1, len(gpus)):
         shared = f"{len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}" if gpus else "this machine's processor"
         parts.append(f"sharing {shared}, so their times are not comparable")
-    print_line(console, f"{', '.join(parts)}, in {folder}")
+    print_line(console, one_line(f"{', '.join(parts)}, in {folder}"))
 
 
 def _report(console: Console, sweep: Sweep, folder: Path) -> None:
@@ -175,7 +176,7 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
     from ampcompare.report.outputs import FORMATS, PICTURES
 
     if not any((folder / "wandb").glob("*run-*/run-*.wandb")):
-        print_line(console, f"no report: the runs left no W&B record under {folder}")
+        print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
         return
     keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key != "seed"]
     by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
@@ -191,4 +192,4 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
             console,
         )
     except UserError as problem:
-        print_line(console, f"no report: {problem}")
+        print_line(console, one_line(f"no report: {problem}"))

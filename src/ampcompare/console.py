@@ -1,0 +1,21 @@
+"""Lines for the user, from programs that go on for hours: that nobody can read them any more must not end the work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from rich.console import Console
+
+
+def print_line(console: Console, line: str) -> None:
+    """Print a line. Where that fails (a log on a full disk, a terminal that has gone) all goes on in silence."""
+    try:
+        console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    except OSError as problem:
+        console.quiet = True
+        with contextlib.suppress(OSError):  # it may be the same file
+            sys.stderr.write(f"what is said cannot be written any more ({problem.strerror}): going on\n")
+        # What is still in the buffer would fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), console.file.fileno())
