@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from ampcompare.bench.batches import run_batches
 from ampcompare.bench.overhead import Loops, run_overhead
-from ampcompare.bench.overhead_table import verdict
+from ampcompare.bench.overhead_table import bench_overhead, verdict
 from ampcompare.bench.results import Estimate
 from ampcompare.engine import Trainer
 from ampcompare.experiment import build_trainer
+
+SOME = {"device_name": "x", "torch": "1", "python": "3", "cpu_threads": 1, "cpu_count": 1, "git_commit": None}
 
 
 def test_ours_does_the_same_step_as_the_bare_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -38,6 +42,23 @@ def test_overhead_gives_every_loop_a_time_in_every_round():
     assert all(
         len(times) == 3 and min(times) > 0 for key in ("ms", "cpu_ms", "parts_ms") for times in found[key].values()
     )
+
+
+def test_rounds_are_spread_over_processes_which_count_once_each(monkeypatch: pytest.MonkeyPatch):
+    asked: list[dict] = []
+
+    def measure(module: str, request: dict, what: str, threads: int) -> dict:
+        asked.append(request)
+        slow = 2.0 if len(asked) % 12 == 1 else 1.0  # one unlucky process of each twelve
+        times = {"bare": [4.0] * 2, "ours": [4.0 * slow, 4.04 * slow]}
+        return {"batch_size": 7, "ms": times, "cpu_ms": times, "parts_ms": {"batch": [1.0]}, "environment": SOME}
+
+    monkeypatch.setattr("ampcompare.bench.overhead_table.measure", measure)
+    console = Console(file=io.StringIO(), width=80)
+    assert bench_overhead(24, None, console)
+    assert [r["rounds"] for r in asked] == [2] * 24
+    assert [r.get("batch_size") for r in asked] == [None, *[7] * 11] * 2
+    assert " 1.005 (1.005–1.005) " in console.file.getvalue()
 
 
 def test_batches_are_the_same_image_for_image():

@@ -146,11 +146,14 @@ def calibrate(target_ms: float, folder: str) -> int:
     return round(small + (large - small) * share)
 
 
-def run_overhead(target_ms: float, steps: int, rounds: int) -> dict[str, Any]:
-    """Milliseconds a step of each loop in each round: by the clock, and of the training thread's own CPU time."""
+def run_overhead(target_ms: float, steps: int, rounds: int, batch_size: int | None = None) -> dict[str, Any]:
+    """Milliseconds a step of each loop in each round: by the clock, and of the training thread's own CPU time.
+
+    Without a batch size it is the one whose bare step takes about `target_ms`.
+    """
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        batch_size = calibrate(target_ms, folder)
+        batch_size = batch_size or calibrate(target_ms, folder)
         loops = Loops(batch_size, steps, folder)
         environment = describe_environment(CPU)
         tracker = Tracker.start(loops.config, environment, lambda line: None)
