@@ -17,7 +17,8 @@ from ampcompare.errors import UserError
 from ampcompare.report import PAGE_NAME
 
 HOST = "127.0.0.1"
-LOOK_SECONDS = 1.0  # between looks at the sizes of the files
+LOOK_SECONDS = 1.0  # between looks at the sizes of the files, at least
+REST = 4.0  # of the time of the last build: the runs that are watched may be measured on this machine
 AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while, and an API source has no files
 KINDS = {
     "html": "text/html; charset=utf-8",
@@ -105,24 +106,28 @@ def watch(
     with ReportServer(folder, port) as server:
         seen = signature(sources)
         version = secrets.token_hex(4)
+        began = time.monotonic()
         build(version)
+        rest = REST * (time.monotonic() - began)
         server.build = version
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             say(f"watching: {server.url}  (end with Ctrl-C)")
             while True:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(max(LOOK_SECONDS, rest))
                 now = signature(sources)
                 if now == seen:
                     continue
                 seen = now
                 version = secrets.token_hex(4)
+                began = time.monotonic()
                 try:
                     build(version)
                     server.build = version
                 except UserError as problem:
                     say(f"not rebuilt: {problem}")
+                rest = REST * (time.monotonic() - began)
         except KeyboardInterrupt:
             say("watching ended")
         finally:
