@@ -10,7 +10,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       train ResNet50 under three backends on synthetic data and open the comparison"
+	@echo "make demo       train ResNet50 under three backends on synthetic data, write the comparison page"
 	@echo "make test       run every test (ARGS=tests/test_cli.py: those)"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"

@@ -87,6 +87,7 @@ def test_config_is_named_in_each_form(words):
         (["--epochs", "--tf32"], "--epochs: expected a value after it"),
         (["--epochs", "-1"], "epochs='-1': expected a whole number at least 1"),
         (["--fast"], "'--fast': expected key=value"),
+        (["--batch-size", "12"], "did you mean batch_size?"),
         (["backend"], "'backend': expected key=value"),
         (["{1}"], "{1}: not valid JSON"),
         (['{"backend": "O1"}'], "backend='O1': expected one of"),

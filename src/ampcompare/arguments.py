@@ -34,6 +34,8 @@ def parse(words: Sequence[str]) -> Config:
             overrides.append(word.lstrip("+"))
         elif word.startswith("--") and word.removeprefix("--") in LEAVES.keys() | GROUPS:
             overrides.append(f"{word}={_value_after(word.removeprefix('--'), rest)}")
+        elif word.startswith("--") and rest and "=" not in rest[-1] and not rest[-1].startswith("--"):
+            overrides.append(f"{word}={rest.pop()}")  # no such option: load_config says which is meant
         elif word.endswith(".json"):
             overrides += _words(_content(word), word)
         else:

@@ -100,6 +100,8 @@ def test_what_cannot_run_is_refused_before_anything_is_measured():
         combinations(["o1"], ["eager"], [16], [], "cpu")
     with pytest.raises(UserError, match="no such key"):
         combinations(["none"], ["eager"], [16], ["speed=1"], "cpu")
+    with pytest.raises(UserError, match=r"--execution 'fast': expected some of eager, .*seed-style, plain"):
+        combinations(["none"], ["fast"], [16], [], "cpu")
 
 
 def test_when_nothing_runs_it_says_so():

@@ -33,7 +33,7 @@ def recipe(
 
 @bench.command()
 def overhead(
-    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds, over 12 processes.")] = 60,
+    rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds, over 12 processes.")] = 96,
     out: Out = None,
 ) -> None:
     """Our training loop against the bare one of the same step, on one CPU thread. Exit code 1 if not within limits."""

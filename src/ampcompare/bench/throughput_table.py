@@ -22,11 +22,11 @@ from rich.table import Table
 from ampcompare.bench.child import measure
 from ampcompare.bench.recipe_table import device_type
 from ampcompare.bench.results import Estimate, estimate, header, machine_words, markdown_table, write_results
-from ampcompare.config import load_config
+from ampcompare.config import LEAVES, load_config
 from ampcompare.errors import UserError
 from ampcompare.schema import Config
 
-COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "of merged limit", "busy", "peak MiB")
+COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "merged", "busy", "MiB")
 BASELINES = ("seed-style", "plain")
 BASELINE_BACKENDS = ("none", "native")
 LONGEST = 5  # kernels that the Markdown lists; the JSON has more
@@ -66,6 +66,9 @@ def combinations(
     backends: Sequence[str], executions: Sequence[str], batch_sizes: Sequence[int], words: Sequence[str], device: str
 ) -> list[Combination]:
     """Every combination with its checked config. Raises UserError."""
+    known = [*LEAVES["execution"].meta["choices"], *BASELINES]
+    if wrong := [name for name in executions if name not in known]:
+        raise UserError(f"--execution {wrong[0]!r}: expected some of {', '.join(known)}")
     common = ["data.source=synthetic", f"device={device}", "optimizer.momentum=0.9"]
     common += CPU_WORDS if device == "cpu" else GPU_WORDS
     found = []
@@ -186,7 +189,7 @@ def _report(
         )
     table = Table(title="Training throughput", box=None)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right", no_wrap=column in COLUMNS[:4])
+        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right", no_wrap=column != "images/s")
     for cell in cells:
         table.add_row(*cell)
     console.print(table)
@@ -196,7 +199,7 @@ def _report(
         f"Medians (95 % intervals where there are six rounds or more, ranges below) of {_rounds(rows)} interleaved "
         f"rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this device's measured "
         f"ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: pointwise ops in the kernel "
-        "before them. Busy: share of a step in which a kernel runs, by PyTorch's profiler."
+        "before them. MiB: peak memory. Busy: share of a step in which a kernel runs, by PyTorch's profiler."
     )
     console.print(note)
     console.print(machine_words(head))

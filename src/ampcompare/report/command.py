@@ -11,6 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.records import load_runs
 from ampcompare.report import PAGE_NAME, analyse_runs, prepare_folder
 from ampcompare.report.outputs import FORMATS, PICTURES, write_report
+from ampcompare.report.reproduce import published
 from ampcompare.report.table import print_table
 from ampcompare.report.verdict import Analysis
 
@@ -34,6 +35,8 @@ class Request:
             raise UserError("--group-by '': expected keys such as backend or backend,batch_size")
         if self.reproduce is not None and self.group_by[0] != "backend":
             raise UserError(f"--reproduce {self.reproduce}: compares backends; leave --group-by {self.group_by[0]} out")
+        if self.reproduce is not None:
+            published(self.reproduce)
 
     def analyse(self) -> Analysis:
         """Read the runs and compare them."""
@@ -65,12 +68,17 @@ def watch_report(request: Request, console: Console, port: int) -> None:
     folder = prepare_folder(request.out)
     quick = [name for name in request.formats if name not in PICTURES]
     latest: list[Analysis] = []
+    said: list[str] = []
 
     def build(version: str) -> None:
         analysis = request.analyse()
         write_report(analysis, folder, quick, reproduce=request.reproduce, build=version)
         latest[:] = [analysis]
-        console.print(f"{len(analysis.figures)} runs: {analysis.verdict.headline}", markup=False, soft_wrap=True)
+        count = len(analysis.figures)
+        line = f"{count} {'run' if count == 1 else 'runs'}: {analysis.verdict.headline}"
+        if said != [line]:
+            said[:] = [line]
+            say(line)
 
     def say(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)

@@ -87,12 +87,17 @@ def references() -> list[dict[str, Any]]:
     return yaml.safe_load(DATA.read_text("utf-8"))
 
 
-def reproduce(analysis: Analysis, name: str) -> Reproduction:
-    """Set the runs beside the published comparison of that name. Raises UserError for one that is not known."""
+def published(name: str) -> dict[str, Any]:
+    """The published comparison of that name. Raises UserError for one that is not known."""
     known = {entry["name"]: entry for entry in references() if "name" in entry}
     if name not in known:
         raise UserError(f"--reproduce {name!r}: expected one of {', '.join(known)}")
-    entry = known[name]
+    return known[name]
+
+
+def reproduce(analysis: Analysis, name: str) -> Reproduction:
+    """Set the runs beside the published comparison of that name. Raises UserError for one that is not known."""
+    entry = published(name)
     rows = [pair for key, kind in KINDS.items() if key in entry for pair in _pairs(analysis, entry[key], kind)]
     charts = {
         f"published-{kind.ours}": _chart(analysis, kind, [row for row in rows if row.figure == kind.figure], entry)
