@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from ampcompare.errors import UserError
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.fit import Fit
 from ampcompare.precision import REGISTRY
+from ampcompare.resume import Identity, RunKeeper
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
 
@@ -42,11 +46,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
         calls.append("capture")
+        compute = weakref.WeakMethod(step)  # a real launch knows its graph alone, not the trainer
         out = StepResult(torch.zeros(()), [(torch.zeros(32, 10), torch.zeros(32, dtype=torch.int64))], 0, {})
 
         def launch() -> None:
             calls.append("launch")
-            result = step()
+            result = compute()()  # type: ignore[misc]
             out.loss.copy_(result.loss)
             for kept, new in zip(out.outputs[0], result.outputs[0], strict=True):
                 kept.copy_(new)
@@ -119,6 +124,81 @@ def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(quick_overrid
     made.run()
     assert made.trainer._plan.shape == (4, 32)  # type: ignore[attr-defined]
     assert played.count("launch") == 2 * 5 - 3
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Whatever a test does with the garbage collector, afterwards it is on."""
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_a_training_is_freed_without_the_garbage_collector(
+    quick_overrides: tuple[str, ...], backend: str, execution: str, played: list[str], collector: None
+):
+    words = ("training.clip_norm=5", "diagnostics.every=4", "epochs=2")
+    made, _ = fit(quick_overrides, f"backend={backend}", f"execution={execution}", *words)
+    made.keeper = RunKeeper(None, None, Identity(made.config, "", "cpu"), {}, print)
+    gc.collect()
+    gc.disable()
+    made.run()
+    trainer = made.trainer
+    parts = [trainer, trainer.model, *trainer.model.parameters(), trainer.optimizer, trainer.scheduler, made.rows]
+    alive = [weakref.ref(part) for part in (made, *parts)]
+    del made, trainer, parts
+    assert [type(ref()).__name__ for ref in alive if ref() is not None] == []
+
+
+class Played:
+    """The parts of torch.cuda that a capture uses, noting whether the garbage collector was on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on: list[bool] = []
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
+        monkeypatch.setattr(torch.cuda, "graph", self.graph)
+        monkeypatch.setattr(torch.cuda, "device", nullcontext)
+
+    def replay(self) -> None: ...
+
+    @contextmanager
+    def graph(self, made: Any) -> Iterator[None]:
+        self.on.append(gc.isenabled())
+        try:
+            yield
+        finally:
+            self.on.append(gc.isenabled())
+
+
+class Cycle:
+    """What only the garbage collector frees."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_garbage_is_collected_before_a_capture_and_not_within(
+    monkeypatch: pytest.MonkeyPatch, was_on: bool, fails: bool, collector: None
+):
+    cuda = Played(monkeypatch)
+    old = weakref.ref(Cycle())
+    found: list[Any] = []
+
+    def step() -> Any:
+        found.append((old(), gc.isenabled()))
+        if fails:
+            raise KeyError
+        return found
+
+    (gc.enable if was_on else gc.disable)()
+    with pytest.raises(KeyError) if fails else nullcontext():
+        graph.capture(step, torch.device("cpu"))
+    assert found == [(None, False)]
+    assert cuda.on == [False, False]
+    assert gc.isenabled() == was_on
 
 
 def test_a_graph_needs_a_fused_optimizer():

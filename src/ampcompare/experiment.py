@@ -131,7 +131,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
         if tracker and store is None:
             store = Store(Path(config.output_dir) / FOLDER / tracker.run_id)
         if writes_checkpoints(config):
-            fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
+            fit.keeper = RunKeeper(tracker, store, identity, environment, display.say)
         exit_code = EXIT_FAILED
         with stop:
             try:

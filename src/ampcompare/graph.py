@@ -12,6 +12,7 @@ Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.am
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -110,6 +111,25 @@ def side_stream(device: torch.device, on: bool) -> Iterator[None]:
 def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
     """Record what `step` queues, without running it. Returns its launch, and its result, which each launch fills."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph):  # sync: once, when the capture begins
+    with collector_at_rest(), torch.cuda.device(device), torch.cuda.graph(graph):  # sync: when the capture begins
         result = step()
     return graph.replay, result
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Collect garbage now and none inside.
+
+    An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to CUDA.
+    Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in cycles, and a
+    caller may have made some of its own. PyTorch collects only before a capture, and only if it is told to
+    (`torch.compiler.config.force_cudagraph_gc`).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        gc.collect()
+        yield
+    finally:
+        if was_on:
+            gc.enable()
