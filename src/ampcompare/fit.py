@@ -9,7 +9,6 @@ from typing import Protocol
 from ampcompare.config import Config
 from ampcompare.distributed import AskTogether, World
 from ampcompare.engine import Loader, StepResult, Trainer, evaluate, micro_batches
-from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window, wait_for
 from ampcompare.rows import Clock, Row, Rows
@@ -58,7 +57,14 @@ class Fit:
         self.on_row, self.on_step = on_row, on_step
         self._clock = Clock()
         self.rows = Rows(
-            config, trainer.precision, self.world, clock=self._clock, on_row=on_row, on_note=on_note, lag=lag
+            config,
+            trainer.precision,
+            self.world,
+            clock=self._clock,
+            memory=trainer.memory,
+            on_row=on_row,
+            on_note=on_note,
+            lag=lag,
         )
         self._should_stop = should_stop
         self._ask = AskTogether(self.world, trainer.precision.device, config.log.every)
@@ -136,8 +142,7 @@ class Fit:
             images += result.images
             if self.timer.warm and not self._peak_reset:
                 self._peak_reset = True
-                if not self.trainer.holds_peak:
-                    memory.reset_peak(self.device)
+                self.trainer.memory.reset()
             self.stopped, self._due = self._ask.at(self.step, self._should_stop, self._clock_is_due)
             last = self.stopped or self.step == self.total_steps
             if diagnose:

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from ampcompare.engine import Batch, StepResult, Trainer
-from ampcompare.measure import memory
 
 # Real steps before the capture: cuDNN picks its algorithms, libraries allocate, the optimizer makes its state.
 WARM_UP_STEPS = 3
@@ -37,6 +36,10 @@ class GraphTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.make_batch, self.images = make_batch, images
         self._warm_ups = 0
+        # One for every step before the capture and for the capture: cuBLAS has a workspace for each stream and thread
+        # that it worked in, and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
+        device = self.precision.device
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._replay: Callable[[], None] | None = None
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
@@ -64,8 +67,8 @@ class GraphTrainer(Trainer):
         return StepResult(result.loss.clone(), outputs, plan.shape[1], gradients, cold)
 
     def _step_without(self, plan: Tensor, diagnose: bool) -> StepResult:
-        """A step as it is without a graph; before the capture on a stream of its own, as capture demands."""
-        with side_stream(self.precision.device, self._replay is None):
+        """A step as it is without a graph; before the capture on the stream of the capture, as that demands."""
+        with on_stream(self._side if self._replay is None else None):
             return super().step([self.make_batch(plan)], diagnose=diagnose)
 
     def _capture(self, plan: Tensor) -> Callable[[], None]:
@@ -73,9 +76,9 @@ class GraphTrainer(Trainer):
         device = self.precision.device
         self._plan = plan.clone()
         self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self.optimizer.param_groups]
-        memory.reset_peak(device)  # the graph takes its memory here and keeps it: launches are not counted
-        self.holds_peak = True
-        replay, self._result = capture(self._step_on_device, device)
+        # At rest already here: garbage that the capture would find is none of the graph's memory.
+        with on_stream(self._side), collector_at_rest(), self.memory.keeping():
+            replay, self._result = capture(self._step_on_device, device)
         return replay
 
     def _step_on_device(self) -> StepResult:
@@ -96,22 +99,25 @@ class GraphTrainer(Trainer):
 
 
 @contextmanager
-def side_stream(device: torch.device, on: bool) -> Iterator[None]:
-    """Run what is inside on another stream, between what came before and what comes after."""
-    if device.type != "cuda" or not on:
+def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run what is inside on a stream, between what came before and what comes after. None: where we are."""
+    if stream is None:
         yield
         return
-    here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    side.wait_stream(here)
-    with torch.cuda.stream(side):
+    here = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(here)
+    with torch.cuda.stream(stream):
         yield
-    here.wait_stream(side)
+    here.wait_stream(stream)
 
 
 def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
-    """Record what `step` queues, without running it. Returns its launch, and its result, which each launch fills."""
-    graph = torch.cuda.CUDAGraph()
-    with collector_at_rest(), torch.cuda.device(device), torch.cuda.graph(graph):  # sync: when the capture begins
+    """Record what `step` queues, without running it. Returns its launch, and its result, which each launch fills.
+
+    On the current stream, which must not be the default one.
+    """
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    with collector_at_rest(), torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):  # sync: at its begin
         result = step()
     return graph.replay, result
 

@@ -20,9 +20,9 @@ from torch import Tensor
 from ampcompare.config import Config
 from ampcompare.distributed import World
 from ampcompare.engine import StepResult
-from ampcompare.measure import memory
 from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.interval import Interval, IntervalValues, Reading
+from ampcompare.measure.memory import Memory
 from ampcompare.measure.scale_watch import ScaleWatch
 from ampcompare.measure.timing import Window
 from ampcompare.metrics import Histogram
@@ -94,12 +94,13 @@ class Rows:
         world: World,
         *,
         clock: Clock,
+        memory: Memory,
         on_row: Callable[[Row], None],
         on_note: Callable[[str], None],
         lag: bool | None = None,
     ) -> None:
         self.config, self.precision, self.device = config, precision, precision.device
-        self.clock, self.on_row, self.on_note = clock, on_row, on_note
+        self.clock, self.memory, self.on_row, self.on_note = clock, memory, on_row, on_note
         self.lag = self.device.type == "cuda" if lag is None else lag
         self.interval = Interval(world)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
@@ -133,7 +134,10 @@ class Rows:
         looked = [{k: x for k, x in g.items() if s != step or k != "grad/norm"} for s, _, g in looks]
         look_rows = [self.clock.row_at(s, where) for s, where, _ in looks]
         row = self.clock.row_at(step, position)
-        row |= {"train/learning_rate": rate, "memory/peak_mib": memory.peak_mib(self.device)}
+        row |= {"train/learning_rate": rate, "memory/peak_mib": self.memory.peak_mib()}
+        reserved = self.memory.reserved_mib()
+        if reserved is not None:
+            row["memory/reserved_mib"] = reserved
         reading = self.interval.close(scalars, looked)
         self._waiting.append(Waiting(step, row, steps, windows, reading, look_rows))
         self._read(len(self._waiting) - self.lag)

@@ -14,6 +14,7 @@ from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.environment import describe_environment
 from ampcompare.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
 from ampcompare.measure.interval import Interval
+from ampcompare.measure.memory import Memory
 from ampcompare.measure.scale_watch import SKIPS_IN_A_ROW, ScaleWatch
 from ampcompare.measure.timing import StepTimer
 
@@ -160,13 +161,61 @@ def test_watch_reports_steps_skipped_in_a_row_but_not_scattered_ones():
 
 def test_memory_of_a_cpu_is_the_resident_set():
     code = (
-        "import torch; from ampcompare.measure.memory import peak_mib; before = peak_mib(torch.device('cpu')); "
-        "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_mib(torch.device('cpu')))"
+        "import torch; from ampcompare.measure.memory import peak_of_process; before = peak_of_process(); "
+        "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_of_process())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     before, after = map(float, done.stdout.split())
     assert 50 < before < 1000  # its own, not that of this process, which launched it
     assert 500 < after - before < 800  # the peak of the imports lies above what they keep
+
+
+class Allocator:
+    """PyTorch's counters of one device, in bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.peak = 0
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.now)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: setattr(self, "peak", self.now))
+
+    def take(self, mib: int) -> None:
+        self.now += mib * 2**20
+        self.peak = max(self.peak, self.now)
+
+
+def test_a_graph_s_memory_counts_beside_all_that_comes_after_its_capture(monkeypatch: pytest.MonkeyPatch):
+    device = Allocator(monkeypatch)
+    memory = Memory(torch.device("cuda"))
+    device.take(100)  # weights
+    device.take(900)  # a search for algorithms
+    device.take(-900)
+    for other in (0, 40):  # a training's graph, then another one's
+        with memory.keeping():
+            device.take(400 + other)  # activations
+            device.take(-390 - other)  # all but the results
+    assert memory.peak_mib() == 100 + 400 + 440  # a launch allocates nothing
+    device.take(250)  # the activations of a short batch
+    device.take(-250)
+    assert memory.peak_mib() == 100 + 400 + 440 + 250
+    memory.reset()  # warm-up is over
+    assert memory.peak_mib() == 100 + 400 + 440
+
+
+def test_a_capture_that_fails_keeps_no_memory(monkeypatch: pytest.MonkeyPatch):
+    device = Allocator(monkeypatch)
+    memory = Memory(torch.device("cuda"))
+
+    def capture() -> None:
+        with memory.keeping():
+            device.take(400)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        capture()
+    device.take(-400)
+    memory.reset()
+    assert memory.peak_mib() == 0
 
 
 def test_energy_is_absent_without_a_gpu():
