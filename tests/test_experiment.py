@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ampcompare import metrics
 from ampcompare.config import Config, load_config
+from ampcompare.device import effective_numerics, is_channels_last
 from ampcompare.errors import UserError
 from ampcompare.experiment import Result, run
 from ampcompare.precision import REGISTRY
@@ -112,6 +113,17 @@ def test_bfloat16_trains_without_a_scaler(quick):
     _, record, _ = quick("backend=native", "precision.dtype=bfloat16")
     assert set(rows(record, "amp/scale_factor")) == {1.0}
     assert rows(record, "train/loss") != rows(quick("backend=none")[1], "train/loss")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "is_last"),
+    [("auto", "cuda", True), ("auto", "cpu", False), ("contiguous", "cuda", False), ("channels_last", "cpu", True)],
+)
+def test_the_layout_is_as_asked_or_what_the_device_likes(asked: str, kind: str, is_last: bool):
+    config = load_config(None, [f"memory_format={asked}"])
+    assert is_channels_last(config, torch.device(kind)) is is_last
+    recorded = effective_numerics(config, torch.device(kind))["memory_format"]
+    assert recorded == ("channels_last" if is_last else "contiguous")
 
 
 def test_options_that_change_numerics_are_recorded(quick):

@@ -47,12 +47,19 @@ def set_numerics(config: Config) -> None:
     torch.use_deterministic_algorithms(config.deterministic)
 
 
-def effective_numerics(config: Config) -> dict[str, object]:
-    """What holds in fact, for the record."""
+def is_channels_last(config: Config, device: torch.device) -> bool:
+    """Whether images and weights lie in channels_last: as the config says, or else on a GPU."""
+    if config.memory_format == "auto":
+        return device.type == "cuda"
+    return config.memory_format == "channels_last"
+
+
+def effective_numerics(config: Config, device: torch.device) -> dict[str, object]:
+    """What holds in fact on the run's device, for the record."""
     return {
         "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "memory_format": config.memory_format,
+        "memory_format": "channels_last" if is_channels_last(config, device) else "contiguous",
         "execution": config.execution,
     }

@@ -198,9 +198,9 @@ class Config:
     )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
-        "contiguous",
-        "layout of images and weights",
-        choices=("contiguous", "channels_last"),
+        "auto",
+        "layout of images and weights; auto: channels_last on an NVIDIA GPU, whose fp16 kernels want it, else contiguous",
+        choices=("auto", "contiguous", "channels_last"),
         hints={"nchw": "contiguous", "nhwc": "channels_last"},
     )
     cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")
