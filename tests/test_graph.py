@@ -17,19 +17,25 @@ from ampcompare.config import load_config
 from ampcompare.data import build_dataset
 from ampcompare.engine import StepResult, Trainer
 from ampcompare.errors import UserError
+from ampcompare.evaluation import Evaluation
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.fit import Fit
+from ampcompare.measure.memory import Memory
 from ampcompare.precision import REGISTRY
 from ampcompare.resume import Identity, RunKeeper
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
+CPU = torch.device("cpu")
+GPU = ("device=cuda", "model.name=resnet18", "data.train_limit=660", "epochs=2", "optimizer.lr=0.02")
 
 
 def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]:
     """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows."""
     config = load_config(None, [*quick, *WORDS, *words])
     device = torch.device(config.device)
-    data = build_dataset(source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=64)
+    data = build_dataset(
+        source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=config.data.test_limit
+    )
     train, test = (make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test))
     rows: list[dict[str, Any]] = []
     return Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append), rows
@@ -44,7 +50,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Capture without a GPU: each launch runs the step and fills the tensors that the capture gave out."""
     calls: list[str] = []
 
-    def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
+    def capture(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], StepResult]:
         calls.append("capture")
         compute = weakref.WeakMethod(step)  # a real launch knows its graph alone, not the trainer
         out = StepResult(torch.zeros(()), [(torch.zeros(32, 10), torch.zeros(32, dtype=torch.int64))], 0, {})
@@ -52,6 +58,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def launch() -> None:
             calls.append("launch")
             result = compute()()  # type: ignore[misc]
+            if result is None:  # an evaluation, which adds to its sums in place
+                return
             out.loss.copy_(result.loss)
             for kept, new in zip(out.outputs[0], result.outputs[0], strict=True):
                 kept.copy_(new)
@@ -125,6 +133,37 @@ def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(quick_overrid
     assert played.count("launch") == 2 * 5 - 3
 
 
+@pytest.mark.parametrize("autocast", ["false", "true"])
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
+    quick_overrides: tuple[str, ...], backend: str, autocast: str, played: list[str]
+):
+    words = (f"backend={backend}", f"eval.autocast={autocast}", "eval.batch_size=16", "diagnostics.every=null")
+    found = []
+    for how in ("eager", "cuda_graph"):
+        made, rows = fit(quick_overrides, *words, f"execution={how}", "data.test_limit=100", "max_steps=3")
+        made.run()
+        figures = [{k: v for k, v in row.items() if k.startswith("eval/")} for row in rows]
+        found.append([*figures, made.evaluation.run()])
+    assert found[0] == found[1]
+    assert "eval/top5_accuracy" in found[1][-1]
+    # Six full batches of 16 and a short one, twice: all but the first three and the short ones are launches.
+    assert played == ["capture"] + ["launch"] * (2 * 6 - 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one_on_a_gpu(
+    quick_overrides: tuple[str, ...], backend: str
+):
+    words = (*GPU, f"backend={backend}", "data.test_limit=330", "eval.batch_size=32", "diagnostics.every=null")
+    made, _ = fit(quick_overrides, *words, "execution=cuda_graph")
+    made.run()  # ten full batches and a short one, twice: captured in the first evaluation
+    graphed = made.evaluation.run()
+    model, loader, precision = made.trainer.model, made.evaluation.loader, made.precision
+    assert graphed == pytest.approx(Evaluation(model, loader, precision).run(), rel=1e-3, abs=2 / 330)
+
+
 @pytest.fixture
 def collector() -> Iterator[None]:
     """Whatever a test does with the garbage collector, afterwards it is on."""
@@ -137,14 +176,22 @@ def collector() -> Iterator[None]:
 def test_a_training_is_freed_without_the_garbage_collector(
     quick_overrides: tuple[str, ...], backend: str, execution: str, played: list[str], collector: None
 ):
-    words = ("training.clip_norm=5", "diagnostics.every=4", "epochs=2")
+    words = ("training.clip_norm=5", "diagnostics.every=4", "epochs=2", "eval.batch_size=16")
     made, _ = fit(quick_overrides, f"backend={backend}", f"execution={execution}", *words)
     made.keeper = RunKeeper(None, None, Identity(made.config, "", "cpu"), {}, print)
     gc.collect()
     gc.disable()
     made.run()
     trainer = made.trainer
-    parts = [trainer, trainer.model, *trainer.model.parameters(), trainer.optimizer, trainer.scheduler, made.rows]
+    parts = [
+        trainer,
+        trainer.model,
+        *trainer.model.parameters(),
+        trainer.optimizer,
+        trainer.scheduler,
+        made.rows,
+        made.evaluation,
+    ]
     alive = [weakref.ref(part) for part in (made, *parts)]
     del made, trainer, parts
     assert [type(ref()).__name__ for ref in alive if ref() is not None] == []
@@ -219,7 +266,7 @@ def test_garbage_is_collected_before_a_capture_and_not_within(
 
     (gc.enable if was_on else gc.disable)()
     with pytest.raises(KeyError) if fails else nullcontext():
-        graph.capture(step, torch.device("cpu"))
+        graph.Captures(CPU, Memory(CPU)).capture(step)
     assert found == [(None, False)]
     assert cuda.on == [False, False]
     assert gc.isenabled() == was_on
@@ -231,7 +278,7 @@ def test_one_side_stream_serves_the_steps_before_the_capture_and_the_capture(
     made, _ = fit(quick_overrides, "execution=cuda_graph", "diagnostics.every=null")
     cuda = Cuda(monkeypatch)
     trainer: Any = made.trainer
-    trainer._side = Stream()
+    side = trainer.captures.stream = Stream()
     seen: list[Stream] = []
     compute = Trainer.compute
 
@@ -242,18 +289,17 @@ def test_one_side_stream_serves_the_steps_before_the_capture_and_the_capture(
     monkeypatch.setattr(Trainer, "compute", look)
     for plan in made.train.plans(0):  # type: ignore[attr-defined]
         trainer.step([plan])
+    for _ in range(4):
+        made.evaluation.run()
     # Three steps, the capture, and the short batch of the epoch behind it.
-    assert seen == [trainer._side] * 4 + [cuda.default]
-    assert cuda.captured_on == [trainer._side]
+    assert seen == [side] * 4 + [cuda.default]
+    assert cuda.captured_on == [side] * 2  # the evaluation's too
     assert cuda.now is cuda.default
 
 
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])
-
-
-GPU = ("device=cuda", "model.name=resnet18", "data.train_limit=660", "epochs=2", "optimizer.lr=0.02")
 
 
 @pytest.mark.gpu
