@@ -47,8 +47,16 @@ def set_numerics(config: Config) -> None:
 
 
 def allow_tf32(on: bool) -> None:
-    """Let fp32 products and convolutions round to TF32, or not."""
+    """Let fp32 products and convolutions round to TF32, or not.
+
+    PyTorch (2.11 and 2.14) has an older set of switches beside this one, and raises where it is asked for the old ones
+    and the new ones disagree, as Inductor does. The old ones first: they write their own idea into the new ones.
+    """
     precision = "tf32" if on else "ieee"
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.allow_tf32 = on
+    torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]  # the first line's, for a CPU
+    torch.backends.cudnn.fp32_precision = precision  # type: ignore[attr-defined]  # Inductor asks this of convolutions
     torch.backends.cuda.matmul.fp32_precision = precision
     torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
     torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
