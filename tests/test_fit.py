@@ -9,6 +9,7 @@ import torch
 
 from ampcompare.config import load_config
 from ampcompare.data import build_dataset
+from ampcompare.engine import Trainer
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.fit import Fit
 from ampcompare.precision import REGISTRY
@@ -130,6 +131,53 @@ def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(quick_ov
     with pytest.raises(Stopped) as caught:
         fit.run()
     assert caught.value.__notes__ == ["the rows of the last log interval are lost: device-side assert"]
+
+
+class Meter:
+    """Energy as the steps spend it: 10 J each, and 1000 J more for one that warms up or compiles."""
+
+    def __init__(self, *_: Any) -> None:
+        self.spent = self.began = 0.0
+
+    def start(self) -> None:
+        self.began = self.spent
+
+    def joules(self) -> float:
+        return self.spent - self.began
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "compiles_at", "energy"),
+    [
+        (0, None, [6 / 180, 6 / 180]),
+        (2, None, [4 / 116, 6 / 180]),  # epochs of five full batches and one of 20
+        (8, None, [4 / 116]),  # in the second epoch
+        (2, 4, [2 / 52, 6 / 180]),
+        (2, 6, [6 / 180]),  # nothing is left of the first epoch
+    ],
+)
+def test_energy_counts_from_the_end_of_warm_up_and_of_a_compilation(
+    quick_overrides: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    warm_up: int,
+    compiles_at: int | None,
+    energy: list[float],
+):
+    monkeypatch.setattr("ampcompare.fit.EnergyMeter", Meter)
+    words = (f"log.warmup_steps={warm_up}", "data.train_limit=180", "log.every=3")
+    made, came = make_fit(quick_overrides, *words, lag=True)
+    step = Trainer.step
+
+    def counted(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        result = step(self, *args, **kwargs)
+        result.cold = made.step == compiles_at
+        made.energy.spent += 1010 if result.cold or made.step <= warm_up else 10  # type: ignore[attr-defined]
+        return result
+
+    monkeypatch.setattr(Trainer, "step", counted)
+    made.run()
+    found = [row["energy/joules_per_image"] for _, row in came if "energy/joules_per_image" in row]
+    assert found == pytest.approx([10 * x for x in energy])
 
 
 @pytest.mark.gpu

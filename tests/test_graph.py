@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from ampcompare import graph
+from ampcompare import experiment, graph
 from ampcompare.config import load_config
 from ampcompare.data import build_dataset
 from ampcompare.engine import StepResult, Trainer
@@ -23,6 +23,7 @@ from ampcompare.fit import Fit
 from ampcompare.measure.memory import Memory
 from ampcompare.precision import REGISTRY
 from ampcompare.resume import Identity, RunKeeper
+from ampcompare.stopping import StopRequest
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
 CPU = torch.device("cpu")
@@ -297,6 +298,33 @@ def test_one_side_stream_serves_the_steps_before_the_capture_and_the_capture(
     assert cuda.now is cuda.default
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_no_memory_left_within_a_capture_is_one_line_and_leaves_nothing_behind(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, hidden: bool
+):
+    made, rows = fit(quick_overrides, "execution=cuda_graph", "diagnostics.every=null")
+    cuda = Cuda(monkeypatch)
+    trainer: Any = made.trainer
+    trainer.captures.stream = Stream()
+    cuda.end = RuntimeError("CUDA error: operation failed due to a previous error during capture") if hidden else None
+    compute = Trainer.compute
+
+    def fails(self: Trainer, *args: Any, **kwargs: Any) -> StepResult:
+        if cuda.captured_on:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return compute(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "compute", fails)
+    said: list[str] = []
+    assert experiment._train(made, StopRequest(), said.append) == 1
+    assert len(said) == 1
+    assert "error: out of memory on cpu with batch_size=32; try a smaller batch_size" in said[0]
+    assert [row["global_step"] for row in rows if "train/loss" in row] == [1, 2, 3]
+    assert cuda.now is cuda.default
+    assert gc.isenabled()
+    assert isinstance(made.trainer.optimizer.param_groups[0]["lr"], float)
+
+
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])
@@ -365,3 +393,28 @@ def test_what_is_allocated_beside_a_graph_adds_to_the_peak_on_a_gpu(quick_overri
     before = made.trainer.memory.peak_mib()
     big = torch.empty(2**26, dtype=torch.float32, device="cuda")  # 256 MiB
     assert made.trainer.memory.peak_mib() - before > 0.5 * big.nbytes / 2**20
+
+
+@pytest.mark.gpu
+def test_no_memory_left_within_a_capture_is_one_line_on_a_gpu(quick_overrides: tuple[str, ...]):
+    made, _ = fit(quick_overrides, *GPU, "execution=cuda_graph", "batch_size=128", "diagnostics.every=null")
+    cuda = torch.device("cuda", torch.cuda.current_device())
+    here = torch.cuda.current_stream()
+
+    def leave_nothing(step: int) -> None:
+        if step == graph.WARM_UP_STEPS:
+            torch.cuda.empty_cache()
+            held = torch.cuda.memory_reserved() + 8 * 2**20
+            torch.cuda.set_per_process_memory_fraction(held / torch.cuda.get_device_properties(cuda).total_memory)
+
+    made.on_step = leave_nothing
+    said: list[str] = []
+    try:
+        assert experiment._train(made, StopRequest(), said.append) == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert made.step == graph.WARM_UP_STEPS + 1
+    assert len(said) == 1
+    assert said[0].startswith("error: out of memory on cuda")
+    assert torch.cuda.current_stream() == here
+    assert torch.ones(4, device="cuda").sum().item() == 4

@@ -55,8 +55,8 @@ def allow_tf32(on: bool) -> None:
     precision = "tf32" if on else "ieee"
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on
-    torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]  # the first line's, for a CPU
-    torch.backends.cudnn.fp32_precision = precision  # type: ignore[attr-defined]  # Inductor asks this of convolutions
+    torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]  # not "tf32"
+    torch.backends.cudnn.fp32_precision = precision  # Inductor asks this of convolutions
     torch.backends.cuda.matmul.fp32_precision = precision
     torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
     torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]

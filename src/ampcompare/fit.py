@@ -77,7 +77,7 @@ class Fit:
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = total_steps(config, train)
         self.timer = StepTimer(self.device, config.log.warmup_steps)
-        self.energy = EnergyMeter(self.device)
+        self.energy = EnergyMeter(self.device, on_note)
         self.keeper = keeper
         self.step = 0
         # Where the run is: in which epoch, after how many of its steps, and whether the evaluation there is done.
@@ -85,7 +85,7 @@ class Fit:
         self._is_best = self._due = False
         self._windows: list[Window] = []  # since the last row
         self._learning_rate = 0.0
-        self._peak_reset = False
+        self._counts = False  # whether warm-up is over: energy and peak memory count
         self._evals: list[tuple[float, float]] = []  # epoch, accuracy
 
     def run(self) -> Row:
@@ -127,8 +127,9 @@ class Fit:
     def train_epoch(self, epoch: int, start: int = 0) -> None:
         """One pass over the training images, from step number `start` on, with its rows."""
         config = self.config
-        self.energy.start()
-        images = 0
+        if self.timer.warm:
+            self._begin_to_count()
+        images = 0  # that count for the energy
         self.evaluated = self._is_best = False
         self._resume()
         accumulate = config.training.accumulate
@@ -143,9 +144,9 @@ class Fit:
             self.rows.add(result)
             self.timer.lap(result.images, cold=result.cold)
             images += result.images
-            if self.timer.warm and not self._peak_reset:
-                self._peak_reset = True
-                self.trainer.memory.reset()
+            if self.timer.warm and (result.cold or not self._counts):  # what was compiled is no step's energy
+                self._begin_to_count()
+                images = 0
             self.stopped, self._due = self._ask.at(self.step, self._should_stop, self._clock_is_due)
             last = self.stopped or self.step == self.total_steps
             if diagnose:
@@ -166,8 +167,18 @@ class Fit:
         self._pause()
         self.rows.read_all()
         joules = self.energy.joules()
-        if joules is not None and images and self.world.size == 1:  # the meter knows one GPU
+        if self._counts and joules is not None and images and self.world.size == 1:  # the meter knows one GPU
             self.on_row(self._clock.row_at(self.step, position) | {"energy/joules_per_image": joules / images})
+
+    def _begin_to_count(self) -> None:
+        """Energy begins here, and once, when warm-up is over, the peak of memory."""
+        if not self._counts:
+            self._counts = True
+            self.trainer.memory.reset()
+        wait_for(
+            self.device
+        )  # sync: at an epoch's start, after warm-up or a compilation; what is queued is not to count
+        self.energy.start()
 
     def _log(self, position: float, result: StepResult) -> None:
         """End a log interval."""

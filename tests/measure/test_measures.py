@@ -6,7 +6,9 @@ import math
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 import torch
 
@@ -14,7 +16,7 @@ from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.environment import describe_environment
 from ampcompare.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
 from ampcompare.measure.interval import Interval
-from ampcompare.measure.memory import Memory
+from ampcompare.measure.memory import Memory, is_out_of_memory
 from ampcompare.measure.scale_watch import SKIPS_IN_A_ROW, ScaleWatch
 from ampcompare.measure.timing import StepTimer
 
@@ -222,6 +224,67 @@ def test_energy_is_absent_without_a_gpu():
     meter = EnergyMeter(CPU)
     meter.start()
     assert meter.joules() is None
+
+
+class Counter:
+    """NVML with one GPU, whose energy counter gives these values (mJ), or fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *values: int | None) -> None:
+        self.values = list(values)
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", self.read)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1"))
+
+    def read(self, handle: str) -> int:
+        value = self.values.pop(0)
+        if value is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return value
+
+
+def test_energy_is_the_difference_of_two_counts(monkeypatch: pytest.MonkeyPatch):
+    Counter(monkeypatch, 0, 1000, 4500)
+    meter = EnergyMeter(torch.device("cuda"))
+    meter.start()
+    assert meter.joules() == 3.5
+
+
+@pytest.mark.parametrize("values", [(0, None), (0, 1000, None)])
+def test_a_counter_that_fails_is_given_up_and_said_once(monkeypatch: pytest.MonkeyPatch, values: tuple[int | None]):
+    Counter(monkeypatch, *values)
+    notes: list[str] = []
+    meter = EnergyMeter(torch.device("cuda"), notes.append)
+    for _ in range(2):
+        meter.start()
+        assert meter.joules() is None
+    assert len(notes) == 1
+    assert "energy counter fails (GPU is lost)" in notes[0]
+
+
+OUT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+def behind(first: BaseException, second: BaseException, *, cause: bool) -> BaseException:
+    second.__cause__, second.__context__ = (first, None) if cause else (None, first)
+    return second
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_one"),
+    [
+        (OUT, True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (behind(OUT, RuntimeError("operation failed due to a previous error during capture"), cause=False), True),
+        (behind(OUT, RuntimeError("backend='inductor' raised"), cause=True), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (behind(KeyError("x"), RuntimeError("unrelated"), cause=False), False),
+        (UserWarning("out of memory"), False),
+    ],
+)
+def test_no_memory_left_is_known_by_its_errors_and_by_what_is_behind_others(problem: BaseException, is_one: bool):
+    assert is_out_of_memory(problem) is is_one
 
 
 def test_environment_names_the_machine_and_versions():

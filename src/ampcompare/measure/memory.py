@@ -71,3 +71,20 @@ def peak_of_process() -> float:
 
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB
+
+
+def is_out_of_memory(problem: BaseException | None) -> bool:
+    """Whether a device had no memory left: PyTorch's own error, a library's, or one of these behind another.
+
+    Within a capture it is the end of the capture that fails then, and its error hides the first one.
+    """
+    seen: set[int] = set()
+    while problem is not None and id(problem) not in seen:
+        seen.add(id(problem))
+        words = str(problem)
+        if isinstance(problem, torch.OutOfMemoryError):
+            return True
+        if isinstance(problem, RuntimeError) and ("out of memory" in words or "STATUS_ALLOC_FAILED" in words):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False
