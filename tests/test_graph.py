@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -325,6 +327,28 @@ def test_no_memory_left_within_a_capture_is_one_line_and_leaves_nothing_behind(
     assert isinstance(made.trainer.optimizer.param_groups[0]["lr"], float)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_adam_says_nothing_in_the_steps_before_a_capture(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, name: str, resumed: bool
+):
+    """PyTorch warns where `capturable=True` is used without a graph; not after the optimizer's own constructor."""
+    words = ("execution=cuda_graph", f"optimizer.name={name}", "optimizer.momentum=0")
+    (made, _), (other, _) = (fit(quick_overrides, *words) for _ in range(2))
+    trainer: Any = made.trainer
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda: SimpleNamespace(is_capturing=lambda: False))
+    plans = made.train.plans(0)  # type: ignore[attr-defined]
+    if resumed:
+        trainer.optimizer.load_state_dict(other.trainer.optimizer.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer.step([next(plans)])
+    trainer.optimizer._warned_capturable_if_run_uncaptured = False
+    with pytest.warns(UserWarning, match="capturable=True"):  # the check is there and sees this step
+        trainer.step([next(plans)])
+
+
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])
@@ -418,3 +442,18 @@ def test_no_memory_left_within_a_capture_is_one_line_on_a_gpu(quick_overrides: t
     assert said[0].startswith("error: out of memory on cuda")
     assert torch.cuda.current_stream() == here
     assert torch.ones(4, device="cuda").sum().item() == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_trains_by_a_graph_as_without_and_says_nothing_on_a_gpu(quick_overrides: tuple[str, ...], name: str):
+    words = (*GPU, f"optimizer.name={name}", "optimizer.momentum=0", "optimizer.lr=0.001", "diagnostics.every=null")
+    found = []
+    for how in ("eager", "cuda_graph"):
+        made, rows = fit(quick_overrides, *words, "log.every=5", f"execution={how}")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*capturable")
+            made.run()
+        found.append([row["train/loss"] for row in rows if "train/loss" in row])
+    assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
+    assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)

@@ -171,13 +171,11 @@ class Fit:
             self.on_row(self._clock.row_at(self.step, position) | {"energy/joules_per_image": joules / images})
 
     def _begin_to_count(self) -> None:
-        """Energy begins here, and once, when warm-up is over, the peak of memory."""
+        """Energy begins here, without what is queued; and once, when warm-up is over, the peak of memory."""
         if not self._counts:
             self._counts = True
             self.trainer.memory.reset()
-        wait_for(
-            self.device
-        )  # sync: at an epoch's start, after warm-up or a compilation; what is queued is not to count
+        wait_for(self.device)  # sync: at an epoch's start, after warm-up and after a compilation
         self.energy.start()
 
     def _log(self, position: float, result: StepResult) -> None:
