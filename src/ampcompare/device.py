@@ -49,8 +49,8 @@ def set_numerics(config: Config) -> None:
 def allow_tf32(on: bool) -> None:
     """Let fp32 products and convolutions round to TF32, or not.
 
-    PyTorch (2.11 and 2.14) has an older set of switches beside this one, and raises where it is asked for the old ones
-    and the new ones disagree, as Inductor does. The old ones first: they write their own idea into the new ones.
+    PyTorch (2.11 and 2.14) has two sets of switches. Asked for the old ones, as Inductor does, it raises where the
+    new ones say something else. The old ones come first here: setting them writes into the new ones.
     """
     precision = "tf32" if on else "ieee"
     torch.set_float32_matmul_precision("high" if on else "highest")

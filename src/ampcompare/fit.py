@@ -35,8 +35,8 @@ class Fit:
     asked after each step and within the evaluation; then the training ends with the row of the last step. With `lag`
     rows are read one interval late; None is what the device needs. `keeper` is told when a state can be saved.
 
-    Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph and memory
-    do not wait for the garbage collector, which may come within another one's capture.
+    Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph and
+    memory do not wait for the garbage collector, which may come within another one's capture.
     """
 
     def __init__(

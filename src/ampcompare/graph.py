@@ -142,10 +142,10 @@ class GraphEvaluation(Evaluation):
 
 
 class Captures:
-    """What the graphs of a training share: the stream of their captures, and the count of the memory that they keep.
+    """What the graphs of a training share: the stream of their captures, the count of the memory that they keep.
 
-    One stream for every capture and for the steps before it: cuBLAS has a workspace for each stream and thread that it
-    worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
+    One stream for every capture and for the steps before it: cuBLAS has a workspace for each stream and thread
+    that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
     """
 
     def __init__(self, device: torch.device, memory: Memory) -> None:
@@ -175,7 +175,7 @@ class Captures:
 
 
 def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], None], T]:
-    """Record what `step` queues, without running it. Returns its launch, and its result, which each launch fills.
+    """Record what `step` queues, without running it: its launch, and its result, which each launch fills.
 
     On the current stream, which must not be the default one.
     """
@@ -189,10 +189,10 @@ def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], N
 def collector_at_rest() -> Iterator[None]:
     """Collect garbage now and none inside.
 
-    An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to CUDA.
-    Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in cycles, and a
-    caller may have made some of its own. PyTorch collects only before a capture, and only if it is told to
-    (`torch.compiler.config.force_cudagraph_gc`).
+    An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to
+    CUDA. Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in
+    cycles, and a caller may have made some of its own. PyTorch collects only before a capture, and only if it is
+    told to (`torch.compiler.config.force_cudagraph_gc`).
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -14,11 +14,11 @@ MIB = 2**20
 class Memory:
     """The peak on one device since the last `reset`, with what captured graphs keep.
 
-    PyTorch's allocator counts a block from its allocation to its release, whichever pool it is of. So the tensors of a
-    captured step are counted within the capture alone; a launch allocates nothing, and yet their memory stays the
-    graph's. What a capture took beyond the tensors that outlive it is therefore added to every count after it: a short
-    batch or an evaluation between launches has its activations beside those of the graph.
-    Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`), the same in PyTorch 2.11 and 2.14.
+    PyTorch's allocator counts a block from its allocation to its release, whichever pool it is of. So the tensors
+    of a captured step are counted within the capture alone; a launch allocates nothing, and yet their memory stays
+    the graph's. What a capture took beyond the tensors that outlive it is therefore added to every count after it:
+    a short batch or an evaluation between launches has its activations beside those of the graph.
+    Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class Memory:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """What is inside captures a graph, which keeps what it takes. What came before was warm-up: it is forgotten."""
+        """What is inside captures a graph, which keeps what it takes. The peak before it is forgotten."""
         self.reset()
         yield
         if self._device.type == "cuda":
@@ -41,7 +41,7 @@ class Memory:
         self.reset()
 
     def peak_mib(self) -> float:
-        """MiB that tensors, libraries' workspaces and graphs had at most; on a CPU the resident set of the process."""
+        """MiB that tensors, workspaces and graphs had at most; on a CPU the resident set of the process."""
         if self._device.type == "cuda":
             return (torch.cuda.max_memory_allocated(self._device) + self._kept) / MIB
         if self._device.type == "mps":

@@ -3,8 +3,9 @@
 What `--fp16 --loss_scaling` did in the ALCF tutorials, and (with scale 1) apex O3. No fp32 master weights: an
 update smaller than half a unit in the last place of a weight is lost. It is here to show what that costs.
 
-cuDNN's BatchNorm takes fp16 images with fp32 weights only (`_select_batch_norm_backend` in ATen/native/Normalization.cpp); with fp16
-ones PyTorch's own kernels run. apex called O3 with `keep_batchnorm_fp32=True` the speed of light for that reason.
+cuDNN's BatchNorm takes fp16 images with fp32 weights only (`_select_batch_norm_backend` in
+ATen/native/Normalization.cpp); with fp16 ones PyTorch's own kernels run. For that reason apex called O3 with
+`keep_batchnorm_fp32=True` the speed of light.
 """
 
 from __future__ import annotations
