@@ -1,4 +1,4 @@
-"""The GPU check: what is run, what it needs, for how long, and what is taken home. `gpu_check.py` beside it starts it."""
+"""The GPU check: what is run, what it needs, for how long, what is taken home. Started by `gpu_check.py`."""
 
 from pathlib import Path
 

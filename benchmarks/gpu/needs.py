@@ -28,9 +28,9 @@ if not (any(folder.glob("cifar10-*.npz")) or any((folder / name).exists() for na
 """
 
 
-def environment(site: Path | None = None) -> dict[str, str]:
-    """A part's environment: our sources first, then what the wheels hold, then what was there."""
-    paths = (str(ROOT / "src"), str(site) if site else "", os.environ.get("PYTHONPATH", ""))
+def environment(*brought: Path) -> dict[str, str]:
+    """A part's environment: our sources first, then what was brought along, then what was there."""
+    paths = (str(ROOT / "src"), *map(str, brought), os.environ.get("PYTHONPATH", ""))
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
 
@@ -47,12 +47,17 @@ def lacks(packages: Iterable[str], env: dict[str, str]) -> dict[str, str]:
     }
 
 
+def wheels_in(folder: Path = WHEELS) -> list[Path]:
+    """The wheels that were brought along. Each is a zip that can stand on PYTHONPATH itself, to be looked into."""
+    return sorted(folder.glob("*.whl"))
+
+
 def install_wheels(site: Path, wheels: Path = WHEELS) -> str:
     """Unpack the wheels into `site`, once for each set of them; what came of it in a line, "" for nothing to do.
 
     A folder on PYTHONPATH and no virtual environment: the Python that has PyTorch stays as it is.
     """
-    files = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
+    files = wheels_in(wheels)
     if not files:
         return ""
     stamp = site / "wheels.json"
@@ -79,6 +84,11 @@ class Images:
 
     words: tuple[str, ...] = ()
     lack: str = ""
+
+    @property
+    def are_made(self) -> bool:
+        """Whether there is nothing to decode or fetch."""
+        return self.source == "synthetic"
 
     @property
     def source(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gpu_claims
@@ -29,7 +29,7 @@ COMPARED = ("none", "native", "apex_o1")
 SEEDS = (223, 224, 225)
 EPOCHS = 8
 BF16 = "precision.dtype=bfloat16"
-# Op by op and by hand first: each is there for one process, whereas a compiled step takes a minute to make.
+# Compiled steps come last: the first of each takes a minute to make.
 EXECUTIONS = "cuda_graph,eager,plain,seed-style,compile_graph,compile"
 TRAINING_IMAGES, LONG_EPOCHS = 50_000, 100
 LONG_EXTRA_SECONDS = 60  # start-up, search, and an evaluation every ten epochs
@@ -54,6 +54,7 @@ class Part:
     least: int | None = None
     needs: tuple[str, ...] = ()
     images: bool = False
+    after: str = ""  # the part that has to have passed
     again: bool = False  # run at every start: it judges what the others have made
     waits: str = ""
 
@@ -65,7 +66,8 @@ def parts(out: Path, images: Images) -> list[Part]:
     found += [*tests(("apex_o2", "fp16")), *throughput(out, ("native", "apex_o2", "fp16"), "half")]
     found += throughput(out, ("native",), "bf16", (BF16,))
     found += comparison(out, images, [("apex_o2", ()), ("fp16", ()), ("native", (BF16,))])
-    found.append(Part("recipe", (*AMPCOMPARE, "bench", "recipe", "--device", "cuda"), 240, needs=(*BENCHING, "omegaconf")))
+    recipe = (*AMPCOMPARE, "bench", "recipe", "--device", "cuda")
+    found.append(Part("recipe", recipe, 240, needs=(*BENCHING, "omegaconf")))
     found += published(out, images)
     found.append(long_training(out, images))
     return [*found, *judging(out)]
@@ -99,9 +101,10 @@ def throughput(out: Path, backends: tuple[str, ...], name: str, words: tuple[str
 
 def image_loading(images: Images) -> Iterator[Part]:
     """Decoded once and kept, so that no training finds out in its middle what is wrong with them."""
-    if images.lack or images.source == "synthetic":
-        return
-    yield Part("images", (sys.executable, "-c", LOAD, *filter(None, (images.source, images.root))), 240, images=True)
+    if not images.are_made:
+        yield Part(
+            "images", (sys.executable, "-c", LOAD, *filter(None, (images.source, images.root))), 240, images=True
+        )
 
 
 def training(out: Path, runs: str, images: Images, name: str, words: tuple[str, ...], **how: int) -> Part:
@@ -109,13 +112,15 @@ def training(out: Path, runs: str, images: Images, name: str, words: tuple[str, 
     record = (f"output_dir={out / runs}", "wandb.mode=offline", "resume=auto", "device=cuda")
     saved = ("checkpoint.every_minutes=2", "checkpoint.every_epochs=null")
     command = (*TRAIN, *words, *record, *saved, *images.words)
-    return Part(f"train-{name}", command, needs=TRAINING, images=True, **{"least": 120, **how})
+    after = "" if images.are_made else "images"
+    how = {"least": 120, **how}
+    return Part(f"train-{name}", command, needs=TRAINING, images=True, after=after, **how)
 
 
 def comparison(out: Path, images: Images, backends: list[tuple[str, tuple[str, ...]]]) -> Iterator[Part]:
     """The strong recipe, shortened; the order is drawn within each seed, as machines get warm and lent ones end."""
     for seed in SEEDS:
-        for backend, own in random.Random(seed).sample(backends, len(backends)):
+        for backend, own in random.Random(seed).sample(backends, len(backends)):  # noqa: S311
             how = ("execution=cuda_graph", f"epochs={EPOCHS}", "schedule.warmup_epochs=1", "wandb.group=gpu-check")
             words = ("--config", "strong", f"backend={backend}", *own, f"seed={seed}", *how)
             name = f"comparison-{seed}-{backend}{'-bf16' if own else ''}"
@@ -139,7 +144,7 @@ def long_training(out: Path, images: Images) -> Part:
     words = ("backend=native", f"execution={execution}", "memory_format=channels_last", f"epochs={LONG_EPOCHS}")
     how = (*words, "eval.every=10")
     part = training(out, gpu_claims.RUNS, images, "100-epochs-native", how, least=need + 2 * GRACE_SECONDS)
-    return part if not waits else Part(part.name, part.command, needs=part.needs, images=True, waits=waits)
+    return replace(part, waits=waits)
 
 
 def judging(out: Path) -> Iterator[Part]:
