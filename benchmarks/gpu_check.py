@@ -52,8 +52,9 @@ def main(words: list[str]) -> int:
             print(note, flush=True)
     site = out / ".site"
     env = needs.environment(*([site] if site.is_dir() else needs.wheels_in()))
-    images = needs.find_images(options.data, env)
-    lacking = needs.lacks({name for part in parts(out, images) for name in part.needs}, env)
+    wanted = [part for part in parts(out, needs.Images()) if options.only in part.name]
+    images = needs.find_images(options.data, env) if any(part.images for part in wanted) else needs.Images()
+    lacking = needs.lacks({name for part in wanted for name in part.needs}, env)
     check = Check(out, images, lacking, env, options.only)
     if options.list:
         for part in check.chosen():
