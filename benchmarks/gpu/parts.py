@@ -102,9 +102,8 @@ def throughput(out: Path, backends: tuple[str, ...], name: str, words: tuple[str
 def image_loading(images: Images) -> Iterator[Part]:
     """Decoded once and kept, so that no training finds out in its middle what is wrong with them."""
     if not images.are_made:
-        yield Part(
-            "images", (sys.executable, "-c", LOAD, *filter(None, (images.source, images.root))), 240, images=True
-        )
+        load = (sys.executable, "-c", LOAD, *filter(None, (images.source, images.root)))
+        yield Part("images", load, 240, images=True)
 
 
 def training(out: Path, runs: str, images: Images, name: str, words: tuple[str, ...], **how: int) -> Part:

@@ -46,8 +46,8 @@ def required(found: metadata.Distribution) -> list[str]:
     """The names of what a distribution requires here, extras aside."""
     try:
         from packaging.requirements import Requirement
-    except ImportError:  # nothing to read requirements with: the package itself has been looked at
-        return []
+    except ImportError:  # pip brings its own
+        from pip._vendor.packaging.requirements import Requirement  # type: ignore[assignment]
     wanted = map(Requirement, found.requires or ())
     return [r.name for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
 

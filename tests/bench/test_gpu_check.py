@@ -148,7 +148,7 @@ import gpu_check
 from gpu import parts
 parts.GRACE_SECONDS = 2
 code = "import pathlib, time; pathlib.Path('{here}').touch(); time.sleep(60)"
-gpu_check.parts = lambda out, images: [parts.Part("one", (sys.executable, "-c", code))] 
+gpu_check.parts = lambda out, images: [parts.Part("one", (sys.executable, "-c", code))]
 sys.exit(gpu_check.main(["--out", sys.argv[2]]))
 """
 
