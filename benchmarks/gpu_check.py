@@ -1,13 +1,13 @@
-"""Everything that needs a GPU, part by part: tests, benchmarks, trainings on real images. `make gpu-check` runs it.
+"""Everything that needs a GPU, part by part: tests, benchmarks, trainings. `make gpu-check` runs it.
 
-    python benchmarks/gpu_check.py [--out FOLDER] [--data cifar10|synthetic|PATH] [--only WORD] [--minutes N] [--list]
-                                   [--archive FILE]
+    python benchmarks/gpu_check.py [--out FOLDER] [--archive FILE] [--data cifar10|synthetic|PATH] [--only WORD]
+                                   [--minutes N] [--list]
 
-It runs from a checkout, installed or not; what a part lacks here is said before anything runs, and the part left out.
-Each part has at most eight minutes and a log in the folder; one that passed is not run again, one that was cut short
-goes on where it was. With `--minutes` nothing is started that could not end within them. Each start ends by packing
-figures and records into one archive, whose path is the last line. `summary.md` says what passed, failed, lacks
-something or is still to do, `claims.md` what the figures come to beside what is claimed.
+It runs from a checkout, installed or not; what a part lacks here is said before anything runs, and the part is
+left out. Each has at most eight minutes and a log in the folder; one that passed is not run again, one that was cut
+short goes on where it was. With `--minutes` nothing is started that could not end within them. Each start ends by
+packing figures and records into one archive, whose path is the last line. `summary.md` says what passed, failed,
+lacks something or is still to do, `claims.md` what the figures come to beside what is claimed.
 Exit code 0 when all parts passed, 1 otherwise, 2 without a GPU, 130 when told to end.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,38 +42,49 @@ def read_words(words: list[str]) -> argparse.Namespace:
 def main(words: list[str]) -> int:
     options, began = read_words(words), time.monotonic()
     out: Path = options.out.resolve()
-    if not options.list:
-        import torch
-
-        if not torch.cuda.is_available():
-            print("error: gpu-check needs a CUDA device; PyTorch sees none", file=sys.stderr)
-            return 2
-        out.mkdir(parents=True, exist_ok=True)
-        if note := needs.install_wheels(out / ".site"):
-            print(note, flush=True)
-    site = out / ".site"
-    env = needs.environment(*([site] if site.is_dir() else needs.wheels_in()))
-    wanted = [part for part in parts(out, needs.Images()) if options.only in part.name]
-    images = needs.find_images(options.data, env) if any(part.images for part in wanted) else needs.Images()
-    lacking = needs.lacks({name for part in wanted for name in part.needs}, env)
-    check = Check(out, images, lacking, env, options.only)
     if options.list:
-        for part in check.chosen():
-            why = check.why_not(part)
-            print(f"{part.name}: {' '.join(part.command[1:])}{f'  [{why}]' if why else ''}")
+        with tempfile.TemporaryDirectory() as site:  # nothing is left behind
+            show(look_around(options, out, Path(site) / "site"))
         return 0
-    code = EXIT_TOLD
+    import torch
+
+    if not torch.cuda.is_available():
+        print("error: gpu-check needs a CUDA device; PyTorch sees none", file=sys.stderr)
+        return 2
+    out.mkdir(parents=True, exist_ok=True)
+    archive = options.archive.resolve() if options.archive else out.with_name(f"{out.name}.tar.xz")
+    code, check = EXIT_TOLD, None
     with runner.ending_on_signals():
         try:
+            check = look_around(options, out, out / ".site")
             check.run(runner.Budget(options.minutes, began))
             code = 0 if check.has_passed() else 1
         except runner.Told as signal:
             print(f"told to end ({signal}); started again it goes on", flush=True)
         finally:
             runner.hear_no_more()
-            check.has_passed()
-            take_home(out, options.archive.resolve() if options.archive else out.with_name(f"{out.name}.tar.xz"))
+            if check:
+                check.has_passed()
+            take_home(out, archive)
     return code
+
+
+def look_around(options: argparse.Namespace, out: Path, site: Path) -> Check:
+    """What was brought along and what the chosen parts lack here. Wheels are unpacked into `site`."""
+    if note := needs.install_wheels(site):
+        print(note, flush=True)
+    env = needs.environment(site)
+    wanted = [part for part in parts(out, needs.Images()) if options.only in part.name]
+    images = needs.find_images(options.data, env) if any(part.images for part in wanted) else needs.Images()
+    lacking = needs.lacks({name for part in wanted for name in part.needs}, env)
+    return Check(out, images, lacking, env, options.only)
+
+
+def show(check: Check) -> None:
+    """Name the parts, what they run, and what they lack or wait for."""
+    for part in check.chosen():
+        why = check.why_not(part)
+        print(f"{part.name}: {' '.join(part.command[1:])}{f'  [{why}]' if why else ''}")
 
 
 @dataclass(frozen=True)

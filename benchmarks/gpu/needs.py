@@ -35,7 +35,7 @@ def environment(*brought: Path) -> dict[str, str]:
 
 
 def lacks(packages: Iterable[str], env: dict[str, str]) -> dict[str, str]:
-    """In words, by package, what is missing of it for a part that runs in `env`; packages in order are left out."""
+    """By package, in words, what is missing of it in `env`; packages that can be used are left out."""
     names = sorted(set(packages))
     probe = [sys.executable, str(Path(__file__).with_name("probe.py")), *names]
     done = subprocess.run(probe, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
@@ -47,17 +47,13 @@ def lacks(packages: Iterable[str], env: dict[str, str]) -> dict[str, str]:
     }
 
 
-def wheels_in(folder: Path = WHEELS) -> list[Path]:
-    """The wheels that were brought along. Each is a zip that can stand on PYTHONPATH itself, to be looked into."""
-    return sorted(folder.glob("*.whl"))
-
-
-def install_wheels(site: Path, wheels: Path = WHEELS) -> str:
-    """Unpack the wheels into `site`, once for each set of them; what came of it in a line, "" for nothing to do.
+def install_wheels(site: Path, wheels: Path | None = None) -> str:
+    """Unpack the wheels into `site`, once for each set of them; returns a line on it, "" for nothing to do.
 
     A folder on PYTHONPATH and no virtual environment: the Python that has PyTorch stays as it is.
     """
-    files = wheels_in(wheels)
+    wheels = wheels or WHEELS
+    files = sorted(wheels.glob("*.whl"))
     if not files:
         return ""
     stamp = site / "wheels.json"

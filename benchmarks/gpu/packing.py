@@ -1,7 +1,7 @@
 """What is taken home of a GPU check: one archive, small enough to travel, written whole or not at all.
 
-Records and figures go in, what is large and can be had again does not: checkpoints, the wheels' files, caches. Long
-logs lose their middles. If that is still too much, the oldest files stay behind; the archive says which.
+Records and figures go in, what is large and can be had again does not: checkpoints, the wheels' files, caches.
+Long logs lose their middles. If that is still too much, the oldest files stay behind; the archive says which.
 """
 
 from __future__ import annotations

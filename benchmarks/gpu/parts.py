@@ -1,7 +1,7 @@
 """The parts of the GPU check, in the order of what a minute of each tells.
 
-1. The tests: whether the rest means anything. 2. Throughput. 3. The comparison. 4. Published settings. 5. 100 epochs.
-Each says how long it may take at most, what it needs, and whether it can be cut short and goes on at the next start.
+1. The tests: whether the rest means anything. 2. Throughput. 3. The comparison. 4. Published settings.
+5. 100 epochs. Each says how long it may take at most, what it needs, and whether it can be cut short.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GRACE_SECONDS = 15  # for each of the two signals that a part is ended with
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider")
 AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
 TRAIN = (sys.executable, "run_experiment.py")
-BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B, which may not be there
+BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B
 LOAD = "import sys; from ampcompare.data import build_dataset; print(len(build_dataset(*sys.argv[1:]).train))"
 
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
@@ -44,8 +44,8 @@ REPORTING = ("typer", "rich", "pandas", "scipy", "protobuf", "jinja2", "altair",
 class Part:
     """A command, and the conditions that it is run under.
 
-    `seconds` is what it gets at most, its end included. `least` is what it can do something with: a part that has one
-    is cut short and goes on at the next start; None: it needs `seconds`. `waits` says why it is not to be run yet.
+    `seconds` is what it gets at most, its end included. `least` is what it can do something with: a part that has
+    one is cut short and goes on at the next start; None: it needs `seconds`. `waits`: why it is not to be run yet.
     """
 
     name: str
@@ -74,7 +74,7 @@ def parts(out: Path, images: Images) -> list[Part]:
 
 
 def tests(backends: tuple[str, ...]) -> Iterator[Part]:
-    """Each backend's tests are a process of their own, as an error on the device spoils all that comes after it."""
+    """Each backend's tests have a process of their own: an error on the device spoils all that comes after it."""
 
     def run(name: str, seconds: int, *words: str) -> Part:
         return Part(f"tests{name}", (*PYTEST, *words), seconds, needs=TESTING)
@@ -117,7 +117,7 @@ def training(out: Path, runs: str, images: Images, name: str, words: tuple[str, 
 
 
 def comparison(out: Path, images: Images, backends: list[tuple[str, tuple[str, ...]]]) -> Iterator[Part]:
-    """The strong recipe, shortened; the order is drawn within each seed, as machines get warm and lent ones end."""
+    """The strong recipe, shortened. The order is drawn within each seed: machines get warm, lent ones end."""
     for seed in SEEDS:
         for backend, own in random.Random(seed).sample(backends, len(backends)):  # noqa: S311
             how = ("execution=cuda_graph", f"epochs={EPOCHS}", "schedule.warmup_epochs=1", "wandb.group=gpu-check")

@@ -1,6 +1,6 @@
-"""Which of the named packages cannot be used here, with all that they require. Run as a program it prints JSON.
+"""Which of the named packages cannot be used here, by all that they require. As a program it prints JSON.
 
-It imports nothing of them: metadata say what a package requires, the import system whether its modules are found.
+It imports nothing of them: metadata say what a package requires, the import system whether modules are found.
 """
 
 from __future__ import annotations

@@ -30,13 +30,13 @@ class Told(BaseException):
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """The first signal to end raises Told where the program is; those after it are not heard, it is ending."""
+    """The first signal to end raises Told where the program is; those after it are not heard."""
 
     def on_signal(number: int, frame: object) -> None:
         hear_no_more()
         raise Told(signal.Signals(number).name)
 
-    # A shell's background jobs ignore Ctrl-C, and under nohup the end of the terminal is not for this process.
+    # A shell's background jobs ignore Ctrl-C; under nohup the end of the terminal is not for this process.
     heard = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
     before = {n: signal.signal(n, on_signal) for n in heard}
     try:
@@ -70,7 +70,7 @@ class Budget:
 
 
 def why_not(part: Part, lacking: Mapping[str, str], images: str, out: Path) -> str:
-    """In a line, what keeps a part from being run at all; "" for nothing. `images`: what is lacking of them."""
+    """What keeps a part from being run at all, in a line; "" for nothing. `images`: what is lacking of them."""
     found = [lacking[name] for name in part.needs if name in lacking]
     if part.images and images:
         found.append(images)
@@ -85,7 +85,7 @@ def run_part(part: Part, out: Path, env: Mapping[str, str], seconds: float) -> s
     """Run one part for so long at most, its end included; returns its state, which its state file holds, too.
 
     `passed`, `failed (...)`, `over time (...)`, or `cut short (...)` of one that goes on at the next start. What it
-    started ends with it: a measurement that went on would spoil the next one. Told comes through, with the state kept.
+    started ends with it: a measurement that went on would spoil the next one. Told comes through, the state kept.
     """
     began = time.monotonic()
     state = "cut short (after {} s)" if part.least is not None else "interrupted (after {} s)"
@@ -113,7 +113,7 @@ def run_part(part: Part, out: Path, env: Mapping[str, str], seconds: float) -> s
 
 
 def end(part: subprocess.Popen[bytes]) -> None:
-    """End a part with all that it started; a training saves its state first, a benchmark what it has measured."""
+    """End a part with all that it started; a training saves its state first, a benchmark its figures."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
         if part.poll() is None:
             part.send_signal(number)

@@ -1,4 +1,4 @@
-"""`make gpu-check`: parts that are taken up where they were, judged by what they came to, within their minutes."""
+"""`make gpu-check`: parts within their minutes, taken up where they were, judged by what they came to."""
 
 from __future__ import annotations
 

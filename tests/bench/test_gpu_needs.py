@@ -1,4 +1,4 @@
-"""What a part of the GPU check lacks is said before it runs; rehearsed with packages that refuse to be imported."""
+"""What a part of the GPU check lacks is said before it runs. Rehearsed with packages that refuse their import."""
 
 from __future__ import annotations
 

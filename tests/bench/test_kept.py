@@ -1,4 +1,4 @@
-"""Rounds of a benchmark that was cut short: kept whole, and of use to the same measurement on the same machine alone."""
+"""Rounds of a benchmark that was cut short: kept whole, for the same measurement on the same machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements that outlive the benchmark that took them, so that one that was cut short goes on. Free of torch."""
+"""Measurements that outlive the benchmark that took them: one that was cut short goes on. Free of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAME = ("device_name", "driver", "torch", "cuda", "cudnn", "git_commit")
 
 
 class Kept:
-    """The measurements in `folder`, one JSON line each. Raises UserError where that cannot be read or written."""
+    """The measurements in `folder`, one JSON line each. Raises UserError where they cannot be used."""
 
     def __init__(self, folder: Path, environment: Mapping[str, Any]) -> None:
         self.path = folder / NAME
