@@ -64,9 +64,9 @@ class Budget:
 
     def of(self, part: Part) -> float | None:
         """The seconds that a part gets; None where it cannot end in what is left."""
-        given = part.seconds if part.least is None else min(part.seconds, self.left())
+        left = self.left()
         enough = part.seconds if part.least is None else part.least
-        return given if enough <= given <= self.left() else None
+        return min(part.seconds, left) if enough <= min(part.seconds, left) else None
 
 
 def why_not(part: Part, lacking: Mapping[str, str], images: str, out: Path) -> str:

@@ -119,6 +119,12 @@ def test_a_part_gets_what_is_left_if_it_can_be_cut_else_all_or_nothing(
     assert runner.Budget(1, 0).of(Part("x", (), seconds, least)) == expected
 
 
+def test_a_part_that_can_be_cut_is_started_with_less_than_it_may_take():
+    seconds = runner.Budget(5, time.monotonic()).of(Part("x", (), 480, least=1))
+    assert seconds is not None
+    assert 1 < seconds <= 5 * 60 - runner.PACKING_SECONDS
+
+
 def test_a_part_that_is_cut_short_keeps_its_state_and_goes_on(on_gpu, tmp_path: Path):
     """It is told by a signal, on which it may save; the next start finds what it saved."""
     saved = tmp_path / "saved"
