@@ -125,19 +125,29 @@ def test_a_part_that_can_be_cut_is_started_with_less_than_it_may_take():
     assert 1 < seconds <= 5 * 60 - runner.PACKING_SECONDS
 
 
-def test_a_part_that_is_cut_short_keeps_its_state_and_goes_on(on_gpu, tmp_path: Path):
+def test_a_part_that_is_cut_short_keeps_its_state_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is told by a signal, on which it may save; the next start finds what it saved."""
-    saved = tmp_path / "saved"
+    under_way, saved = tmp_path / "under-way", tmp_path / "saved"
+
+    class OutOfTimeWhenUnderWay(subprocess.Popen):
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout == 1000 and not saved.exists():
+                while not under_way.exists():
+                    time.sleep(0.02)
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(runner.subprocess, "Popen", OutOfTimeWhenUnderWay)
     code = (
         f"import pathlib, time, sys\nsaved = pathlib.Path({str(saved)!r})\nif saved.exists(): sys.exit(0)\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    saved.touch(); sys.exit(130)"
+        f"try:\n    pathlib.Path({str(under_way)!r}).touch(); time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    saved.touch(); sys.exit(130)"
     )
-    part = Part("training", python(code), least=1)
-    env = needs.environment()
-    assert runner.run_part(part, tmp_path, env, seconds=11).startswith("cut short (after")
+    part, seconds = Part("training", python(code), least=1), 1000 + 2 * parts.GRACE_SECONDS
+    assert runner.run_part(part, tmp_path, needs.environment(), seconds).startswith("cut short (after")
+    assert runner.read_state("training", tmp_path)["state"].startswith("cut short (after")
     assert saved.exists()
-    assert runner.run_part(part, tmp_path, env, seconds=60) == "passed"
-    assert runner.read_state("training", tmp_path)["state"] == "passed"
+    assert runner.run_part(part, tmp_path, needs.environment(), seconds) == "passed"
 
 
 def test_parts_run_from_a_checkout_that_is_not_installed(on_gpu, tmp_path: Path):
