@@ -1,7 +1,7 @@
 """What is taken home of a GPU check: one archive, small enough to travel, written whole or not at all.
 
 Records and figures go in, what is large and can be had again does not: checkpoints, the wheels' files, caches.
-Long logs lose their middles. If that is still too much, the oldest files stay behind; the archive says which.
+Long logs lose their middles. What still does not fit beside newer files stays behind; the archive says which.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT_BYTES) -> list[str]:
     budget = limit
     while True:
         taken, behind = fit(entries, budget)
-        dropped = left_out + [f"{e.name}: {len(e.content):,} bytes, among the oldest" for e in behind]
+        dropped = left_out + [f"{e.name}: {len(e.content):,} bytes, did not fit beside what is newer" for e in behind]
         text = compress(folder.name, taken, dropped)
         if len(text) <= limit or not taken:
             break
@@ -75,12 +75,16 @@ def without_middle(content: bytes) -> bytes:
 
 
 def fit(entries: list[Entry], budget: int) -> tuple[list[Entry], list[Entry]]:
-    """The newest that come to `budget` bytes compressed one by one, and the others."""
+    """Those that come to `budget` bytes compressed one by one, the first ones first, and the others."""
     taken: list[Entry] = []
     behind: list[Entry] = []
     for entry in entries:
-        budget -= len(zlib.compress(entry.content, 6)) + 512
-        (taken if budget >= 0 else behind).append(entry)
+        size = len(zlib.compress(entry.content, 6)) + 512
+        if size <= budget:
+            taken.append(entry)
+            budget -= size
+        else:
+            behind.append(entry)
     return taken, behind
 
 

@@ -24,7 +24,6 @@ TRAIN = (sys.executable, "run_experiment.py")
 BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B
 LOAD = "import sys; from ampcompare.data import build_dataset; print(len(build_dataset(*sys.argv[1:]).train))"
 
-BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 COMPARED = ("none", "native", "apex_o1")
 SEEDS = (223, 224, 225)
 EPOCHS = 8

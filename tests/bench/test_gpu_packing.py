@@ -61,16 +61,22 @@ def test_a_long_log_loses_its_middle_and_the_archive_says_so(tmp_path: Path):
     assert line in read(archive, "out/left-out.txt").decode()
 
 
-def test_what_is_too_large_leaves_the_oldest_behind(tmp_path: Path):
+def test_what_is_too_large_stays_behind_and_so_do_the_oldest(tmp_path: Path):
     out, archive = tmp_path / "out", tmp_path / "out.tar.xz"
     draw = random.Random(0)
+    write(out / "huge.wandb", draw.randbytes(400_000), written=2_000_000)
     for number in range(6):
         write(out / f"run-{number}.wandb", draw.randbytes(100_000), written=1_000_000 + number)
     archive.write_bytes(b"the last start's")
     lines = packing.pack(out, archive, limit=350_000)
     assert archive.stat().st_size <= 350_000
     assert names(archive) == {"out/run-3.wandb", "out/run-4.wandb", "out/run-5.wandb", "out/left-out.txt"}
-    assert [line.partition(":")[0] for line in lines] == ["run-2.wandb", "run-1.wandb", "run-0.wandb"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "huge.wandb",
+        "run-2.wandb",
+        "run-1.wandb",
+        "run-0.wandb",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tar.xz"]
 
 
