@@ -82,9 +82,12 @@ def full_precision(rows: list[Row]) -> list[Claim]:
 
 
 def beside_native(rows: list[Row]) -> list[Claim]:
-    """What the other backends should reach in each execution: native within 5 %, or more."""
+    """What the other backends should reach in each execution: native within 5 %, or more.
+
+    Nothing of fp16, whose BatchNorm is not cuDNN's (see `precision.half`).
+    """
     found = []
-    for backend, limit in (("apex_o1", 0.95), ("apex_o2", 1.0), ("fp16", 1.0)):
+    for backend, limit in (("apex_o1", 0.95), ("apex_o2", 1.0)):
         for execution in OURS:
             row = next(iter(pick(rows, backend, execution)), None)
             times = ratio(row, pick(rows, "native", execution))

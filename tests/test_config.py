@@ -76,6 +76,8 @@ def test_words_become_values(word: str, key: str, value: object):
     [
         (("backend=apex_o1", "precision.dtype=bfloat16"), "backend=apex_o1 is float16 by definition"),
         (("backend=native", "precision.min_loss_scale=1"), "backend=native has neither floor nor ceiling"),
+        (("backend=native", "precision.keep_batchnorm_fp32=true"), "backend=native has fp32 weights, BatchNorm's too"),
+        (("backend=apex_o1", "precision.keep_batchnorm_fp32=false"), "backend=apex_o1 has fp32 weights"),
         (("backend=apex_o1", "precision.min_loss_scale=1e6"), "expected at most precision.init_scale"),
         (("optimizer.name=adam", "optimizer.momentum=0.9"), "only sgd has it"),
     ],

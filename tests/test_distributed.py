@@ -178,8 +178,8 @@ def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.Monke
 
 
 def test_alone_a_request_to_stop_is_heard_at_every_step():
-    ask = AskTogether(World(), torch.device("cpu"), 50, lambda: True, lambda: False)
-    assert ask.at(3) == [True, False]
+    ask = AskTogether(World(), torch.device("cpu"), 50)
+    assert ask.at(3, lambda: True, lambda: False) == [True, False]
 
 
 class Alike(World):

@@ -55,7 +55,7 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     # A histogram comes back as columns of its parts.
     logged = {key.partition(".")[0] for key in record.history if not key.startswith("_")}
     assert all(metrics.is_history(key) for key in logged)
-    assert metrics.HISTORY - logged <= set(metrics.ENERGY)  # only where a GPU counts it
+    assert metrics.HISTORY - logged <= {*metrics.GPU, *metrics.ENERGY}  # only where a GPU counts them
     assert {"grad/underflow_fraction/0", "grad/underflow_fraction/8"} <= logged  # by layer group
     for key in metrics.CLOCK:
         assert record.history[key].notna().all(), key
@@ -142,6 +142,47 @@ def test_tf32_of_evaluations_is_apart_from_that_of_training(
     quick(f"tf32={train}", f"eval.tf32={evaluation}")
     set_numerics(load_config(None, []))
     assert seen == {"training": {train == "true"}, "evaluation": {wanted}}
+
+
+GETTERS = """
+def legacy():
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=None):
+        pass  # reads them all, to put them back
+    return (
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32,
+        torch.get_float32_matmul_precision() == "high",
+    )
+def new():
+    return tuple(
+        x.fp32_precision == "tf32"
+        for x in (
+            torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+        )
+    )
+"""
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = 'tf32'",
+        "torch.backends.cudnn.conv.fp32_precision = torch.backends.cudnn.rnn.fp32_precision = 'ieee'",
+        "torch.backends.cuda.matmul.allow_tf32 = True; torch.backends.cudnn.allow_tf32 = False",
+        "torch.set_float32_matmul_precision('medium')",
+        "torch.backends.fp32_precision = torch.backends.cudnn.fp32_precision = 'tf32'",
+    ],
+)
+def test_old_and_new_switches_of_tf32_agree_whatever_they_were(before: str, first: bool):
+    code = (
+        f"import torch\n{GETTERS}\n{before}\nfrom ampcompare.device import allow_tf32\n"
+        f"for on in ({first}, {not first}, {first}):\n    allow_tf32(on); print(*legacy(), *new())\n"
+        "    assert torch.backends.mkldnn.matmul.fp32_precision == 'ieee'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [" ".join([str(on)] * 7) for on in (first, not first, first)]
 
 
 def noting(function: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:

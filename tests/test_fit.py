@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 
 from ampcompare.config import load_config
 from ampcompare.data import build_dataset
+from ampcompare.engine import Trainer
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.fit import Fit
+from ampcompare.measure.interval import Reading
+from ampcompare.measure.timing import wait_for
 from ampcompare.precision import REGISTRY
 from ampcompare.rows import TrainingError
 
@@ -121,7 +125,6 @@ def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tup
 
 def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(quick_overrides: tuple[str, ...], monkeypatch):
     fit, _ = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=True, stop_at=4)
-    from ampcompare.measure.interval import Reading
 
     def fails(self: Reading) -> None:
         raise RuntimeError("device-side assert")
@@ -132,28 +135,155 @@ def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(quick_ov
     assert caught.value.__notes__ == ["the rows of the last log interval are lost: device-side assert"]
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("backend", list(REGISTRY))
-@pytest.mark.parametrize("execution", ["eager", "compile", "cuda_graph", "compile_graph"])
-def test_fifty_steps_on_a_gpu_wait_for_nothing(quick_overrides: tuple[str, ...], backend: str, execution: str):
-    """Logging, diagnostics and the decision to skip a step included."""
+class Meter:
+    """Energy as the steps spend it: 10 J each, and 1000 J more for one that warms up or compiles."""
+
+    def __init__(self, *_: Any) -> None:
+        self.spent = self.began = 0.0
+
+    def start(self) -> None:
+        self.began = self.spent
+
+    def joules(self) -> float:
+        return self.spent - self.began
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "compiles_at", "energy"),
+    [
+        (0, None, [6 / 180, 6 / 180]),
+        (2, None, [4 / 116, 6 / 180]),  # epochs of five full batches and one of 20
+        (8, None, [4 / 116]),  # in the second epoch
+        (2, 4, [2 / 52, 6 / 180]),
+        (2, 6, [6 / 180]),  # nothing is left of the first epoch
+    ],
+)
+def test_energy_counts_from_the_end_of_warm_up_and_of_a_compilation(
+    quick_overrides: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    warm_up: int,
+    compiles_at: int | None,
+    energy: list[float],
+):
+    monkeypatch.setattr("ampcompare.fit.EnergyMeter", Meter)
+    words = (f"log.warmup_steps={warm_up}", "data.train_limit=180", "log.every=3")
+    made, came = make_fit(quick_overrides, *words, lag=True)
+    step = Trainer.step
+
+    def counted(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        result = step(self, *args, **kwargs)
+        result.cold = made.step == compiles_at
+        made.energy.spent += 1010 if result.cold or made.step <= warm_up else 10  # type: ignore[attr-defined]
+        return result
+
+    monkeypatch.setattr(Trainer, "step", counted)
+    made.run()
+    found = [row["energy/joules_per_image"] for _, row in came if "energy/joules_per_image" in row]
+    assert found == pytest.approx([10 * x for x in energy])
+
+
+class Waits:
+    """Notes each wait of the host for the device that a program asks for, while `on`.
+
+    PyTorch's own debug mode sees copies and what reads a value, not these.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on = False
+        self.seen: list[str] = []
+        for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
+            monkeypatch.setattr(owner, "synchronize", self.noted(owner.__name__, owner.synchronize))
+
+    def noted(self, name: str, wait: Callable[..., None]) -> Callable[..., None]:
+        def noted(*args: Any) -> None:
+            if self.on:
+                self.seen.append(name)
+            wait(*args)
+
+        return noted
+
+
+def test_each_way_to_wait_for_a_device_is_noted(monkeypatch: pytest.MonkeyPatch):
+    done: list[Any] = []
+    for owner in (torch.cuda, torch.cuda.Stream):  # an event waits for nothing here, the others need a driver
+        monkeypatch.setattr(owner, "synchronize", lambda *args: done.append(args))
+    waits = Waits(monkeypatch)
+    for waits.on in (False, True):
+        wait_for(torch.device("cuda"))
+        torch.cuda.Event().synchronize()
+        torch.cuda.Stream.synchronize("stream")  # type: ignore[arg-type]
+    assert waits.seen == ["torch.cuda", "Event", "Stream"]
+    assert done == [(torch.device("cuda"),), ("stream",)] * 2
+
+
+@pytest.mark.parametrize("lag", [True, False])
+def test_a_late_row_waits_for_nothing_where_the_device_is_an_interval_behind(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lag: bool
+):
+    made: list[torch.cuda.Event] = []
+    begin = Reading.__init__
+
+    def with_event(self: Reading, *args: Any) -> None:
+        begin(self, *args)
+        self._arrived = torch.cuda.Event()
+        made.append(self._arrived)
+
+    monkeypatch.setattr(Reading, "__init__", with_event)
+    monkeypatch.setattr(torch.cuda.Event, "query", lambda self: self is not made[-1])
+    waits = Waits(monkeypatch)
 
     def on_step(step: int) -> None:
-        if step == 30:
-            torch.cuda.set_sync_debug_mode("error")
-        elif step == 80:
-            torch.cuda.set_sync_debug_mode("default")
+        waits.on = 3 <= step < 13
 
-    words = ("device=cuda", f"backend={backend}", f"execution={execution}", "optimizer.momentum=0.9", "epochs=1")
-    many = (
-        "data.train_limit=3200",
-        "log.every=10",
-        "diagnostics.every=null" if execution.endswith("_graph") else "epochs=1",
-    )
-    fit, came = make_fit(quick_overrides, *words, *many, lag=True, on_step=on_step)
+    fit, came = make_fit(
+        quick_overrides, "log.every=2", "data.train_limit=512", "epochs=1", lag=lag, on_step=on_step
+    )  # 16 steps
+    fit.run()
+    assert waits.seen == ([] if lag else ["Event"] * 5)  # after the steps 4, 6, ... 12
+    assert sum("train/loss" in row for _, row in came) == 8
+
+
+def run_watched(quick: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool) -> list[str]:
+    """Train 100 steps on a GPU; the waits of the steps 31 to 80. What PyTorch sees itself is an error there.
+
+    The device has done all in the middle of each log interval, and is behind when the interval ends.
+    """
+    waits = Waits(monkeypatch)
+
+    def on_step(step: int) -> None:
+        if step % 10 == 5:
+            waits.on = False
+            torch.cuda.set_sync_debug_mode("default")
+            torch.cuda.synchronize()
+        elif step % 10 == 9:
+            torch.cuda._sleep(20_000_000)  # 10 ms
+        waits.on = 30 <= step < 80
+        torch.cuda.set_sync_debug_mode("error" if waits.on else "default")
+
+    words = ("device=cuda", *words, "optimizer.momentum=0.9", "epochs=1", "data.train_limit=3200", "log.every=10")
+    fit, came = make_fit(quick, *words, lag=lag, on_step=on_step)
     try:
         fit.run()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert fit.step == 100
     assert sum("train/loss" in row for _, row in came) == 10
+    return waits.seen
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", list(REGISTRY))
+@pytest.mark.parametrize("execution", ["eager", "compile", "cuda_graph", "compile_graph"])
+def test_fifty_steps_on_a_gpu_wait_for_nothing(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, backend: str, execution: str
+):
+    """Logging, diagnostics and the decision to skip a step included."""
+    words = (f"backend={backend}", f"execution={execution}")
+    if execution.endswith("_graph"):
+        words = (*words, "diagnostics.every=null")
+    assert run_watched(quick_overrides, monkeypatch, *words, lag=True) == []
+
+
+@pytest.mark.gpu
+def test_rows_that_are_read_at_once_wait_on_a_gpu(quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    assert "Event" in run_watched(quick_overrides, monkeypatch, "diagnostics.every=null", lag=False)

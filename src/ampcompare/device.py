@@ -47,8 +47,16 @@ def set_numerics(config: Config) -> None:
 
 
 def allow_tf32(on: bool) -> None:
-    """Let fp32 products and convolutions round to TF32, or not."""
+    """Let fp32 products and convolutions round to TF32, or not.
+
+    PyTorch (2.11 and 2.14) has two sets of switches. Asked for the old ones, as Inductor does, it raises where the
+    new ones say something else. The old ones come first here: setting them writes into the new ones.
+    """
     precision = "tf32" if on else "ieee"
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.allow_tf32 = on
+    torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]  # not "tf32"
+    torch.backends.cudnn.fp32_precision = precision  # Inductor asks this of convolutions
     torch.backends.cuda.matmul.fp32_precision = precision
     torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
     torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]

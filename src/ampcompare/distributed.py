@@ -202,11 +202,11 @@ class AskTogether:
     Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
     """
 
-    def __init__(self, world: World, device: torch.device, every: int, *questions: Callable[[], bool]) -> None:
-        self.world, self.device, self.every, self.questions = world, device, every, questions
+    def __init__(self, world: World, device: torch.device, every: int) -> None:
+        self.world, self.device, self.every = world, device, every
 
-    def at(self, step: int) -> list[bool]:
+    def at(self, step: int, *questions: Callable[[], bool]) -> list[bool]:
         """An answer to each question, yes where any process says so. Alone, at every step."""
         if self.world.size > 1 and step % self.every:
-            return [False] * len(self.questions)
-        return self.world.any([asked() for asked in self.questions], self.device)
+            return [False] * len(questions)
+        return self.world.any([asked() for asked in questions], self.device)

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ampcompare.evaluation import Batch, Evaluation, Loader
 from ampcompare.execution import build_forward
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
+from ampcompare.measure.memory import Memory
 from ampcompare.precision.base import Precision
 from ampcompare.schema import TrainingConfig
 
@@ -59,7 +60,7 @@ class Trainer:
         self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
         self.forward = build_forward(model, self.criterion, compiled)
         self.processes = 1
-        self.holds_peak = False  # whether memory was taken once and for all, so that a later peak would miss it
+        self.memory = Memory(precision.device)
 
     def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on, as `step` takes them."""

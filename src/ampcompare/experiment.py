@@ -28,6 +28,7 @@ from ampcompare.execution import captures, check_execution, compiles
 from ampcompare.fit import Fit, steps_per_epoch, total_steps
 from ampcompare.graph import GraphTrainer
 from ampcompare.measure.environment import describe_environment
+from ampcompare.measure.memory import is_out_of_memory
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.progress import TrainingDisplay
@@ -131,7 +132,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
         if tracker and store is None:
             store = Store(Path(config.output_dir) / FOLDER / tracker.run_id)
         if writes_checkpoints(config):
-            fit.keeper = RunKeeper(fit, tracker, store, identity, environment, display.say)
+            fit.keeper = RunKeeper(tracker, store, identity, environment, display.say)
         exit_code = EXIT_FAILED
         with stop:
             try:
@@ -179,13 +180,13 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
     except TrainingError as problem:
         say(f"error: {problem}")
         return EXIT_FAILED
-    except torch.OutOfMemoryError:
-        say(
-            f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller batch_size "
-            "with training.accumulate, or memory-saving precision (backend=native)"
-        )
-        return EXIT_FAILED
     except RuntimeError as problem:
+        if is_out_of_memory(problem):
+            say(
+                f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller "
+                "batch_size with training.accumulate, or memory-saving precision (backend=native)"
+            )
+            return EXIT_FAILED
         if fit.world.size == 1 or not is_loss_of_another(problem):
             raise
         say(f"error: step {fit.step}: {_loss(problem)}; go on from the last checkpoint with resume=auto")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,10 +11,9 @@ from ampcompare.device import tf32_as
 from ampcompare.distributed import AskTogether, World
 from ampcompare.engine import StepResult, Trainer, micro_batches
 from ampcompare.evaluation import Loader
-from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window, wait_for
-from ampcompare.rows import Row, Rows
+from ampcompare.rows import Clock, Row, Rows
 
 
 class Keeper(Protocol):
@@ -26,8 +24,8 @@ class Keeper(Protocol):
     def is_due(self, epochs: int | None = None) -> bool:
         """Whether it is time to: after so many epochs, or by the clock."""
 
-    def save(self, *, best: bool = False) -> None:
-        """Save it; `best` after the best evaluation so far."""
+    def save(self, fit: Fit, *, best: bool = False) -> None:
+        """Save that of `fit`; `best` after the best evaluation so far."""
 
 
 class Fit:
@@ -36,6 +34,9 @@ class Fit:
     `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`. `should_stop` is
     asked after each step and within the evaluation; then the training ends with the row of the last step. With `lag`
     rows are read one interval late; None is what the device needs. `keeper` is told when a state can be saved.
+
+    Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph and
+    memory do not wait for the garbage collector, which may come within another one's capture.
     """
 
     def __init__(
@@ -57,29 +58,34 @@ class Fit:
         self.trainer, self.train, self.config = trainer, train, config
         self.evaluation = trainer.evaluation(test, autocast=config.eval.autocast)
         self.on_row, self.on_step = on_row, on_step
+        self._clock = Clock()
         self.rows = Rows(
-            config, trainer.precision, self.world, row_at=self._row_at, on_row=on_row, on_note=on_note, lag=lag
+            config,
+            trainer.precision,
+            self.world,
+            clock=self._clock,
+            memory=trainer.memory,
+            on_row=on_row,
+            on_note=on_note,
+            lag=lag,
         )
         self._should_stop = should_stop
-        self._ask = AskTogether(self.world, trainer.precision.device, config.log.every, should_stop, self._clock_is_due)
+        self._ask = AskTogether(self.world, trainer.precision.device, config.log.every)
         self.stopped = False
         self.precision = trainer.precision
         self.device = trainer.precision.device
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = total_steps(config, train)
         self.timer = StepTimer(self.device, config.log.warmup_steps)
-        self.energy = EnergyMeter(self.device)
+        self.energy = EnergyMeter(self.device, on_note)
         self.keeper = keeper
         self.step = 0
         # Where the run is: in which epoch, after how many of its steps, and whether the evaluation there is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
         self._is_best = self._due = False
         self._windows: list[Window] = []  # since the last row
-        self._began = time.perf_counter()
-        self._resumed = self._began
-        self._train_seconds = 0.0
         self._learning_rate = 0.0
-        self._peak_reset = False
+        self._counts = False  # whether warm-up is over: energy and peak memory count
         self._evals: list[tuple[float, float]] = []  # epoch, accuracy
 
     def run(self) -> Row:
@@ -103,7 +109,7 @@ class Fit:
             if not (last or self.stopped):
                 self.epoch, self.in_epoch, self.evaluated = epoch + 1, 0, False
             if self.keeper and (last or self.stopped or self._due or self.keeper.is_due(epoch + 1)):
-                self.keeper.save(best=self._is_best)
+                self.keeper.save(self, best=self._is_best)
             if last or self.stopped:
                 break
 
@@ -121,8 +127,9 @@ class Fit:
     def train_epoch(self, epoch: int, start: int = 0) -> None:
         """One pass over the training images, from step number `start` on, with its rows."""
         config = self.config
-        self.energy.start()
-        images = 0
+        if self.timer.warm:
+            self._begin_to_count()
+        images = 0  # that count for the energy
         self.evaluated = self._is_best = False
         self._resume()
         accumulate = config.training.accumulate
@@ -137,11 +144,10 @@ class Fit:
             self.rows.add(result)
             self.timer.lap(result.images, cold=result.cold)
             images += result.images
-            if self.timer.warm and not self._peak_reset:
-                self._peak_reset = True
-                if not self.trainer.holds_peak:
-                    memory.reset_peak(self.device)
-            self.stopped, self._due = self._ask.at(self.step)
+            if self.timer.warm and (result.cold or not self._counts):  # what was compiled is no step's energy
+                self._begin_to_count()
+                images = 0
+            self.stopped, self._due = self._ask.at(self.step, self._should_stop, self._clock_is_due)
             last = self.stopped or self.step == self.total_steps
             if diagnose:
                 self.rows.look(self.step, position, result.gradients)
@@ -155,14 +161,22 @@ class Fit:
             if self.keeper and self._due and number < self.steps_per_epoch:
                 self._pause()
                 self.rows.read_all()  # sync: what is saved must have been logged
-                self.keeper.save()
+                self.keeper.save(self)
                 self._resume()
         wait_for(self.device)  # sync: the epoch's time and energy end with its last step
         self._pause()
         self.rows.read_all()
         joules = self.energy.joules()
-        if joules is not None and images and self.world.size == 1:  # the meter knows one GPU
-            self.on_row(self._row_at(self.step, position) | {"energy/joules_per_image": joules / images})
+        if self._counts and joules is not None and images and self.world.size == 1:  # the meter knows one GPU
+            self.on_row(self._clock.row_at(self.step, position) | {"energy/joules_per_image": joules / images})
+
+    def _begin_to_count(self) -> None:
+        """Energy begins here, without what is queued; and once, when warm-up is over, the peak of memory."""
+        if not self._counts:
+            self._counts = True
+            self.trainer.memory.reset()
+        wait_for(self.device)  # sync: at an epoch's start, after warm-up and after a compilation
+        self.energy.start()
 
     def _log(self, position: float, result: StepResult) -> None:
         """End a log interval."""
@@ -186,15 +200,7 @@ class Fit:
         if math.isfinite(metrics["eval/loss"]):
             self._is_best = all(metrics["eval/accuracy"] > accuracy for _, accuracy in self._evals)
             self._evals.append((position, metrics["eval/accuracy"]))
-        self.on_row(self._row_at(self.step, position) | metrics)
-
-    def _row_at(self, step: int, position: float) -> Row:
-        return {
-            "global_step": step,
-            "epoch": position,
-            "time/elapsed_seconds": time.perf_counter() - self._began,
-            "time/train_seconds": self._train_seconds,
-        }
+        self.on_row(self._clock.row_at(self.step, position) | metrics)
 
     def state_dict(self) -> Row:
         """Where the run is and what it has gathered: plain values and tensors. All rows have to be read before."""
@@ -204,8 +210,7 @@ class Fit:
             "in_epoch": self.in_epoch,
             "evaluated": self.evaluated,
             "evals": list(self._evals),
-            "elapsed_seconds": time.perf_counter() - self._began,
-            "train_seconds": self._train_seconds,
+            **self._clock.state_dict(),
             **self.rows.state_dict(),
         }
 
@@ -215,19 +220,16 @@ class Fit:
         self.evaluated = state["evaluated"]
         self.rows.load_state_dict(state)
         self._evals = [(epoch, accuracy) for epoch, accuracy in state["evals"]]
-        self._began = time.perf_counter() - state["elapsed_seconds"]
-        self._train_seconds = state["train_seconds"]
+        self._clock.load_state_dict(state)
 
     def _resume(self) -> None:
-        self._resumed = time.perf_counter()
+        self._clock.resume()
         self.timer.resume()
 
     def _pause(self) -> None:
         """End the timed window, at a log interval or an epoch's end."""
         self._windows.append(self.timer.pause())
-        now = time.perf_counter()
-        self._train_seconds += now - self._resumed
-        self._resumed = now
+        self._clock.pause()
 
 
 def steps_per_epoch(config: Config, train: Loader) -> int:

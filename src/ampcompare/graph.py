@@ -12,6 +12,7 @@ Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.am
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from ampcompare.engine import Batch, StepResult, Trainer
 from ampcompare.evaluation import Evaluation, Loader
-from ampcompare.measure import memory
+from ampcompare.measure.memory import Memory
 from ampcompare.precision.base import Precision
 
 T = TypeVar("T")
@@ -40,10 +41,11 @@ class GraphTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.make_batch, self.images = make_batch, images
         self._warm_ups = 0
+        self.captures = Captures(self.precision.device, self.memory)
         self._replay: Callable[[], None] | None = None
 
     def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
-        return GraphEvaluation(self.model, loader, self.precision, autocast=autocast)
+        return GraphEvaluation(self.model, loader, self.precision, self.captures, autocast=autocast)
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         return loader.plans(epoch, start)
@@ -70,8 +72,8 @@ class GraphTrainer(Trainer):
         return StepResult(result.loss.clone(), outputs, plan.shape[1], gradients, cold)
 
     def _step_without(self, plan: Tensor, diagnose: bool) -> StepResult:
-        """A step as it is without a graph; before the capture on a stream of its own, as capture demands."""
-        with side_stream(self.precision.device, self._replay is None):
+        """A step as it is without a graph; before the capture on the stream of the capture, as that demands."""
+        with self.captures.aside(self._replay is None):
             return super().step([self.make_batch(plan)], diagnose=diagnose)
 
     def _capture(self, plan: Tensor) -> Callable[[], None]:
@@ -79,9 +81,7 @@ class GraphTrainer(Trainer):
         device = self.precision.device
         self._plan = plan.clone()
         self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self.optimizer.param_groups]
-        memory.reset_peak(device)  # the graph takes its memory here and keeps it: launches are not counted
-        self.holds_peak = True
-        replay, self._result = capture(self._step_on_device, device)
+        replay, self._result = self.captures.capture(self._step_on_device)
         return replay
 
     def _step_on_device(self) -> StepResult:
@@ -107,8 +107,11 @@ class GraphEvaluation(Evaluation):
     The graph holds what was in force when it was captured: the casts of `autocast`, TF32.
     """
 
-    def __init__(self, model: nn.Module, loader: Any, precision: Precision, *, autocast: bool) -> None:
+    def __init__(
+        self, model: nn.Module, loader: Any, precision: Precision, captures: Captures, *, autocast: bool
+    ) -> None:
         super().__init__(model, loader, precision, autocast=autocast)
+        self._captures = captures
         self._plans, self._make_batch = loader.plans, loader.batch
         self._images = min(loader.batch_size, loader.sample_count)
         self._warm_ups = 0
@@ -122,35 +125,80 @@ class GraphEvaluation(Evaluation):
         full = batch.shape[1] == self._images
         if not full or self._warm_ups < WARM_UP_STEPS:
             self._warm_ups += full
-            with side_stream(self.precision.device, self._replay is None):
+            with self._captures.aside(self._replay is None):
                 self._add_plan(batch)
             return
         if self._replay is None:
             self._plan = batch.clone()
-            self._replay, _ = capture(lambda: self._add_plan(self._plan), self.precision.device)
+            self._replay, _ = self._captures.capture(self._add_captured)
         self._plan.copy_(batch)
         self._replay()
+
+    def _add_captured(self) -> None:
+        self._add_plan(self._plan)
 
     def _add_plan(self, plan: Tensor) -> None:
         super().add(self._make_batch(plan))
 
 
-@contextmanager
-def side_stream(device: torch.device, on: bool) -> Iterator[None]:
-    """Run what is inside on another stream, between what came before and what comes after."""
-    if device.type != "cuda" or not on:
-        yield
-        return
-    here, side = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-    side.wait_stream(here)
-    with torch.cuda.stream(side):
-        yield
-    here.wait_stream(side)
+class Captures:
+    """What the graphs of a training share: the stream of their captures, the count of the memory that they keep.
+
+    One stream for every capture and for the steps before it: cuBLAS has a workspace for each stream and thread
+    that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
+    """
+
+    def __init__(self, device: torch.device, memory: Memory) -> None:
+        self._device, self._memory = device, memory
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    @contextmanager
+    def aside(self, on: bool = True) -> Iterator[None]:
+        """Run what is inside on the other stream, between what came before and what comes after, if `on`.
+
+        After an error, too, the stream is the one from before: a capture that fails leaves its own
+        (`torch.cuda.graph.__exit__` ends in the error of the capture's end).
+        """
+        if self.stream is None or not on:
+            yield
+            return
+        here = torch.cuda.current_stream(self._device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            yield
+        here.wait_stream(self.stream)
+
+    def capture(self, step: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """As `capture` below, on that stream and without garbage."""
+        with self.aside(), collector_at_rest(), self._memory.keeping():
+            return capture(step, self._device)
 
 
 def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], None], T]:
-    """Record what `step` queues, without running it. Returns its launch, and its result, which each launch fills."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph):  # sync: once, when the capture begins
+    """Record what `step` queues, without running it: its launch, and its result, which each launch fills.
+
+    On the current stream, which must not be the default one.
+    """
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):  # sync: once, when the capture begins
         result = step()
     return graph.replay, result
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Collect garbage now and none inside.
+
+    An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to
+    CUDA. Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in
+    cycles, and a caller may have made some of its own. PyTorch collects only before a capture, and only if it is
+    told to (`torch.compiler.config.force_cudagraph_gc`).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        gc.collect()
+        yield
+    finally:
+        if was_on:
+            gc.enable()

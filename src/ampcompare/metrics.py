@@ -19,6 +19,8 @@ TRAIN = (
     "throughput/data_time_ms",
     "memory/peak_mib",
 )
+# With them on a GPU.
+GPU = ("memory/reserved_mib",)
 # When clipping or diagnostics are on.
 GRADIENT = ("grad/norm",)
 # Every `diagnostics.every` steps; the fractions also for each layer group, as `grad/underflow_fraction/layer1`.
@@ -42,7 +44,7 @@ class Histogram:
     edges: list[float]
 
 
-HISTORY = frozenset({*CLOCK, *TRAIN, *GRADIENT, *DIAGNOSTICS, *EVAL, *ENERGY})
+HISTORY = frozenset({*CLOCK, *TRAIN, *GPU, *GRADIENT, *DIAGNOSTICS, *EVAL, *ENERGY})
 
 # In the summary of a finished run, beside the last value of each metric.
 SUMMARY = frozenset(

@@ -241,14 +241,13 @@ class RunKeeper:
 
     def __init__(
         self,
-        fit: Fit,
         tracker: Tracker | None,
         store: Store | None,
         identity: Identity,
         environment: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> None:
-        self.fit, self.tracker, self.store, self.identity = fit, tracker, store, identity
+        self.tracker, self.store, self.identity = tracker, store, identity
         self.environment = json.loads(json.dumps(environment))  # plain: PyTorch's version is a class of its own
         self.say = say
         self.options = identity.config.checkpoint
@@ -261,9 +260,9 @@ class RunKeeper:
             return every is not None and epochs % every == 0
         return minutes is not None and time.monotonic() - self._saved_at >= minutes * 60
 
-    def save(self, *, best: bool = False) -> None:
+    def save(self, fit: Fit, *, best: bool = False) -> None:
         self._saved_at = time.monotonic()
-        step, gathered = self.fit.step, capture(self.fit)
+        step, gathered = fit.step, capture(fit)
         if self.tracker is None or self.store is None:
             return
         self.tracker.flush()  # what is saved has been logged

@@ -7,6 +7,7 @@ all rows are read. A killed process loses the row that was waiting, beside the s
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from torch import Tensor
 from ampcompare.config import Config
 from ampcompare.distributed import World
 from ampcompare.engine import StepResult
-from ampcompare.measure import memory
 from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.interval import Interval, IntervalValues, Reading
+from ampcompare.measure.memory import Memory
 from ampcompare.measure.scale_watch import ScaleWatch
 from ampcompare.measure.timing import Window
 from ampcompare.metrics import Histogram
@@ -32,6 +33,40 @@ Row = dict[str, Any]
 
 class TrainingError(Exception):
     """The training cannot go on: one line that names the step, the reason and what to try. Exit code 1."""
+
+
+class Clock:
+    """The time of a run and the part of it that went into training: what every row begins with."""
+
+    def __init__(self) -> None:
+        self._began = self._resumed = time.perf_counter()
+        self._train_seconds = 0.0
+
+    def resume(self) -> None:
+        """From here on it is training."""
+        self._resumed = time.perf_counter()
+
+    def pause(self) -> None:
+        """Up to here it was."""
+        now = time.perf_counter()
+        self._train_seconds += now - self._resumed
+        self._resumed = now
+
+    def row_at(self, step: int, position: float) -> Row:
+        """The row of a step and a position in epochs, with the clocks as they stand."""
+        return {
+            "global_step": step,
+            "epoch": position,
+            "time/elapsed_seconds": time.perf_counter() - self._began,
+            "time/train_seconds": self._train_seconds,
+        }
+
+    def state_dict(self) -> Row:
+        return {"elapsed_seconds": time.perf_counter() - self._began, "train_seconds": self._train_seconds}
+
+    def load_state_dict(self, state: Row) -> None:
+        self._began = time.perf_counter() - state["elapsed_seconds"]
+        self._train_seconds = state["train_seconds"]
 
 
 @dataclass(frozen=True)
@@ -49,8 +84,7 @@ class Waiting:
 class Rows:
     """Gathers each log interval and hands its row to `on_row`, notes for the user to `on_note`.
 
-    `row_at` makes the row of a step and a position in epochs, with the clocks as they stand. With `lag` rows are read
-    one interval late; None is what the device needs.
+    `clock` begins each row. With `lag` rows are read one interval late; None is what the device needs.
     """
 
     def __init__(
@@ -59,13 +93,14 @@ class Rows:
         precision: Precision,
         world: World,
         *,
-        row_at: Callable[[int, float], Row],
+        clock: Clock,
+        memory: Memory,
         on_row: Callable[[Row], None],
         on_note: Callable[[str], None],
         lag: bool | None = None,
     ) -> None:
         self.config, self.precision, self.device = config, precision, precision.device
-        self.row_at, self.on_row, self.on_note = row_at, on_row, on_note
+        self.clock, self.memory, self.on_row, self.on_note = clock, memory, on_row, on_note
         self.lag = self.device.type == "cuda" if lag is None else lag
         self.interval = Interval(world)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
@@ -97,9 +132,12 @@ class Rows:
             scalars["grad/norm"] = result.gradients["grad/norm"]
         # The row of this very step carries its gradient norm itself.
         looked = [{k: x for k, x in g.items() if s != step or k != "grad/norm"} for s, _, g in looks]
-        look_rows = [self.row_at(s, where) for s, where, _ in looks]
-        row = self.row_at(step, position)
-        row |= {"train/learning_rate": rate, "memory/peak_mib": memory.peak_mib(self.device)}
+        look_rows = [self.clock.row_at(s, where) for s, where, _ in looks]
+        row = self.clock.row_at(step, position)
+        row |= {"train/learning_rate": rate, "memory/peak_mib": self.memory.peak_mib()}
+        reserved = self.memory.reserved_mib()
+        if reserved is not None:
+            row["memory/reserved_mib"] = reserved
         reading = self.interval.close(scalars, looked)
         self._waiting.append(Waiting(step, row, steps, windows, reading, look_rows))
         self._read(len(self._waiting) - self.lag)

@@ -110,6 +110,9 @@ class PrecisionConfig:
     backoff_factor: float = option(0.5, "factor after an overflow", above=0, below=1)
     min_loss_scale: float | None = option(None, "floor of the dynamic scale (apex and fp16)", above=0)
     max_loss_scale: float | None = option(None, "its ceiling (apex and fp16; null: 2**24)", above=0)
+    keep_batchnorm_fp32: bool | None = option(
+        None, "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no"
+    )
     min_scale_warning: float = option(1.0, "report once when the dynamic scale falls below this", low=0)
 
 
@@ -292,6 +295,11 @@ def check(config: Config) -> None:
             raise UserError(
                 f"precision.{key}={floor if floor is not None else ceiling:g}: backend={config.backend} has neither "
                 "floor nor ceiling for the loss scale; leave it out, or use backend=apex_o1"
+            )
+        if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
+            raise UserError(
+                f"precision.keep_batchnorm_fp32={str(precision.keep_batchnorm_fp32).lower()}: backend={config.backend} "
+                "has fp32 weights, BatchNorm's too; leave it out, or use backend=fp16"
             )
     if data.source == "image_folder" and data.root is None:
         raise UserError(

@@ -113,11 +113,11 @@ FIRST_LOAD = """
 import json, sys, time
 import torch
 from ampcompare.data import build_dataset
-from ampcompare.measure.memory import peak_mib
+from ampcompare.measure.memory import peak_of_process
 start = time.perf_counter()
 build_dataset("image_folder", sys.argv[1])
 seconds = time.perf_counter() - start
-print(json.dumps([seconds, peak_mib(torch.device("cpu"))]))
+print(json.dumps([seconds, peak_of_process()]))
 """
 
 

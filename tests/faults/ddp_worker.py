@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,10 @@ def dying(where: str, at: int) -> None:
     setattr(owner, name, die)
 
 
-def at(self: AskTogether, step: int) -> list[bool]:
+def at(self: AskTogether, step: int, *questions: Callable[[], bool]) -> list[bool]:
     global now
     now = step
-    return asked(self, step)
+    return asked(self, step, *questions)
 
 
 asked = AskTogether.at

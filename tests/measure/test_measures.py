@@ -6,7 +6,9 @@ import math
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.environment import describe_environment
 from ampcompare.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
 from ampcompare.measure.interval import Interval
+from ampcompare.measure.memory import Memory, is_out_of_memory
 from ampcompare.measure.scale_watch import SKIPS_IN_A_ROW, ScaleWatch
 from ampcompare.measure.timing import StepTimer
 
@@ -160,8 +163,8 @@ def test_watch_reports_steps_skipped_in_a_row_but_not_scattered_ones():
 
 def test_memory_of_a_cpu_is_the_resident_set():
     code = (
-        "import torch; from ampcompare.measure.memory import peak_mib; before = peak_mib(torch.device('cpu')); "
-        "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_mib(torch.device('cpu')))"
+        "import torch; from ampcompare.measure.memory import peak_of_process; before = peak_of_process(); "
+        "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_of_process())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     before, after = map(float, done.stdout.split())
@@ -169,10 +172,119 @@ def test_memory_of_a_cpu_is_the_resident_set():
     assert 500 < after - before < 800  # the peak of the imports lies above what they keep
 
 
+class Allocator:
+    """PyTorch's counters of one device, in bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.peak = 0
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.now)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: setattr(self, "peak", self.now))
+
+    def take(self, mib: int) -> None:
+        self.now += mib * 2**20
+        self.peak = max(self.peak, self.now)
+
+
+def test_a_graph_s_memory_counts_beside_all_that_comes_after_its_capture(monkeypatch: pytest.MonkeyPatch):
+    device = Allocator(monkeypatch)
+    memory = Memory(torch.device("cuda"))
+    device.take(100)  # weights
+    device.take(900)  # a search for algorithms
+    device.take(-900)
+    for other in (0, 40):  # a training's graph, then another one's
+        with memory.keeping():
+            device.take(400 + other)  # activations
+            device.take(-390 - other)  # all but the results
+    assert memory.peak_mib() == 100 + 400 + 440  # a launch allocates nothing
+    device.take(250)  # the activations of a short batch
+    device.take(-250)
+    assert memory.peak_mib() == 100 + 400 + 440 + 250
+    memory.reset()  # warm-up is over
+    assert memory.peak_mib() == 100 + 400 + 440
+
+
+def test_a_capture_that_fails_keeps_no_memory(monkeypatch: pytest.MonkeyPatch):
+    device = Allocator(monkeypatch)
+    memory = Memory(torch.device("cuda"))
+
+    def capture() -> None:
+        with memory.keeping():
+            device.take(400)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        capture()
+    device.take(-400)
+    memory.reset()
+    assert memory.peak_mib() == 0
+
+
 def test_energy_is_absent_without_a_gpu():
     meter = EnergyMeter(CPU)
     meter.start()
     assert meter.joules() is None
+
+
+class Counter:
+    """NVML with one GPU, whose energy counter gives these values (mJ), or fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *values: int | None) -> None:
+        self.values = list(values)
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", self.read)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1"))
+
+    def read(self, handle: str) -> int:
+        value = self.values.pop(0)
+        if value is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return value
+
+
+def test_energy_is_the_difference_of_two_counts(monkeypatch: pytest.MonkeyPatch):
+    Counter(monkeypatch, 0, 1000, 4500)
+    meter = EnergyMeter(torch.device("cuda"))
+    meter.start()
+    assert meter.joules() == 3.5
+
+
+@pytest.mark.parametrize("values", [(0, None), (0, 1000, None)])
+def test_a_counter_that_fails_is_given_up_and_said_once(monkeypatch: pytest.MonkeyPatch, values: tuple[int | None]):
+    Counter(monkeypatch, *values)
+    notes: list[str] = []
+    meter = EnergyMeter(torch.device("cuda"), notes.append)
+    for _ in range(2):
+        meter.start()
+        assert meter.joules() is None
+    assert len(notes) == 1
+    assert "energy counter fails (GPU is lost)" in notes[0]
+
+
+OUT = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+
+def behind(first: BaseException, second: BaseException, *, cause: bool) -> BaseException:
+    second.__cause__, second.__context__ = (first, None) if cause else (None, first)
+    return second
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_one"),
+    [
+        (OUT, True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (behind(OUT, RuntimeError("operation failed due to a previous error during capture"), cause=False), True),
+        (behind(OUT, RuntimeError("backend='inductor' raised"), cause=True), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (behind(KeyError("x"), RuntimeError("unrelated"), cause=False), False),
+        (UserWarning("out of memory"), False),
+    ],
+)
+def test_no_memory_left_is_known_by_its_errors_and_by_what_is_behind_others(problem: BaseException, is_one: bool):
+    assert is_out_of_memory(problem) is is_one
 
 
 def test_environment_names_the_machine_and_versions():

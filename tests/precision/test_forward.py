@@ -190,8 +190,8 @@ def test_outputs_are_cast_in_their_containers() -> None:
 
 
 def test_forward_without_options_passes_everything_through() -> None:
-    x = torch.zeros(1)
-    assert WrappedForward(Echo())(x) is x
+    x, model = torch.zeros(1), Echo()
+    assert WrappedForward(model)(x) is x
 
 
 def test_gradient_flows_back_in_the_type_of_the_input() -> None:

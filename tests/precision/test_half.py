@@ -30,6 +30,28 @@ def test_weights_batchnorm_and_buffers_are_half() -> None:
     assert model[1].num_batches_tracked.dtype is torch.int64
 
 
+@pytest.mark.parametrize(
+    ("backend", "keep", "norms"),
+    [
+        *[("fp16", None, HALF), ("fp16", False, HALF), ("fp16", True, FLOAT)],
+        *[("apex_o2", None, FLOAT), ("apex_o2", False, HALF), ("apex_o2", True, FLOAT)],
+    ],
+)
+def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_level_s_own(backend: str, keep, norms) -> None:
+    model = small_net()
+    precision = build_precision(backend, keep_batchnorm_fp32=keep, loss_scale=1024.0)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    assert {model[0].weight.dtype, model[3].bias.dtype} == {HALF}
+    assert {t.dtype for t in (*model[1].parameters(), model[1].running_mean, model[1].running_var)} == {norms}
+    before = model[1].weight.detach().clone()
+    for _ in range(2):
+        precision.backward(model(torch.randn(8, 4)).square().mean())
+        precision.step(optimizer)
+        optimizer.zero_grad()
+    assert not torch.equal(model[1].weight, before)
+    assert model[1].weight.dtype is norms
+
+
 def test_inputs_are_cast_down_and_outputs_up() -> None:
     _, model, _ = prepared(small_net())
     seen = []
@@ -118,3 +140,19 @@ def test_disabled_it_is_a_plain_fp32_run() -> None:
     _, model, _ = prepared(small_net(), enabled=False)
     assert {p.dtype for p in model.parameters()} == {FLOAT}
     assert "forward" not in vars(model)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("keep", "backend"), [(None, "Native"), (True, "Cudnn")])
+def test_cudnn_normalises_fp16_images_only_with_fp32_weights_on_a_gpu(keep, backend: str) -> None:
+    """Why pure fp16 is no faster than native AMP."""
+    device = torch.device("cuda")
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)).to(device)
+    precision = build_precision("fp16", device, keep_batchnorm_fp32=keep)
+    model, _ = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    norm = model[1]
+    images = torch.randn(16, 64, 32, 32, device=device, dtype=HALF)
+    state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    chosen = torch._C._select_batch_norm_backend(images, *state, True, norm.eps)
+    assert chosen == getattr(torch._C._BatchNormBackend, backend)
+    assert model(torch.randn(16, 3, 34, 34, device=device)).isfinite().all()

@@ -53,6 +53,15 @@ def test_a_layout_left_to_the_machine_counts_as_what_it_came_to():
     assert labels(gpu, cpu) == ["native · channels_last", "native · contiguous"]
 
 
+def test_a_kept_batchnorm_is_a_setting_and_a_record_from_before_it_has_the_default():
+    def with_norm(keep: object) -> RunRecord:
+        return make("fp16", 1, edit=lambda plan: plan["config"].setdefault("precision", {}).update(keep))
+
+    old, new, kept = (with_norm(k) for k in ({}, {"keep_batchnorm_fp32": None}, {"keep_batchnorm_fp32": True}))
+    assert labels(old, new) == ["fp16"]
+    assert labels(old, kept) == ["fp16 · keep_batchnorm_fp32 null", "fp16 · keep_batchnorm_fp32 on"]
+
+
 def test_groups_that_were_asked_for_are_no_reason_for_doubt():
     runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
     analysis = analyse_runs(runs, group_by=("backend", "batch_size"))

@@ -27,6 +27,7 @@ from ampcompare.data import Dataset
 from ampcompare.device import is_channels_last
 from ampcompare.errors import UserError
 from ampcompare.experiment import make_loader
+from ampcompare.measure.memory import Memory
 from ampcompare.models import build_model
 
 WORKERS = 8
@@ -48,7 +49,7 @@ class Loop:
     batches: Iterator[Any]
     step: Callable[[Any], Done]
     session: AbstractContextManager[Any]
-    holds_peak: Callable[[], bool] = lambda: False
+    memory: Memory | None = None  # where a graph keeps some; otherwise what PyTorch counts
     numerics: dict[str, object] = field(default_factory=dict)  # what it does otherwise than the config says
 
 

@@ -24,8 +24,8 @@ from ampcompare.engine import micro_batches
 from ampcompare.errors import UserError
 from ampcompare.execution import check_execution
 from ampcompare.experiment import build_trainer, is_fused, make_loader
-from ampcompare.measure import memory
 from ampcompare.measure.environment import describe_environment
+from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer, wait_for
 from ampcompare.schema import Config
 
@@ -50,7 +50,7 @@ def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
     groups = forever(lambda epoch: micro_batches(trainer.feed(train, epoch), count))
     # Whole groups of full batches: the short one of an epoch would compile anew, and is no step to time.
     full = (group for group in groups if images(group) == count * config.batch_size)
-    return Loop(full, step, trainer.precision.session(), lambda: trainer.holds_peak)
+    return Loop(full, step, trainer.precision.session(), memory=trainer.memory)
 
 
 def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
         for batch in islice(made.batches, warmup):
             timer.lap(made.step(batch).images)
         wait_for(device)  # sync: the steady state begins on an idle device
-        if not made.holds_peak():
-            memory.reset_peak(device)
+        memory = made.memory or Memory(device)
+        memory.reset()
         timer.resume()
         began = time.perf_counter()
         for batch in islice(made.batches, steps):
@@ -90,7 +90,7 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
         wait_for(device)  # sync: the window ends with its last step
         seconds = time.perf_counter() - began
         times = timer.pause().times_ms()
-        peak = memory.peak_mib(device)
+        peak = memory.peak_mib()
         profiled = profile_steps(lambda: made.step(next(made.batches)), min(steps, PROFILED_STEPS), device)
     numerics = {**effective_numerics(config, device), "fused": is_fused(config, device), **made.numerics}
     return {

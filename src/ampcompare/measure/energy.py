@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 
 class EnergyMeter:
-    """Joules since `start`, from the total energy counter of one NVIDIA GPU (Volta and later)."""
+    """Joules since `start`, from the total energy counter of one NVIDIA GPU (Volta and later).
 
-    def __init__(self, device: torch.device) -> None:
+    A counter that fails later is given up: `on_note` is told once, and there are no joules any more.
+    """
+
+    def __init__(self, device: torch.device, on_note: Callable[[str], None] = lambda note: None) -> None:
         self._handle = None
-        self._start_mj = 0
+        self._start_mj: int | None = None
+        self._on_note = on_note
         if device.type != "cuda":
             return
         import pynvml
@@ -24,16 +30,21 @@ class EnergyMeter:
             self._handle = None  # no such counter (older GPU, MIG slice, no driver library): the metric is absent
 
     def start(self) -> None:
-        self._start_mj = self._read_mj() or 0
+        self._start_mj = self._read_mj()
 
     def joules(self) -> float | None:
-        """Joules since `start`, None where the GPU does not say."""
-        now = self._read_mj()
-        return None if now is None else (now - self._start_mj) / 1e3
+        """Joules since `start`, None where the GPU does not say or it has not been started."""
+        began, now = self._start_mj, self._read_mj()
+        return None if began is None or now is None else (now - began) / 1e3
 
     def _read_mj(self) -> int | None:
         if self._handle is None:
             return None
         import pynvml
 
-        return pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        try:
+            return pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        except pynvml.NVMLError as problem:
+            self._handle = None
+            self._on_note(f"energy/joules_per_image ends here: the GPU's energy counter fails ({problem})")
+            return None

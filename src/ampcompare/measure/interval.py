@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.distributed import World
+from ampcompare.measure.timing import wait_until
 
 # Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval has.
 MAX_KEPT = 2**20
@@ -118,7 +119,7 @@ class Reading:
     def read(self) -> IntervalValues:
         """The values. Waits for the device up to the interval's end, not for what was queued after it."""
         if self._arrived is not None:
-            self._arrived.synchronize()  # sync: the copy of this interval; one interval later it is there
+            wait_until(self._arrived)  # sync: the copy of this interval; one interval later it is there
         numbers = iter(self._values.tolist())
         losses, (correct,), *rest = [[next(numbers) for _ in range(shape.numel())] for shape in self._shapes]
         values = iter(zip(rest, self._shapes[2:], strict=True))

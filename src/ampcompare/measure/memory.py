@@ -1,26 +1,64 @@
-"""Peak memory: what PyTorch allocated on the device, or the resident set of the process on a CPU."""
+"""Peak memory of a training: allocated and reserved on a GPU, the resident set of the process on a CPU."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 MIB = 2**20
 
 
-def reset_peak(device: torch.device) -> None:
-    """Forget the peak so far (start-up, warm-up). A CPU's peak is the process's and cannot be reset."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+class Memory:
+    """The peak on one device since the last `reset`, with what captured graphs keep.
+
+    PyTorch's allocator counts a block from its allocation to its release, whichever pool it is of. So the tensors
+    of a captured step are counted within the capture alone; a launch allocates nothing, and yet their memory stays
+    the graph's. What a capture took beyond the tensors that outlive it is therefore added to every count after it:
+    a short batch or an evaluation between launches has its activations beside those of the graph.
+    Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept = 0  # bytes that graphs keep and no tensor has
+
+    def reset(self) -> None:
+        """Forget the peak so far (start-up, warm-up). A CPU's peak is the process's and cannot be reset."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """What is inside captures a graph, which keeps what it takes. The peak before it is forgotten."""
+        self.reset()
+        yield
+        if self._device.type == "cuda":
+            peak, left = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
+            self._kept += peak - left
+        self.reset()
+
+    def peak_mib(self) -> float:
+        """MiB that tensors, workspaces and graphs had at most; on a CPU the resident set of the process."""
+        if self._device.type == "cuda":
+            return (torch.cuda.max_memory_allocated(self._device) + self._kept) / MIB
+        if self._device.type == "mps":
+            return torch.mps.current_allocated_memory() / MIB
+        return peak_of_process()
+
+    def reserved_mib(self) -> float | None:
+        """MiB that PyTorch had taken from the device at most, in use or not; None on a CPU."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_reserved(self._device) / MIB
+        if self._device.type == "mps":
+            return torch.mps.driver_allocated_memory() / MIB
+        return None
 
 
-def peak_mib(device: torch.device) -> float:
-    """Peak memory in MiB: allocated by tensors on a GPU, resident set of the whole process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / MIB
-    if device.type == "mps":
-        return torch.mps.current_allocated_memory() / MIB
+def peak_of_process() -> float:
+    """The peak resident set of this process, MiB."""
     try:
         # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
         with open("/proc/self/status", "rb") as status:
@@ -33,3 +71,20 @@ def peak_mib(device: torch.device) -> float:
 
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB
+
+
+def is_out_of_memory(problem: BaseException | None) -> bool:
+    """Whether a device had no memory left: PyTorch's own error, a library's, or one of these behind another.
+
+    Within a capture it is the end of the capture that fails then, and its error hides the first one.
+    """
+    seen: set[int] = set()
+    while problem is not None and id(problem) not in seen:
+        seen.add(id(problem))
+        words = str(problem)
+        if isinstance(problem, torch.OutOfMemoryError):
+            return True
+        if isinstance(problem, RuntimeError) and ("out of memory" in words or "STATUS_ALLOC_FAILED" in words):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False

@@ -16,7 +16,8 @@ class PrecisionOptions:
     """What a backend can be told; each takes what applies to it.
 
     `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale where
-    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
+    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24). `keep_batchnorm_fp32` is
+    for backends with fp16 weights; None is the level's own (O2: true, pure fp16, which is O3: false).
     """
 
     enabled: bool = True
@@ -28,6 +29,7 @@ class PrecisionOptions:
     backoff_factor: float = 0.5
     min_loss_scale: float | None = None
     max_loss_scale: float | None = None
+    keep_batchnorm_fp32: bool | None = None
     min_scale_warning: float = 1.0
 
 

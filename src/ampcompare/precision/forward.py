@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -38,6 +39,7 @@ class WrappedForward:
     """`model.forward` with inputs and outputs cast and a context around it.
 
     An object rather than a closure, so that the model can still be copied and pickled: a copy's forward is its own.
+    The model holds it and not the other way round, so that a model that is dropped is freed at once.
     `context` is a module-level callable that takes `context_options`.
     """
 
@@ -50,18 +52,34 @@ class WrappedForward:
         context: Callable[..., AbstractContextManager[Any]] | None = None,
         **context_options: Any,
     ) -> None:
-        self.model, self.inputs, self.outputs = model, inputs, outputs
+        self._model = weakref.ref(model)
+        self.inputs, self.outputs = inputs, outputs
         self.context, self.context_options = context, context_options
         self.inner = vars(model).get("forward")  # an instance's own forward, where somebody else set one
 
+    @property
+    def model(self) -> nn.Module:
+        """The model. Raises ReferenceError when there is none any more."""
+        model = self._model()
+        if model is None:
+            raise ReferenceError("the model of this forward is gone: keep the model, and call it")
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_model": self.model}  # copied or pickled with the model that holds it
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"_model": weakref.ref(state["_model"])})
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        model = self.model
         if self.inputs is not None:
             args, kwargs = cast_floating(args, self.inputs), cast_floating(kwargs, self.inputs)
         with self.context(**self.context_options) if self.context else nullcontext():
             if self.inner is not None:
                 result = self.inner(*args, **kwargs)
             else:
-                result = type(self.model).forward(self.model, *args, **kwargs)
+                result = type(model).forward(model, *args, **kwargs)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
 

@@ -73,6 +73,8 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
         if head not in BOOKKEEPING and key != "backend" and not known_better:
             found[key] = _shown(run.option(key))
+    if not is_fp32:
+        found.setdefault("precision.keep_batchnorm_fp32", "null")  # records from before there was such an option
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
             found[key] = _shown(value)

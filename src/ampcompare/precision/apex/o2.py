@@ -14,12 +14,15 @@ from ampcompare.precision.forward import wrap_forward
 
 
 class ApexO2(ApexScaling):
-    """fp16 weights and activations, fp32 BatchNorm, masters and updates. `state_dict` of the model is fp32."""
+    """fp16 weights and activations, fp32 masters and updates, fp32 BatchNorm unless it is asked not to be kept.
+
+    `state_dict` of the model is fp32.
+    """
 
     name = "apex_o2"
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        convert_network(model, torch.float16, keep_batchnorm_fp32=True)
+        convert_network(model, torch.float16, keep_batchnorm_fp32=self.options.keep_batchnorm_fp32 is not False)
         wrap_forward(model, inputs=torch.float16, outputs=torch.float32)
         save_in_fp32(model)
         self.gradients = MasterGradients(optimizer, self.device)
