@@ -55,4 +55,5 @@ def effective_numerics(config: Config) -> dict[str, object]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "memory_format": config.memory_format,
         "execution": config.execution,
+        "fuse": config.fuse,
     }

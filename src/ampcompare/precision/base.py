@@ -16,7 +16,8 @@ class PrecisionOptions:
     """What a backend can be told; each takes what applies to it.
 
     `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale where
-    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
+    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24). `fuse` lets it do in fewer
+    launches and passes over memory what it does anyway, with the same numbers.
     """
 
     enabled: bool = True
@@ -29,6 +30,7 @@ class PrecisionOptions:
     min_loss_scale: float | None = None
     max_loss_scale: float | None = None
     min_scale_warning: float = 1.0
+    fuse: bool = False
 
 
 class Precision:

@@ -29,11 +29,13 @@ class Setting:
     epochs: str
     devices: tuple[str, ...]
     is_cpu: bool
+    is_fused: bool = False  # whether all of them ran with fuse=true; some: their groups are named by it
 
     @property
     def words(self) -> str:
         """Model, data, batch size and length in one line; the data always."""
-        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs) if part)
+        fused = "fused operations" if self.is_fused else ""
+        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs, fused) if part)
 
 
 def describe(figures: Sequence[RunFigures]) -> Setting:
@@ -48,6 +50,7 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
         epochs=_length(figures),
         devices=tuple(devices),
         is_cpu=any(f.device_type == "cpu" or f.run.option("device") == "cpu" for f in figures),
+        is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
     )
 
 
@@ -71,6 +74,7 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
         if head not in BOOKKEEPING and key != "backend" and not known_better:
             found[key] = _shown(run.option(key))
+    found.setdefault("fuse", "False")  # records from before there was such an option
     for key, value in flatten(environment):
         # What came out as the config asked for says nothing more.
         if key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
