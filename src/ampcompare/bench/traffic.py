@@ -73,6 +73,8 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
         return Op((twice, twice, once))
     if "pool" in name:
         return Op((once, once, once))
+    if name == "_foreach_copy_":  # casts, of which none has a second input
+        return Op((once, 0, 0))
     return Op((once, sum(inputs) - max(inputs, default=0), 0))
 
 
@@ -80,7 +82,7 @@ def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
     """Our own ops. Where pointwise ops are merged, what they would save is counted as if they were ops of their own."""
     if name == "norm_relu":
         twice = once + sum(_sizes(args[:1]))
-        return Op((twice, twice, once))
+        return Op((twice, twice, once - sum(_sizes(args[1:2]))))
     if name == "norm_relu_backward":
         residual = sum(_sizes(result[3:]))  # its gradient rides along; so does the mask, but for the output to make it
         twice = once + sum(_sizes(args[:2])) - residual
