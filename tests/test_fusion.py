@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -161,21 +163,23 @@ def test_the_backward_keeps_no_activation_that_a_convolution_does_not_keep(resid
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
-def test_the_compilers_code_passes_over_activations_as_often_as_it_should(residual: bool):
+def test_the_compilers_code_passes_over_activations_as_often_as_it_should(residual: bool, monkeypatch):
     """Counted by the compiler itself: nothing of an activation's size is written that is not asked for."""
-    import torch._inductor.metrics as metrics
+    from torch._inductor import compile_fx, metrics
 
+    log = SimpleNamespace(isEnabledFor=lambda level: True, info=lambda *args: None)
+    monkeypatch.setattr(compile_fx, "inductor_metrics_log", log)  # else it does not count at all
     torch.manual_seed(0)
-    shape = (8, 7 + residual, 16, 16)  # that no other test has
+    shape = (8, 7 + residual, 16, 16)
+    norm = nn.BatchNorm2d(shape[1], eps=1e-5 * (1 + random.random()))  # never seen: what is cached is not counted
     x = torch.randn(shape).half().contiguous(memory_format=torch.channels_last).requires_grad_()
     other = torch.randn(shape).half().contiguous(memory_format=torch.channels_last) if residual else None
     size = 2 * x.numel()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        metrics.reset()
-        y = norm_relu(nn.BatchNorm2d(shape[1]), x, None if other is None else other.requires_grad_())
-        forward = metrics.num_bytes_accessed
-        y.backward(torch.ones_like(y))
-        backward = metrics.num_bytes_accessed - forward
+    metrics.reset()
+    y = norm_relu(norm, x, None if other is None else other.requires_grad_())
+    forward = metrics.num_bytes_accessed
+    y.backward(torch.ones_like(y))
+    backward = metrics.num_bytes_accessed - forward
     small = 0.1 * size
     assert forward == pytest.approx((3 + residual) * size, abs=small)
     assert backward == pytest.approx((8 if residual else 5) * size, abs=small)
@@ -236,7 +240,7 @@ def test_a_gradient_penalty_is_that_of_plain_steps(backend: str):
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@pytest.mark.parametrize("backend", ["native", "apex_o1"])
 def test_a_compiled_step_is_the_same_with_fuse(backend: str):
     losses = []
     for fuse in (False, True):

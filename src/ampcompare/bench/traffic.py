@@ -106,9 +106,7 @@ def _sizes(leaves: Iterable[Any]) -> list[int]:
     return [x.numel() * x.element_size() for x in {id(x): x for x in leaves if isinstance(x, Tensor)}.values()]
 
 
-def count_ops(
-    backend: str, model_name: str, stem: str, dtype: str, batch_size: int, *, fuse: bool = False
-) -> list[Op]:
+def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int, *, fuse: bool = False) -> list[Op]:
     """Each op of forward and backward at a batch size, in order. No arithmetic is done."""
     model = build_model(model_name, stem, 10)
     if fuse:

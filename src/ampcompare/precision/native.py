@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision, PrecisionOptions
 from ampcompare.precision.forward import wrap_forward
 from ampcompare.precision.skipping import create_momentum_buffers, mark_stepped
-from ampcompare.precision.together import weights_together
+from ampcompare.precision.together import casting_modules, weights_in_autocast
 
 
 class Native(Precision):
@@ -45,10 +44,8 @@ class Native(Precision):
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         if self.options.fuse:
-            modules = [module for module in model.modules() if isinstance(module, _ConvNd | nn.Linear)]
-            wrap_forward(
-                model, context=weights_together, modules=modules, device_type=self.device.type, dtype=self.dtype
-            )
+            how = {"modules": casting_modules(model), "device_type": self.device.type, "dtype": self.dtype}
+            wrap_forward(model, context=weights_in_autocast, **how)
         return model, optimizer
 
     def forward_context(self) -> AbstractContextManager[Any]:

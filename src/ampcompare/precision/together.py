@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 # Weights cast in one launch. Their gradients wait for each other, so it is not the whole model: several processes add
 # gradients up while the backward of earlier layers still runs.
@@ -15,16 +16,27 @@ TOGETHER = 16
 
 
 @contextmanager
-def weights_together(modules: Sequence[nn.Module], device_type: str, dtype: torch.dtype) -> Iterator[None]:
-    """Inside autocast: the fp32 weights of `modules` as `dtype` already, cast TOGETHER a launch.
+def weights_in_autocast(modules: Sequence[nn.Module], device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    """Inside autocast: the weights of `modules` cast together, so that autocast finds nothing to cast.
 
-    autocast then finds nothing to cast. Values and gradients are bit for bit those of its own casts, which it makes one
-    by one and keeps, as this does, for the whole forward. Outside autocast nothing happens. Frozen weights are left to
-    autocast, so that no gradient of theirs is computed.
+    Values and gradients are bit for bit those of its own casts, which it makes one by one and keeps, as this does, for
+    the whole forward.
     """
-    if not torch.is_autocast_enabled(device_type):
+    with weights_together(modules, dtype) if torch.is_autocast_enabled(device_type) else nullcontext():
         yield
-        return
+
+
+def casting_modules(model: nn.Module) -> list[nn.Module]:
+    """Convolutions and linear layers: those whose weights are wanted in low precision."""
+    return [module for module in model.modules() if isinstance(module, _ConvNd | nn.Linear)]
+
+
+@contextmanager
+def weights_together(modules: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+    """The fp32 weights of `modules` as `dtype`, cast TOGETHER a launch; frozen ones stay, or they would get gradients.
+
+    Whoever reads such a weight inside gets the copy.
+    """
     places: dict[int, list[tuple[nn.Module, str]]] = {}  # where each weight is: several modules may share one
     weights: dict[int, Tensor] = {}
     for module in modules:
