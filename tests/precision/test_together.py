@@ -90,7 +90,7 @@ def test_sixteen_weights_are_a_launch_and_so_are_their_gradients():
 
 
 def test_nothing_is_cast_outside_autocast():
-    precision, model, _ = built("native", True)
+    _, model, _ = built("native", True)
     with Seen() as seen:
         out = model(torch.ones(2, 6))
     assert out.dtype == torch.float32

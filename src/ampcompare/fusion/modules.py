@@ -6,20 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from ampcompare.fusion.norm_relu import norm_relu
+from ampcompare.fusion.norm_relu import norm_alone, norm_relu
 
 
 class UncountedNorm(nn.BatchNorm2d):
     """BatchNorm whose counter of batches is moved by `CountTogether`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.batch_norm(
-            *(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps)
-        )
+        return norm_alone(self, x)
 
 
 class NormRelu(UncountedNorm):
@@ -53,7 +50,7 @@ class CountTogether:
         self.norms = norms
 
     def __call__(self, model: nn.Module, args: Any) -> None:
-        counters = [norm.num_batches_tracked for norm in self.norms if norm.training]
+        counters: list[Any] = [norm.num_batches_tracked for norm in self.norms if norm.training]
         if counters:
             torch._foreach_add_(counters, 1)
 
@@ -61,8 +58,9 @@ class CountTogether:
 def fuse_model(model: nn.Module, *, blocks: bool = True) -> None:
     """Make the model's BatchNorms count together and, with `blocks`, take the ReLU that follows and the residual in.
 
-    In place; parameters, buffers and their names stay. `model` is to be called as a whole. For BatchNorms as torchvision
-    makes them: affine, with running statistics. Compiled executions need no `blocks`, the compiler sees the whole step.
+    In place; parameters, buffers and their names stay. `model` is to be called as a whole. For BatchNorms as
+    torchvision makes them: affine, with running statistics. Compiled executions need no `blocks`, since the compiler
+    sees the whole step.
     """
     norms: list[Any] = [module for module in model.modules() if type(module) is nn.BatchNorm2d]
     for norm in norms:
@@ -90,5 +88,6 @@ def _join(modules: Iterable[Any]) -> None:
     previous: Any = None
     for module in modules:
         if type(previous) is UncountedNorm and type(module) is nn.ReLU:
-            previous.__class__, module.__class__ = NormRelu, nn.Identity
+            previous.__class__ = NormRelu
+            module.__class__ = nn.Identity  # type: ignore[assignment]
         previous = module

@@ -1,14 +1,15 @@
 """BatchNorm, the sum with a residual and ReLU as one op, forward and backward, of `torch.compile`'s own kernels.
 
 In training the forward reads its input twice (sums, result) and the residual once; the backward reads gradient and
-input twice, with a residual also the output, which the next convolution keeps anyway: the ReLU keeps nothing of its own.
+input twice, with a residual also the output, which the next convolution keeps anyway: the ReLU keeps nothing of its
+own.
 
-Why not `torch.compile` over the three lines, which was tried first (torch 2.14.1): it keeps a mask of the ReLU (a byte a
-value, written and read) and, in fp16, the mean and the deviation in fp16; its guards cost 50 microseconds a forward and
-30 a backward, of which ResNet50 has 49 each; and it gives up at the ninth shape, ResNet50 has 11. So forward and
-backward are written down here, and its compiler, Inductor, makes each into code for the shapes that come by, which are
-looked up in a dictionary: 7 microseconds a call. PyTorch itself has no such op: cuDNN's is not in its interface, nor can
-autograd reach that of its quantization.
+Why not `torch.compile` over the three lines, which was tried first (torch 2.14.1): it keeps a mask of the ReLU (a
+byte a value, written and read) and, in fp16, mean and deviation in fp16; its guards cost 50 microseconds a forward
+and 30 a backward, of which ResNet50 has 49 each; and it gives up at the ninth shape, where ResNet50 has 11. So forward
+and backward are written down here, and its compiler, Inductor, makes each into code for the shapes that come by, which
+are looked up in a dictionary: 7 microseconds a call. PyTorch itself has no such op for training; cuDNN has one, but it
+is not in PyTorch's interface.
 
 Everything is computed in fp32 and rounded once, where one op after the other rounds after each.
 """
@@ -36,19 +37,25 @@ _compiled: dict[Any, Compiled] = {}
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
     """relu(norm(x) + residual), of x's type, as `norm` in its mode does it, but for its counter of batches.
 
-    x and residual are [B, C, H, W], fp32 or half. Can be differentiated twice. Raises ValueError, as PyTorch does, for a
-    training batch of one value a channel.
+    x and residual are [B, C, H, W], fp32 or half. Can be differentiated twice. Raises ValueError, as PyTorch does, for
+    a training batch of one value a channel.
     """
     if norm.training:
         return _NormRelu.apply(
             *(x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.momentum, norm.eps)
         )
     if torch.is_grad_enabled():  # nobody trains like that here
-        y = F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
+        y = norm_alone(norm, x)
         return F.relu(y if residual is None else y + residual)
     return torch.ops.ampcompare.norm_relu_eval(
         x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps
     )
+
+
+def norm_alone(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """What a BatchNorm as torchvision makes it computes, but for its counter of batches."""
+    statistics, affine = (norm.running_mean, norm.running_var), (norm.weight, norm.bias)
+    return F.batch_norm(x, *statistics, *affine, norm.training, norm.momentum or 0.0, norm.eps)
 
 
 def compiled_count() -> int:
@@ -173,10 +180,10 @@ def _compile(function: Callable[..., Any], args: tuple[Any, ...], tensors: list[
         return function(*(next(left) if isinstance(a, Tensor) else a for a in args))
 
     graph = make_fx(of_tensors, tracing_mode="fake")(*tensors)
-    return torch._inductor.compile(graph, tensors, options=INDUCTOR)
+    return torch._inductor.compile(graph, list(tensors), options=INDUCTOR)
 
 
-# Ops of PyTorch's, so that who looks at them (tracing, counting, FakeTensorMode) sees one op and not what it is made of.
+# Ops of PyTorch's, so that who looks on (tracing, counting, FakeTensorMode) sees one op and not what it is made of.
 _library = torch.library.Library("ampcompare", "DEF")
 _ARGUMENTS = "Tensor x, Tensor? residual, Tensor weight, Tensor bias"
 

@@ -16,8 +16,8 @@ class PrecisionOptions:
     """What a backend can be told; each takes what applies to it.
 
     `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale where
-    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24). `fuse` lets it do in fewer
-    launches and passes over memory what it does anyway, with the same numbers.
+    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24). `fuse` lets it do what
+    it does anyway in fewer launches and passes over memory, with the same numbers.
     """
 
     enabled: bool = True

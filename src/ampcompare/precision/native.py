@@ -65,8 +65,8 @@ class Native(Precision):
             return
         create_momentum_buffers(optimizer)
         if self.options.fuse:
-            # Else a fused optimizer's gradients are written twice: times 1 by GradScaler, which looks for inf and nan so,
-            # and unscaled by the optimizer's kernel, which writes back what it reads.
+            # Else a fused optimizer's gradients are written twice: times 1 by GradScaler, which looks for inf and nan
+            # so, and unscaled by the optimizer's kernel, which writes back what it reads.
             self.unscale_(optimizer)
         # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
         self.scaler.step(optimizer)

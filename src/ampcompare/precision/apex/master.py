@@ -97,7 +97,7 @@ class MasterGradients(ScaledGradients):
     @torch.no_grad()
     def _collect(self) -> None:
         new = [(parameter, master) for parameter, master in self.pairs if parameter.grad is not None]
-        gradients = copy_together([parameter.grad for parameter, _ in new], torch.float32)
+        gradients = copy_together([p.grad for p, _ in new if p.grad is not None], torch.float32)
         for (parameter, master), gradient in zip(new, gradients, strict=True):
             master.grad = gradient if master.grad is None else master.grad.add_(gradient)
             parameter.grad = None
