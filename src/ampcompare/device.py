@@ -93,4 +93,5 @@ def effective_numerics(config: Config, device: torch.device) -> dict[str, object
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "memory_format": "channels_last" if is_channels_last(config, device) else "contiguous",
         "execution": config.execution,
+        "fuse": config.fuse,
     }

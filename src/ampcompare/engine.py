@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare.evaluation import Batch, Evaluation, Loader
 from ampcompare.execution import build_forward
+from ampcompare.fusion.norm_relu import compiled_count
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
 from ampcompare.precision.base import Precision
@@ -85,7 +86,7 @@ class Trainer:
         if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
             self.model.train()
         images = self.count_images(batches)
-        losses, outputs, cold = [], [], False
+        losses, outputs, cold, pieces = [], [], False, compiled_count()
         for number, (inputs, labels) in enumerate(batches, 1):
             last = number == len(batches)
             with self.reducing(last):
@@ -108,7 +109,7 @@ class Trainer:
         precision.step(self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        return StepResult(loss, outputs, images, gradients, cold)
+        return StepResult(loss, outputs, images, gradients, cold or compiled_count() > pieces)
 
     def count_images(self, batches: Sequence[Batch]) -> int:
         """The images of a step, in all processes."""

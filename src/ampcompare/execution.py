@@ -87,10 +87,12 @@ def check_execution(config: Config, device: torch.device) -> None:
             "execution=eager or execution=compile"
         )
     if compiles(config.execution):
-        _try_compiler(device, config.execution)
+        _try_compiler(device, f"execution={config.execution!r}", "execution=eager")
+    elif config.fuse:
+        _try_compiler(device, "fuse=True", "fuse=false")
 
 
-def _try_compiler(device: torch.device, execution: str) -> None:
+def _try_compiler(device: torch.device, option: str, instead: str) -> None:
     """Compile a line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU."""
     number = 1 + secrets.randbelow(2**40)  # never seen before, so that no cache answers for the compiler
     compiled = torch.compile(lambda x: x * number)
@@ -99,7 +101,7 @@ def _try_compiler(device: torch.device, execution: str) -> None:
     except Exception as problem:
         lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
         raise UserError(
-            f"execution={execution!r}: torch.compile does not work on {device} here "
+            f"{option}: torch.compile does not work on {device} here "
             f"({type(problem).__name__}: {lines[0] if lines else 'no message'}); install a C++ compiler (g++, clang, "
-            "with Python's headers; Triton for a GPU), or use execution=eager"
+            f"with Python's headers; Triton for a GPU), or use {instead}"
         ) from None

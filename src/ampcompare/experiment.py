@@ -252,7 +252,11 @@ def build_trainer(
     model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
     if is_channels_last(config, device):
         model = model.to(memory_format=torch.channels_last)
-    precision = build_precision(config.backend, device, **dataclasses.asdict(config.precision))
+    if config.fuse:
+        from ampcompare.fusion.modules import fuse_model  # here: it loads torchvision
+
+        fuse_model(model, blocks=not compiles(config.execution))
+    precision = build_precision(config.backend, device, **dataclasses.asdict(config.precision), fuse=config.fuse)
     model, optimizer = precision.prepare(model, build_optimizer(config, model, device))
     per_epoch = steps_per_epoch(config, train)
     schedule = partial(

@@ -39,8 +39,9 @@ DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthe
 
 
 def run_name(config: Config) -> str:
-    """`standard_resnet50_cifar` and the like: backend, model, data."""
-    return f"{REGISTRY[config.backend].label}_{config.model.name}_{DATA_NAMES[config.data.source]}"
+    """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
+    label = REGISTRY[config.backend].label + ("-fuse" if config.fuse else "")
+    return f"{label}_{config.model.name}_{DATA_NAMES[config.data.source]}"
 
 
 class Tracker:

@@ -112,7 +112,8 @@ def count_traffic(words: list[str]) -> dict[str, Any]:
     config = load_config(None, words)
     backend = config.backend if config.precision.enabled else "none"
     model, precision = config.model, config.precision
-    return {"per_image": per_image(backend, model.name, model.stem, precision.dtype, config.batch_size)}
+    size = config.batch_size
+    return {"per_image": per_image(backend, model.name, model.stem, precision.dtype, size, fuse=config.fuse)}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Three counts of bytes, each a floor for a way to run the step:
 
 - `eager`: every op reads its inputs and writes its outputs once, as eager PyTorch runs them; batch norms read theirs
-  twice (sums first), and the two gradients of a convolution each read the gradient that comes in.
+  twice (sums first), and the two gradients of a convolution each read the gradient that comes in. With `fuse` a batch
+  norm, ReLU and residual are one op, which reads a residual once, but in the backward the output with it twice.
 - `merged`: pointwise ops ride along in the kernel before them (BN, ReLU and add in one): of their inputs the largest
   costs nothing, another one, such as the other branch of a residual, is still read, and nothing is written.
 - `ideal`: pointwise ops for nothing, and the sums of batch norms taken in the kernel before.
@@ -24,8 +25,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from ampcompare.fusion.modules import fuse_model
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
+from ampcompare.precision.base import Precision
+from ampcompare.precision.native import Native
 
 KINDS = ("eager", "merged", "ideal")
 
@@ -62,16 +66,34 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
         # The gradient of the output is an input of both gradients, that of the weights and that of the inputs.
         size = once + (sum(_sizes(args[:1])) if name == "convolution_backward" else 0)
         return Op((size, size, size), count(*args, **kwargs, out_val=result))
+    if func.namespace == "ampcompare":
+        return _count_fused(name, args, once, result)
     if "batch_norm" in name:
         twice = once + sum(_sizes(args[:2] if "backward" in name else args[:1]))
         return Op((twice, twice, once))
     if "pool" in name:
         return Op((once, once, once))
+    if name == "_foreach_copy_":  # casts, of which none has a second input
+        return Op((once, 0, 0))
     return Op((once, sum(inputs) - max(inputs, default=0), 0))
+
+
+def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
+    """Our own ops. Where pointwise ops are merged, what they would save is counted as if they were ops of their own."""
+    if name == "norm_relu":
+        twice = once + sum(_sizes(args[:1]))
+        return Op((twice, twice, once - sum(_sizes(args[1:2]))))
+    if name == "norm_relu_backward":
+        residual = sum(_sizes(result[3:]))  # its gradient rides along; so does the mask, but for the output to make it
+        twice = once + sum(_sizes(args[:2])) - residual
+        return Op((once + sum(_sizes(args[:3])), twice, once - 2 * residual))
+    return Op((once, once, once))
 
 
 def _is_free(func: Any) -> bool:
     """Views, what allocates without writing, and questions that move nothing."""
+    if func.namespace == "ampcompare":
+        return False
     if func.namespace != "aten":
         return True
     returns = func._schema.returns
@@ -84,10 +106,12 @@ def _sizes(leaves: Iterable[Any]) -> list[int]:
     return [x.numel() * x.element_size() for x in {id(x): x for x in leaves if isinstance(x, Tensor)}.values()]
 
 
-def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int) -> list[Op]:
+def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int, *, fuse: bool = False) -> list[Op]:
     """Each op of forward and backward at a batch size, in order. No arithmetic is done."""
     model = build_model(model_name, stem, 10)
-    precision = build_precision(backend, dtype=dtype)
+    if fuse:
+        fuse_model(model)
+    precision = build_precision(backend, dtype=dtype, fuse=fuse)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with FakeTensorMode(allow_non_fake_inputs=True):
         images, labels = torch.randn(batch_size, 3, 32, 32), torch.zeros(batch_size, dtype=torch.int64)
@@ -95,21 +119,32 @@ def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: 
             with precision.forward_context():
                 loss = torch.nn.functional.cross_entropy(model(images), labels)
             torch.autograd.grad(precision.scale(loss), list(model.parameters()))
-    return [*traffic.ops, *_optimizer_ops(optimizer, precision.scales_dynamically())]
+    return [*traffic.ops, *_optimizer_ops(optimizer, precision)]
 
 
-def _optimizer_ops(optimizer: torch.optim.Optimizer, scales: bool) -> list[Op]:
-    """A fused step of SGD with momentum: weights and momentum read and written, gradients read."""
+def _optimizer_ops(optimizer: torch.optim.Optimizer, precision: Precision) -> list[Op]:
+    """A fused step of SGD with momentum: weights and momentum read and written, gradients read.
+
+    PyTorch's GradScaler leaves unscaling to it, so that it writes the gradients, too, unless they were unscaled before.
+    """
     size = sum(p.numel() * p.element_size() for group in optimizer.param_groups for p in group["params"])
+    scales = precision.scales_dynamically()
     unscale = [Op((2.0 * size, 0, 0))] if scales else []
-    return [*unscale, Op((5.0 * size, 5.0 * size, 5.0 * size))]
+    unscales_itself = scales and isinstance(precision, Native) and not precision.options.fuse
+    return [*unscale, Op(((6.0 if unscales_itself else 5.0) * size, 5.0 * size, 5.0 * size))]
 
 
 def per_image(
-    backend: str, model_name: str, stem: str, dtype: str = "float16", batch_size: int = 128
+    backend: str,
+    model_name: str,
+    stem: str,
+    dtype: str = "float16",
+    batch_size: int = 128,
+    *,
+    fuse: bool = False,
 ) -> dict[str, list[list[float]]]:
     """For each of KINDS the (bytes, FLOP) of one image of a batch in every op that moves or computes there."""
-    small, large = (count_ops(backend, model_name, stem, dtype, size) for size in (2, 4))
+    small, large = (count_ops(backend, model_name, stem, dtype, size, fuse=fuse) for size in (2, 4))
     found: dict[str, list[list[float]]] = {}
     for number, kind in enumerate(KINDS):
         sizes = [

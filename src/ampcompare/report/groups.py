@@ -18,6 +18,8 @@ from ampcompare.report.statistics import Spread, mean_of_seeds, spread
 
 BACKEND = "backend"
 WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
+# `fuse` and the optimizer's `fused` are two things.
+NAMES = {"fuse": "fused operations", "optimizer.fused": "fused optimizer", "environment.fused": "fused optimizer"}
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
 
 
@@ -121,7 +123,7 @@ def _part(key: str, value: str) -> str:
     """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009` for 0.009000000000000001."""
     if key in WORDS_THAT_TELL:
         return value
-    name = key.rpartition(".")[2]
+    name = NAMES.get(key, key.rpartition(".")[2])
     if value in ("True", "False"):
         return f"{name} {'on' if value == 'True' else 'off'}"
     try:

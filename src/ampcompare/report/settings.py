@@ -17,6 +17,8 @@ MAX_VALUE_CHARS = 60
 DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
 NO_DEVICE = "device not recorded"
 AUTO = "auto"
+# What records from before there was such an option would say of it.
+ADDED_LATER = {"fuse": "False", "precision.keep_batchnorm_fp32": "null", "eval.tf32": "null"}
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class Setting:
     epochs: str
     devices: tuple[str, ...]
     is_cpu: bool
+    is_fused: bool = False  # whether all of them ran with fuse=true; some: their groups are named by it
 
     @property
     def words(self) -> str:
         """Model, data, batch size and length in one line; the data always."""
-        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs) if part)
+        fused = "fused operations" if self.is_fused else ""
+        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs, fused) if part)
 
 
 def describe(figures: Sequence[RunFigures]) -> Setting:
@@ -49,6 +53,7 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
         epochs=_length(figures),
         devices=tuple(devices),
         is_cpu=any(f.device_type == "cpu" or f.run.option("device") == "cpu" for f in figures),
+        is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
     )
 
 
@@ -73,8 +78,9 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
         if head not in BOOKKEEPING and key != "backend" and not known_better:
             found[key] = _shown(run.option(key))
-    if not is_fp32:
-        found.setdefault("precision.keep_batchnorm_fp32", "null")  # records from before there was such an option
+    for key, value in ADDED_LATER.items():
+        if not (is_fp32 and key.startswith("precision.")):
+            found.setdefault(key, value)
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
             found[key] = _shown(value)

@@ -7,14 +7,11 @@ last time with it, many in one launch, and their gradients come back as fp32 in 
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-# Weights cast in one launch. Their gradients wait for each other, so it is not the whole model: several processes add
-# gradients up while the backward of earlier layers still runs.
-TOGETHER = 16
+from ampcompare.precision.together import TOGETHER, CastTogether
 
 Entry = tuple[Tensor, int, Tensor]  # the weight, its version then, the copy
 
@@ -81,7 +78,7 @@ class WeightCache:
             if len(group) == TOGETHER:
                 break
         if len(group) > 1:
-            for weight, copy in zip(group, CastTogether.apply(*group), strict=True):
+            for weight, copy in zip(group, CastTogether.apply(torch.float16, *group), strict=True):
                 self._ahead[id(weight)] = (weight, weight._version, copy)
 
 
@@ -105,42 +102,3 @@ def _are_alike(one: Tensor, other: Tensor) -> bool:
         *(other.dtype, other.device, other.requires_grad),
         other.is_inference(),
     )
-
-
-class CastTogether(torch.autograd.Function):
-    """fp32 tensors to fp16 in one launch; back likewise. A gradient that is missing stays missing."""
-
-    @staticmethod
-    def forward(*weights: Tensor) -> tuple[Tensor, ...]:
-        return tuple(_copy_together(weights, torch.float16))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.dtypes = [weight.dtype for weight in inputs]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        present = [g for g in gradients if g is not None]
-        # A gradient of which the gradient is wanted goes by ops that have one.
-        # Likewise a batch of gradients (`is_grads_batched`).
-        together = not torch.is_grad_enabled() and all(g.layout == torch.strided and not _is_batch(g) for g in present)
-        dtype = ctx.dtypes[0]
-        wide = iter(_copy_together(present, dtype) if together else [g.to(dtype) for g in present])
-        return tuple(None if g is None else next(wide) for g in gradients)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
-        return tuple(None if t is None else t.to(torch.float16) for t in tangents)
-
-
-def _is_batch(x: Tensor) -> bool:
-    functorch = torch._C._functorch
-    return functorch.is_legacy_batchedtensor(x) or functorch.is_functorch_wrapped_tensor(x)
-
-
-def _copy_together(tensors: Any, dtype: torch.dtype) -> list[Tensor]:
-    copies = [torch.empty_like(x, dtype=dtype) for x in tensors]
-    if copies:
-        torch._foreach_copy_(copies, list(tensors))
-    return copies

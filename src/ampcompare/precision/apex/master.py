@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ampcompare.precision.apex.scaling import ScaledGradients
+from ampcompare.precision.together import copy_together
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
@@ -95,11 +96,11 @@ class MasterGradients(ScaledGradients):
 
     @torch.no_grad()
     def _collect(self) -> None:
-        for parameter, master in self.pairs:
-            if parameter.grad is not None:
-                gradient = parameter.grad.float()
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-                parameter.grad = None
+        new = [(parameter, master) for parameter, master in self.pairs if parameter.grad is not None]
+        gradients = copy_together([p.grad for p, _ in new if p.grad is not None], torch.float32)
+        for (parameter, master), gradient in zip(new, gradients, strict=True):
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            parameter.grad = None
 
     def abandon(self) -> None:
         if not self.scaled:

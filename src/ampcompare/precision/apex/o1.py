@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from ampcompare.precision.apex.scaler import LossScaler
 from ampcompare.precision.apex.scaling import ScaledGradients, finish_backward, scaled_backward
 from ampcompare.precision.apex.state import STATE
 from ampcompare.precision.base import Precision, PrecisionOptions
+from ampcompare.precision.forward import wrap_forward
 from ampcompare.precision.skipping import step_unless
+from ampcompare.precision.together import casting_modules, weights_together
 
 
 class ApexScaling(Precision):
@@ -81,10 +84,23 @@ class ApexScaling(Precision):
         self.scaler.load_state_dict(state["loss_scaler0"])
 
 
+@contextmanager
+def _traced_weights_together(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Cast together what the cache cannot know: while a step is traced, other tensors stand in for the parameters."""
+    weights = (module._parameters["weight"] for module in modules)
+    traced = STATE.on and not isinstance(next(weights, None), nn.Parameter | None)
+    with weights_together(modules, torch.float16) if traced else nullcontext():
+        yield
+
+
 class ApexO1(ApexScaling):
     """The casts of the O1 lists around forward and loss, and apex's loss scaling."""
 
     name = "apex_o1"
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        wrap_forward(model, context=_traced_weights_together, modules=casting_modules(model))
+        return super().prepare(model, optimizer)
 
     def session(self) -> AbstractContextManager[Any]:
         return installed()

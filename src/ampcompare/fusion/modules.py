@@ -1,0 +1,93 @@
+"""The fused op in the networks: modules become subclasses of themselves, so that names and states stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from ampcompare.fusion.norm_relu import norm_alone, norm_relu
+
+
+class UncountedNorm(nn.BatchNorm2d):
+    """BatchNorm whose counter of batches is moved by `CountTogether`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm_alone(self, x)
+
+
+class NormRelu(UncountedNorm):
+    """BatchNorm, the sum with a residual if one is given, and ReLU."""
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return norm_relu(self, x, residual)
+
+
+class FusedBasicBlock(BasicBlock):
+    """torchvision's block of ResNet18."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn1(self.conv1(x))
+        return self.bn2(self.conv2(out), x if self.downsample is None else self.downsample(x))
+
+
+class FusedBottleneck(Bottleneck):
+    """torchvision's block of ResNet50."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn1(self.conv1(x))
+        out = self.bn2(self.conv2(out))
+        return self.bn3(self.conv3(out), x if self.downsample is None else self.downsample(x))
+
+
+class CountTogether:
+    """Before a forward of the model: the counters of all BatchNorms that train, moved in one launch."""
+
+    def __init__(self, norms: list[UncountedNorm]) -> None:
+        self.norms = norms
+
+    def __call__(self, model: nn.Module, args: Any) -> None:
+        counters: list[Any] = [norm.num_batches_tracked for norm in self.norms if norm.training]
+        if counters:
+            torch._foreach_add_(counters, 1)
+
+
+def fuse_model(model: nn.Module, *, blocks: bool = True) -> None:
+    """Make the model's BatchNorms count together and, with `blocks`, take the ReLU that follows and the residual in.
+
+    In place; parameters, buffers and their names stay. `model` is to be called as a whole. For BatchNorms as
+    torchvision makes them: affine, with running statistics. Compiled executions need no `blocks`, since the compiler
+    sees the whole step.
+    """
+    norms: list[Any] = [module for module in model.modules() if type(module) is nn.BatchNorm2d]
+    for norm in norms:
+        norm.__class__ = UncountedNorm
+    if blocks:
+        for module in list(model.modules()):
+            _fuse(module)
+    model.register_forward_pre_hook(CountTogether(norms))
+
+
+def _fuse(module: Any) -> None:
+    if isinstance(module, ResNet):
+        _join([module.bn1, module.relu])
+    elif type(module) in (BasicBlock, Bottleneck):
+        basic = type(module) is BasicBlock
+        module.__class__ = FusedBasicBlock if basic else FusedBottleneck
+        for norm in (module.bn1, module.bn2) if basic else (module.bn1, module.bn2, module.bn3):
+            norm.__class__ = NormRelu
+    elif isinstance(module, nn.Sequential):
+        _join(module)
+
+
+def _join(modules: Iterable[Any]) -> None:
+    """Each BatchNorm that a ReLU follows does its work, too."""
+    previous: Any = None
+    for module in modules:
+        if type(previous) is UncountedNorm and type(module) is nn.ReLU:
+            previous.__class__ = NormRelu
+            module.__class__ = nn.Identity  # type: ignore[assignment]
+        previous = module

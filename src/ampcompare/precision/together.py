@@ -1,0 +1,102 @@
+"""Casts of many tensors in few launches: the low-precision copies of weights, and their gradients back to fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+# Weights cast in one launch. Their gradients wait for each other, so it is not the whole model: several processes add
+# gradients up while the backward of earlier layers still runs.
+TOGETHER = 16
+
+
+@contextmanager
+def weights_in_autocast(modules: Sequence[nn.Module], device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    """Inside autocast: the weights of `modules` cast together, so that autocast finds nothing to cast.
+
+    Values and gradients are bit for bit those of its own casts, which it makes one by one and keeps, as this does, for
+    the whole forward.
+    """
+    with weights_together(modules, dtype) if torch.is_autocast_enabled(device_type) else nullcontext():
+        yield
+
+
+def casting_modules(model: nn.Module) -> list[nn.Module]:
+    """Convolutions and linear layers: those whose weights are wanted in low precision."""
+    return [module for module in model.modules() if isinstance(module, _ConvNd | nn.Linear)]
+
+
+@contextmanager
+def weights_together(modules: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[None]:
+    """The fp32 weights of `modules` as `dtype`, cast TOGETHER a launch; frozen ones stay, or they would get gradients.
+
+    Whoever reads such a weight inside gets the copy.
+    """
+    places: dict[int, list[tuple[nn.Module, str]]] = {}  # where each weight is: several modules may share one
+    weights: dict[int, Tensor] = {}
+    for module in modules:
+        for name in ("weight", "bias"):
+            weight = module._parameters.get(name)
+            if weight is not None and weight.requires_grad and weight.dtype is torch.float32:
+                weights[id(weight)] = weight
+                places.setdefault(id(weight), []).append((module, name))
+    keys = list(weights)
+    try:
+        for start in range(0, len(keys), TOGETHER):
+            group = keys[start : start + TOGETHER]
+            copies = CastTogether.apply(dtype, *(weights[key] for key in group))
+            for key, copy in zip(group, copies, strict=True):
+                for module, name in places[key]:
+                    vars(module)[name] = copy  # found before the parameter, which stays where it is
+        yield
+    finally:
+        for found in places.values():
+            for module, name in found:
+                vars(module).pop(name, None)
+
+
+class CastTogether(torch.autograd.Function):
+    """`apply(dtype, *weights)`: fp32 tensors as a lower type in one launch; back likewise.
+
+    A gradient that is missing stays missing.
+    """
+
+    @staticmethod
+    def forward(dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        return tuple(copy_together(weights, dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.dtype, ctx.wide = inputs[0], inputs[1].dtype
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        present = [g for g in gradients if g is not None]
+        # A gradient of which the gradient is wanted goes by ops that have one.
+        # Likewise a batch of gradients (`is_grads_batched`).
+        together = not torch.is_grad_enabled() and all(g.layout == torch.strided and not _is_batch(g) for g in present)
+        wide = iter(copy_together(present, ctx.wide) if together else [g.to(ctx.wide) for g in present])
+        return (None, *(None if g is None else next(wide) for g in gradients))
+
+    @staticmethod
+    def jvp(ctx: Any, dtype: None, *tangents: Tensor | None) -> Any:
+        return tuple(None if t is None else t.to(ctx.dtype) for t in tangents)
+
+
+def copy_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The tensors as `dtype`, in new memory, in one launch."""
+    copies = [torch.empty_like(x, dtype=dtype) for x in tensors]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
+    return copies
+
+
+def _is_batch(x: Tensor) -> bool:
+    functorch = torch._C._functorch
+    return functorch.is_legacy_batchedtensor(x) or functorch.is_functorch_wrapped_tensor(x)
