@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare.evaluation import Batch, Evaluation, Loader
 from ampcompare.execution import build_forward
-from ampcompare.fusion.norm_relu import compiled_count
+from ampcompare.fusion.compiled import compiled_count
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
 from ampcompare.precision.base import Precision
@@ -61,6 +61,7 @@ class Trainer:
         self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
         self.forward = build_forward(model, self.criterion, compiled)
         self.processes = 1
+        self._pieces = compiled_count()
         self.memory = Memory(precision.device)
 
     def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -86,7 +87,7 @@ class Trainer:
         if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
             self.model.train()
         images = self.count_images(batches)
-        losses, outputs, cold, pieces = [], [], False, compiled_count()
+        losses, outputs, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
             last = number == len(batches)
             with self.reducing(last):
@@ -109,7 +110,8 @@ class Trainer:
         precision.step(self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        return StepResult(loss, outputs, images, gradients, cold or compiled_count() > pieces)
+        pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
+        return StepResult(loss, outputs, images, gradients, cold or self._pieces > pieces)
 
     def count_images(self, batches: Sequence[Batch]) -> int:
         """The images of a step, in all processes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -66,6 +66,8 @@ class DeviceLoader:
         self.seed = seed
         self.channels_last = channels_last
         self.rank, self.processes = rank, processes
+        self.in_one_pass: Callable[..., Tensor] | None = None  # what makes images as `batch_in_one_pass` does
+        self.dtype = torch.float32  # of the images that it makes
         # sync: once, before training; pageable memory to the device.
         self.images = data.images.to(self.device)
         self.labels = data.labels.to(self.device)
@@ -118,6 +120,10 @@ class DeviceLoader:
     def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""
         index, top, left, flip = plan.unbind(0)
+        if self.in_one_pass:
+            how = {"padding": PADDING, "augment": self.augment, "channels_last": self.channels_last}
+            images = self.in_one_pass(self.images, plan, self.scale, self.shift, **how, dtype=self.dtype)
+            return images, self.labels.index_select(0, index)
         images = self.images.index_select(0, index)
         if self.augment:
             images = batch_flip(batch_crop(images, top, left, PADDING), flip)

@@ -16,22 +16,13 @@ Everything is computed in fp32 and rounded once, where one op after the other ro
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-aten = torch.ops.aten
-Compiled = Callable[..., Any]
-
-# The compiler writes a value to memory that takes so many ops or reads to make, rather than make it again in a second
-# pass. What is made here takes two tensors and a few numbers a channel: never worth it.
-INDUCTOR = {"realize_reads_threshold": 64, "realize_acc_reads_threshold": 64, "realize_opcount_threshold": 1000}
-
-_compiled: dict[Any, Compiled] = {}
+from ampcompare.fusion.compiled import define
 
 
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -56,11 +47,6 @@ def norm_alone(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
     """What a BatchNorm as torchvision makes it computes, but for its counter of batches."""
     statistics, affine = (norm.running_mean, norm.running_var), (norm.weight, norm.bias)
     return F.batch_norm(x, *statistics, *affine, norm.training, norm.momentum or 0.0, norm.eps)
-
-
-def compiled_count() -> int:
-    """How many pieces of code were made so far: a step in which it grows took longer than a step."""
-    return len(_compiled)
 
 
 class _NormRelu(torch.autograd.Function):
@@ -155,43 +141,7 @@ def _result(wide: Tensor, residual: Tensor | None, normed: Tensor, dtype: torch.
     return F.relu(normed if residual is None else normed + residual.float()).to(dtype)
 
 
-def _run(function: Callable[..., Any], *args: Any) -> Any:
-    """`function` by code compiled for such arguments: shapes, strides, types, devices, and numbers as they are."""
-    key = (function, *((a.shape, a.stride(), a.dtype, a.device) if isinstance(a, Tensor) else a for a in args))
-    tensors = [a for a in args if isinstance(a, Tensor)]
-    code = _compiled.get(key)
-    if code is None:
-        # In a thread of its own: what is in force in this one (autocast, O1's casts, modes) is not to be compiled in.
-        with ThreadPoolExecutor(1) as apart:
-            code = _compiled[key] = apart.submit(_compile, function, args, tensors).result()
-    return code(*tensors)
-
-
-@torch.no_grad()
-def _compile(function: Callable[..., Any], args: tuple[Any, ...], tensors: list[Tensor]) -> Compiled:
-    import torch._inductor
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    if tensors[0].device.type == "cuda":
-        torch.cuda.set_device(tensors[0].device)
-
-    def of_tensors(*given: Tensor) -> Any:
-        left = iter(given)
-        return function(*(next(left) if isinstance(a, Tensor) else a for a in args))
-
-    graph = make_fx(of_tensors, tracing_mode="fake")(*tensors)
-    return torch._inductor.compile(graph, list(tensors), options=INDUCTOR)
-
-
-# Ops of PyTorch's, so that who looks on (tracing, counting, FakeTensorMode) sees one op and not what it is made of.
-_library = torch.library.Library("ampcompare", "DEF")
 _ARGUMENTS = "Tensor x, Tensor? residual, Tensor weight, Tensor bias"
-
-
-def _define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    _library.define(f"{name}{schema}")
-    _library.impl(name, lambda *args: _run(function, *args), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"ampcompare::{name}", fake, lib=_library)
 
 
 def _fake_training(x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,20 +153,20 @@ def _fake_backward(dy: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, bias
     return [torch.empty_like(t) for t in (x, weight, bias, *([] if y is None else [dy]))]
 
 
-_define(
+define(
     "norm_relu",
     f"({_ARGUMENTS}, Tensor(a!) running_mean, Tensor(b!) running_var, float momentum, float eps)"
     " -> (Tensor, Tensor, Tensor)",
     _training,
     _fake_training,
 )
-_define(
+define(
     "norm_relu_eval",
     f"({_ARGUMENTS}, Tensor running_mean, Tensor running_var, float eps) -> Tensor",
     _evaluation,
     lambda x, *others: torch.empty_like(x),
 )
-_define(
+define(
     "norm_relu_backward",
     "(Tensor dy, Tensor x, Tensor? y, Tensor weight, Tensor bias, Tensor mean, Tensor inverse) -> Tensor[]",
     _backward,

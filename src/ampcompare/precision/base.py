@@ -44,6 +44,7 @@ class Precision:
     """
 
     name = "none"
+    input_dtype = torch.float32  # in which a convolution takes its images inside `forward_context`
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         self.device = torch.device("cpu") if device is None else device

@@ -28,7 +28,7 @@ class Native(Precision):
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
         o = self.options
-        self.dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[o.dtype]
+        self.dtype = self.input_dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[o.dtype]
         self.static_scale = None if o.loss_scale == "dynamic" else float(o.loss_scale)
         self.scaler = torch.amp.GradScaler(
             self.device.type,

@@ -23,6 +23,8 @@ from ampcompare.precision.together import casting_modules, weights_together
 class ApexScaling(Precision):
     """Loss scaling as apex did it. After a `backward` with sync=True gradients are true gradients already."""
 
+    input_dtype = torch.float16
+
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
         o = self.options
