@@ -100,6 +100,7 @@ def code_for_gpu(graph: torch.fx.GraphModule, inputs: list[Any], *, is_backward:
                 "torch.cuda.current_device": lambda: 0,
                 "torch.cuda.get_device_properties": lambda *args: NAMED,
                 "torch.cuda.get_device_capability": lambda *args: (9, 0),
+                "torch._dynamo.utils.preserve_rng_state": contextlib.nullcontext,
                 "torch._dynamo.device_interface.CudaInterface.Worker.get_device_properties": lambda *args: NAMED,
                 "torch._inductor.runtime.hints.DeviceProperties.create": lambda device: PROPERTIES,
                 "torch._inductor.compile_fx.get_cuda_device_context": no_context,

@@ -23,6 +23,7 @@ from ampcompare.fusion.norm_relu import norm_relu
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.records import load_runs
+from ampcompare.resume import Identity
 from ampcompare.schema import TrainingConfig
 from ampcompare.tracking import run_name
 
@@ -264,6 +265,14 @@ def test_a_fused_op_is_one_op_and_bytes_come_near_to_those_of_merged_ops():
     assert after < 0.85 * before
     assert megabytes(fused["ideal"]) == pytest.approx(megabytes(plain["ideal"]), rel=0.01)  # the limit stays
     assert megabytes(fused["merged"]) == pytest.approx(megabytes(plain["merged"]), rel=0.03)
+
+
+def test_a_run_is_not_resumed_with_another_fuse():
+    config = load_config(None, QUICK)
+    there = {"identity": Identity(config, "data", "cpu").values()}
+    assert there["identity"]["fuse"] is True
+    other = Identity(load_config(None, [*QUICK, "fuse=false"]), "data", "cpu")
+    assert other.differences(there) == ["fuse (True there, False here)"]
 
 
 def test_a_fused_run_says_so_in_name_config_and_environment(tmp_path, quick_overrides):

@@ -74,6 +74,11 @@ def test_runs_on_other_software_are_not_pooled():
     assert labels(make("none", 1), other) == ["none · torch 2.14.1", "none · torch 2.11.0"]
 
 
+def test_runs_with_fused_operations_are_a_group_and_records_without_the_option_had_none():
+    runs = [make("none", 1), make("none", 2, config={"fuse": False}), make("none", 3, config={"fuse": True})]
+    assert labels(*runs) == ["none · fused operations off", "none · fused operations on"]
+
+
 def test_folders_tags_and_packages_do_not_set_runs_apart():
     other = make("none", 2, config={"output_dir": "elsewhere", "wandb": {"tags": ["x"]}})
     other.summary["environment"] = other.summary["environment"] | {"packages": {"rich": "1"}}
