@@ -1,0 +1,201 @@
+"""Stand-ins for what of `torch.cuda` needs a driver: streams, events, graphs, memory, properties; and for NVML.
+
+Each that would let the host wait for the device notes a wait. Events know whether the host has waited for them: asked
+for a time before, they raise, as CUDA's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pynvml
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _foreach_utils
+
+from ampcompare.bench.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
+from ampcompare.bench.traffic import Op, Traffic
+from ampcompare.precision.apex import cache
+
+UUID = "00000000-0000-0000-0000-000000000000"
+MEMORY = 80 * 2**30
+
+
+class FakeCuda:
+    """One GPU, `cuda:0`, that does nothing. `captures` holds the ops of each captured graph, `launches` counts."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.captures: list[list[Op]] = []
+        self.launches = 0
+        self.streams = [_Stream(self)]
+
+    def wait(self, what: str, until: int | None = None) -> None:
+        """The host waits for what had been queued when `until` ops had been: all of it if None."""
+        clock = self.watch.clock
+        until = clock.queued if until is None else until
+        if until > clock.known:
+            clock.known = until
+            behind = clock.queued - until
+            self.watch.note(LATE_WAIT if behind else WAIT, what, behind)
+        elif self.watch.capturing:
+            self.watch.note(WAIT, what)
+
+    @contextmanager
+    def capture(self, graph: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """`torch.cuda.graph`: plays the capture, by running what is inside once, strictly."""
+        self.wait("torch.cuda.graph")
+        stream = kwargs.get("stream")
+        with self.on_stream(stream or _Stream(self)), self.watch.capture(), Traffic() as traffic:
+            yield
+        self.captures.append(traffic.ops)
+        graph.ops = len(traffic.ops)
+
+    @contextmanager
+    def on_stream(self, stream: Any) -> Iterator[None]:
+        if stream is None:
+            yield
+            return
+        self.streams.append(stream)
+        try:
+            yield
+        finally:
+            self.streams.pop()
+
+    def replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        """What takes whose place: owner, name, value."""
+
+        def answer(value: Any) -> Callable[..., Any]:
+            return lambda *args, **kwargs: value
+
+        cuda = torch.cuda
+        yes = ("is_available", "is_initialized", "is_bf16_supported")
+        yield from ((cuda, name, answer(True)) for name in yes)
+        nothing = ("_lazy_init", "_lazy_call", "init", "set_device", "empty_cache", "manual_seed_all", "manual_seed")
+        nothing += ("reset_peak_memory_stats",)
+        yield from ((cuda, name, answer(None)) for name in nothing)
+        amounts = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+        yield from ((cuda, name, answer(2**20)) for name in amounts)
+        yield cuda, "mem_get_info", answer((MEMORY, MEMORY))
+        yield cuda, "device_count", answer(1)
+        yield cuda, "current_device", answer(0)
+        yield cuda, "get_device_name", answer("no GPU: a rehearsal")
+        yield cuda, "get_device_capability", answer((9, 0))
+        yield cuda, "get_device_properties", answer(_properties())
+        yield cuda, "device", lambda *args: nullcontext()
+        yield cuda, "synchronize", lambda *args: self.wait("torch.cuda.synchronize")
+        yield cuda, "current_stream", lambda *args: self.streams[-1]
+        yield cuda, "default_stream", lambda *args: self.streams[0]
+        yield cuda, "Stream", lambda *args, **kwargs: _Stream(self)
+        yield cuda, "Event", lambda *args, **kwargs: _Event(self)
+        yield cuda, "stream", self.on_stream
+        yield cuda, "CUDAGraph", lambda *args, **kwargs: _Graph(self)
+        yield cuda, "graph", self.capture
+        yield cuda, "graph_pool_handle", answer((0, 0))
+        yield cuda, "is_current_stream_capturing", lambda: self.watch.capturing
+        yield fake_tensor, "init_gpu_context", answer(None)
+        yield FakeTensor, "tolist", lambda tensor: self._tolist(tensor)
+        # PyTorch's optimizers and norms take lists of plain tensors only; here a fake one is the plain one.
+        kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
+        yield _foreach_utils, "_foreach_supported_types", kinds
+        # The weights of a rehearsal are plain parameters, but for what `type` says of fake tensors.
+        yield cache, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
+        # Converting a module swaps its fake parameters, which PyTorch refuses as its fake mode holds weak references.
+        yield torch.utils, "weakref", SimpleNamespace(getweakrefs=answer([]))
+        yield pynvml, "nvmlInit", answer(None)
+        yield pynvml, "nvmlDeviceGetHandleByUUID", answer(object())
+        yield pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 500 * self.watch.clock.queued
+
+    def _tolist(self, tensor: Any) -> Any:
+        """A tensor's values: one copy, where PyTorch's fake tensor reads number by number."""
+        self.watch.look_at_read(tensor, "tolist")
+        value = number(tensor)
+        for size in reversed(tensor.shape):
+            value = [value] * size
+        return value
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, value in self.replacements():
+                stack.enter_context(patch.object(owner, name, value, create=name == "type"))
+            yield
+
+
+class _Event:
+    """Each op takes a microsecond."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self._done: int | None = None
+
+    def record(self, stream: Any = None) -> None:
+        self._done = self._cuda.watch.clock.queued
+
+    def synchronize(self) -> None:
+        self._cuda.wait("Event.synchronize", self._done or 0)
+
+    def query(self) -> bool:
+        return (self._done or 0) <= self._cuda.watch.clock.known
+
+    def wait(self, stream: Any = None) -> None:
+        """A stream waits, not the host."""
+
+    def elapsed_time(self, end: _Event) -> float:
+        if self._done is None or end._done is None:
+            raise RuntimeError("an event that was not recorded has no time")
+        if not (self.query() and end.query()):
+            raise RuntimeError("device not ready: nobody has waited for this event")
+        return (end._done - self._done) / 1e3
+
+
+class _Stream:
+    device_index, cuda_stream, stream_id = 0, 0, 0
+    device = torch.device("cuda", 0)
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+
+    def synchronize(self) -> None:
+        self._cuda.wait("Stream.synchronize")
+
+    def wait_stream(self, stream: Any) -> None:
+        """A stream waits, not the host."""
+
+    def wait_event(self, event: Any) -> None:
+        """A stream waits, not the host."""
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event or _Event(self._cuda)
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return False
+
+
+class _Graph:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self.ops = 0
+
+    def replay(self) -> None:
+        self._cuda.launches += 1
+        self._cuda.watch.clock.queued += self.ops
+
+    def reset(self) -> None:
+        self.ops = 0
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 0
+
+
+def _properties() -> SimpleNamespace:
+    return SimpleNamespace(
+        name="no GPU: a rehearsal", uuid=UUID, total_memory=MEMORY, major=9, minor=0, multi_processor_count=132
+    )
