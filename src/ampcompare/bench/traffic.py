@@ -32,10 +32,11 @@ KINDS = ("eager", "merged", "ideal")
 
 @dataclass(frozen=True)
 class Op:
-    """An op's bytes under each of KINDS, and its FLOP."""
+    """An op's bytes under each of KINDS, its FLOP, and its name."""
 
     sizes: tuple[float, float, float]
     flop: float = 0
+    name: str = ""
 
 
 class Traffic(TorchDispatchMode):
@@ -57,17 +58,27 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
     name = func.overloadpacket.__name__
     count = flop_registry.get(func.overloadpacket)
     inputs, outputs = _sizes(tree_leaves((args, kwargs))), _sizes(tree_leaves(result))
+    if not func._schema.returns:  # an op on lists, in place
+        outputs = _sizes(tree_leaves(_written(func, args, kwargs)))
     once = sum(inputs) + sum(outputs)
     if count:
         # The gradient of the output is an input of both gradients, that of the weights and that of the inputs.
         size = once + (sum(_sizes(args[:1])) if name == "convolution_backward" else 0)
-        return Op((size, size, size), count(*args, **kwargs, out_val=result))
+        return Op((size, size, size), count(*args, **kwargs, out_val=result), name)
     if "batch_norm" in name:
         twice = once + sum(_sizes(args[:2] if "backward" in name else args[:1]))
-        return Op((twice, twice, once))
+        return Op((twice, twice, once), name=name)
     if "pool" in name:
-        return Op((once, once, once))
-    return Op((once, sum(inputs) - max(inputs, default=0), 0))
+        return Op((once, once, once), name=name)
+    return Op((once, sum(inputs) - max(inputs, default=0), 0), name=name)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an op writes into. Fused optimizers write gradients only where they unscale them."""
+    named = zip(func._schema.arguments, args, strict=False)
+    pairs = [*((a, x) for a, x in named), *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
+    kept = "grads" if "_fused_" in func.overloadpacket.__name__ and kwargs.get("grad_scale") is None else ""
+    return [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write and a.name != kept]
 
 
 def _is_free(func: Any) -> bool:

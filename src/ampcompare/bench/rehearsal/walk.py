@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction, FunctionCtx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 OnCopy = Callable[[Tensor, Tensor], None]
 
@@ -31,8 +32,16 @@ class Walk:
     `on_copy(leaf, gradient)` is told of a gradient that a leaf copies, as its strides are not those of the leaf.
     """
 
-    def __init__(self, *, wanted: Sequence[Tensor] = (), create_graph: bool = False, on_copy: OnCopy | None = None):
+    def __init__(
+        self,
+        *,
+        wanted: Sequence[Tensor] = (),
+        create_graph: bool = False,
+        keep_graph: bool = False,
+        on_copy: OnCopy | None = None,
+    ) -> None:
         self.wanted, self.create_graph, self.on_copy = wanted, create_graph, on_copy
+        self.keep_graph = keep_graph or create_graph
         self.found: list[Tensor | None] = [None] * len(wanted)
         self._inputs: dict[Any, list[Tensor | None]] = {}  # of nodes that have been given something
         self._taken: set[int] = set()  # storages that leaves took over
@@ -90,7 +99,9 @@ class Walk:
             if not self.wanted and inputs[0] is not None:
                 self._accumulate(node.variable, inputs[0])
             return
-        outputs = _call(node, inputs)
+        reserves = "CudnnBatchNorm" in node.name() and not self.keep_graph
+        with _Releasing(node._saved_result3) if reserves else nullcontext():
+            outputs = _call(node, inputs)
         for (following, number), gradient in zip(node.next_functions, outputs, strict=False):
             if following is not None and gradient is not None:
                 self._give(following, number, gradient)
@@ -197,6 +208,22 @@ def _call(node: Any, inputs: list[Tensor | None]) -> Sequence[Tensor | None]:
     return result if isinstance(result, tuple) else (result,)
 
 
+class _Releasing(TorchDispatchMode):
+    """While a node runs for the last time: its saved tensors are used as they are.
+
+    The engine tells a node so; Python cannot, and a batch norm of cuDNN's would copy what it has reserved.
+    """
+
+    def __init__(self, reserved: Tensor) -> None:
+        super().__init__()
+        self._reserved = reserved
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.clone.default and args[0] is self._reserved:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
 @contextmanager
 def walking(on_copy: OnCopy | None = None) -> Iterator[None]:
     """`torch.autograd.backward` (so `Tensor.backward`) and `torch.autograd.grad` by this walk."""
@@ -208,7 +235,7 @@ def walking(on_copy: OnCopy | None = None) -> Iterator[None]:
         if any(value for value in more.values()):
             raise NotImplementedError(f"the walk knows no {', '.join(more)}")
         roots, gradients = _listed(tensors), _listed(grad_tensors)
-        Walk(create_graph=create_graph, on_copy=on_copy).run(roots, gradients or [None] * len(roots))
+        Walk(create_graph=create_graph, keep_graph=bool(retain_graph), on_copy=on_copy).run(roots, gradients or [None] * len(roots))
 
     def grad(
         outputs: Any,
@@ -222,7 +249,8 @@ def walking(on_copy: OnCopy | None = None) -> Iterator[None]:
         if any(value for value in more.values()):
             raise NotImplementedError(f"the walk knows no {', '.join(more)}")
         roots, gradients, wanted = _listed(outputs), _listed(grad_outputs), _listed(inputs)
-        found = Walk(wanted=wanted, create_graph=create_graph).run(roots, gradients or [None] * len(roots))
+        walk = Walk(wanted=wanted, create_graph=create_graph, keep_graph=bool(retain_graph))
+        found = walk.run(roots, gradients or [None] * len(roots))
         if not allow_unused and any(x is None for x in found):
             raise RuntimeError("one of the differentiated tensors appears to not have been used in the graph")
         return tuple(found)
