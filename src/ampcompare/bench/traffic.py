@@ -14,7 +14,7 @@ Weights and the optimizer, which a step moves once whatever the batch, are share
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ class Traffic(TorchDispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if not _is_free(func):
-            self.ops.append(_count(func, args, kwargs, result))
+            self.ops.append(replace(_count(func, args, kwargs, result), name=func.overloadpacket.__name__))
         return result
 
 
@@ -64,13 +64,13 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
     if count:
         # The gradient of the output is an input of both gradients, that of the weights and that of the inputs.
         size = once + (sum(_sizes(args[:1])) if name == "convolution_backward" else 0)
-        return Op((size, size, size), count(*args, **kwargs, out_val=result), name)
+        return Op((size, size, size), count(*args, **kwargs, out_val=result))
     if "batch_norm" in name:
         twice = once + sum(_sizes(args[:2] if "backward" in name else args[:1]))
-        return Op((twice, twice, once), name=name)
+        return Op((twice, twice, once))
     if "pool" in name:
-        return Op((once, once, once), name=name)
-    return Op((once, sum(inputs) - max(inputs, default=0), 0), name=name)
+        return Op((once, once, once))
+    return Op((once, sum(inputs) - max(inputs, default=0), 0))
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
