@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampcompare.engine import Trainer, evaluate, learning_rate_factor, micro_batches
+from ampcompare.engine import Trainer, learning_rate_factor, micro_batches
+from ampcompare.evaluation import evaluate
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.schema import TrainingConfig

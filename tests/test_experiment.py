@@ -6,7 +6,9 @@ import io
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,10 @@ from rich.console import Console
 
 from ampcompare import metrics
 from ampcompare.config import Config, load_config
+from ampcompare.device import allows_tf32, effective_numerics, is_channels_last, set_numerics
+from ampcompare.engine import Trainer
 from ampcompare.errors import UserError
+from ampcompare.evaluation import Evaluation
 from ampcompare.experiment import Result, run
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord, load_runs
@@ -112,6 +117,41 @@ def test_bfloat16_trains_without_a_scaler(quick):
     _, record, _ = quick("backend=native", "precision.dtype=bfloat16")
     assert set(rows(record, "amp/scale_factor")) == {1.0}
     assert rows(record, "train/loss") != rows(quick("backend=none")[1], "train/loss")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "is_last"),
+    [("auto", "cuda", True), ("auto", "cpu", False), ("contiguous", "cuda", False), ("channels_last", "cpu", True)],
+)
+def test_the_layout_is_as_asked_or_what_the_device_likes(asked: str, kind: str, is_last: bool):
+    config = load_config(None, [f"memory_format={asked}"])
+    assert is_channels_last(config, torch.device(kind)) is is_last
+    recorded = effective_numerics(config, torch.device(kind))["memory_format"]
+    assert recorded == ("channels_last" if is_last else "contiguous")
+
+
+@pytest.mark.parametrize(
+    ("train", "evaluation", "wanted"), [("false", "true", True), ("true", "false", False), ("true", "null", True)]
+)
+def test_tf32_of_evaluations_is_apart_from_that_of_training(
+    quick, monkeypatch: pytest.MonkeyPatch, train: str, evaluation: str, wanted: bool
+):
+    seen: dict[str, set[bool]] = {"training": set(), "evaluation": set()}
+    monkeypatch.setattr(Evaluation, "add", noting(Evaluation.add, lambda: seen["evaluation"].add(allows_tf32())))
+    monkeypatch.setattr(Trainer, "compute", noting(Trainer.compute, lambda: seen["training"].add(allows_tf32())))
+    quick(f"tf32={train}", f"eval.tf32={evaluation}")
+    set_numerics(load_config(None, []))
+    assert seen == {"training": {train == "true"}, "evaluation": {wanted}}
+
+
+def noting(function: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
+    """The function, with a note before each call."""
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        note()
+        return function(*args, **kwargs)
+
+    return noted
 
 
 def test_options_that_change_numerics_are_recorded(quick):

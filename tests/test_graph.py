@@ -14,18 +14,22 @@ from ampcompare.config import load_config
 from ampcompare.data import build_dataset
 from ampcompare.engine import StepResult, Trainer
 from ampcompare.errors import UserError
+from ampcompare.evaluation import Evaluation
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.fit import Fit
 from ampcompare.precision import REGISTRY
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
+GPU = ("device=cuda", "model.name=resnet18", "data.train_limit=660", "epochs=2", "optimizer.lr=0.02")
 
 
 def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]:
     """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows."""
     config = load_config(None, [*quick, *WORDS, *words])
     device = torch.device(config.device)
-    data = build_dataset(source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=64)
+    data = build_dataset(
+        source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=config.data.test_limit
+    )
     train, test = (make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test))
     rows: list[dict[str, Any]] = []
     return Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append), rows
@@ -40,13 +44,15 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Capture without a GPU: each launch runs the step and fills the tensors that the capture gave out."""
     calls: list[str] = []
 
-    def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
+    def capture(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], StepResult]:
         calls.append("capture")
         out = StepResult(torch.zeros(()), [(torch.zeros(32, 10), torch.zeros(32, dtype=torch.int64))], 0, {})
 
         def launch() -> None:
             calls.append("launch")
             result = step()
+            if result is None:  # an evaluation, which adds to its sums in place
+                return
             out.loss.copy_(result.loss)
             for kept, new in zip(out.outputs[0], result.outputs[0], strict=True):
                 kept.copy_(new)
@@ -121,12 +127,40 @@ def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(quick_overrid
     assert played.count("launch") == 2 * 5 - 3
 
 
+@pytest.mark.parametrize("autocast", ["false", "true"])
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
+    quick_overrides: tuple[str, ...], backend: str, autocast: str, played: list[str]
+):
+    words = (f"backend={backend}", f"eval.autocast={autocast}", "eval.batch_size=16", "diagnostics.every=null")
+    found = []
+    for how in ("eager", "cuda_graph"):
+        made, rows = fit(quick_overrides, *words, f"execution={how}", "data.test_limit=100", "max_steps=3")
+        made.run()
+        figures = [{k: v for k, v in row.items() if k.startswith("eval/")} for row in rows]
+        found.append([*figures, made.evaluation.run()])
+    assert found[0] == found[1]
+    assert "eval/top5_accuracy" in found[1][-1]
+    # Six full batches of 16 and a short one, twice: all but the first three and the short ones are launches.
+    assert played == ["capture"] + ["launch"] * (2 * 6 - 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", list(REGISTRY))
+def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one_on_a_gpu(
+    quick_overrides: tuple[str, ...], backend: str
+):
+    words = (*GPU, f"backend={backend}", "data.test_limit=330", "eval.batch_size=32", "diagnostics.every=null")
+    made, _ = fit(quick_overrides, *words, "execution=cuda_graph")
+    made.run()  # ten full batches and a short one, twice: captured in the first evaluation
+    graphed = made.evaluation.run()
+    model, loader, precision = made.trainer.model, made.evaluation.loader, made.precision
+    assert graphed == pytest.approx(Evaluation(model, loader, precision).run(), rel=1e-3, abs=2 / 330)
+
+
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])
-
-
-GPU = ("device=cuda", "model.name=resnet18", "data.train_limit=660", "epochs=2", "optimizer.lr=0.02")
 
 
 @pytest.mark.gpu

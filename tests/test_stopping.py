@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ampcompare import engine, fit
+from ampcompare import engine, evaluation
 from ampcompare.config import load_config
 from ampcompare.experiment import run
 from ampcompare.records import RunRecord, load_runs
@@ -99,7 +99,7 @@ def test_a_run_stopped_in_a_step_has_the_row_of_that_step(tmp_path: Path, quick_
 def test_a_run_stopped_in_an_evaluation_does_not_finish_it_and_has_the_steps_before(
     tmp_path: Path, quick_overrides, monkeypatch
 ):
-    stop_at(1, fit, "evaluate", monkeypatch)
+    stop_at(1, evaluation.Evaluation, "run", monkeypatch)
     record, _ = stopped_run(tmp_path, (*quick_overrides, "log.every=3", "diagnostics.every=null"))
     assert record.numbers("global_step").tolist() == [3, 4]
     assert record.values("train/loss").size == 2

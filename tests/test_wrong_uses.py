@@ -80,7 +80,7 @@ WORDS = {
     "device=0": "device='0': expected one of auto, cpu, cuda, cuda:N, mps; did you mean cuda:0?",
     "device=cuda:x": "device='cuda:x': expected one of auto, cpu, cuda, cuda:N, mps",
     "memory_format=nhwc": (
-        "memory_format='nhwc': expected one of contiguous, channels_last; did you mean channels_last?"
+        "memory_format='nhwc': expected one of auto, contiguous, channels_last; did you mean channels_last?"
     ),
     "execution=torch.compile": (
         "execution='torch.compile': expected one of eager, compile, cuda_graph, compile_graph; did you mean compile?"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -35,10 +37,7 @@ def set_numerics(config: Config) -> None:
 
     PyTorch leaves TF32 on for cuDNN convolutions by default, so that "fp32" is not fp32 until it is switched off.
     """
-    precision = "tf32" if config.tf32 else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = precision
-    torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
-    torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
+    allow_tf32(config.tf32)
     # Trying algorithms may pick another one each time, so determinism rules it out.
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     torch.backends.cudnn.deterministic = config.deterministic
@@ -47,12 +46,43 @@ def set_numerics(config: Config) -> None:
     torch.use_deterministic_algorithms(config.deterministic)
 
 
-def effective_numerics(config: Config) -> dict[str, object]:
-    """What holds in fact, for the record."""
+def allow_tf32(on: bool) -> None:
+    """Let fp32 products and convolutions round to TF32, or not."""
+    precision = "tf32" if on else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = precision
+    torch.backends.cudnn.conv.fp32_precision = precision  # type: ignore[attr-defined]
+    torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
+
+
+def allows_tf32() -> bool:
+    """Whether fp32 products round to TF32 now."""
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+@contextmanager
+def tf32_as(on: bool | None) -> Iterator[None]:
+    """TF32 as said while inside; None leaves it as it is."""
+    before = allows_tf32()
+    allow_tf32(before if on is None else on)
+    try:
+        yield
+    finally:
+        allow_tf32(before)
+
+
+def is_channels_last(config: Config, device: torch.device) -> bool:
+    """Whether images and weights lie in channels_last: as the config says, or else on a GPU."""
+    if config.memory_format == "auto":
+        return device.type == "cuda"
+    return config.memory_format == "channels_last"
+
+
+def effective_numerics(config: Config, device: torch.device) -> dict[str, object]:
+    """What holds in fact on the run's device, for the record."""
     return {
-        "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
+        "tf32": allows_tf32(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "memory_format": config.memory_format,
+        "memory_format": "channels_last" if is_channels_last(config, device) else "contiguous",
         "execution": config.execution,
     }

@@ -1,4 +1,4 @@
-"""The training step, evaluation, and the loop around them. No backend is named here.
+"""The training step. No backend is named here.
 
 The host waits for the device where a comment says `sync:` and nowhere else: once a log interval and once an
 evaluation (an optimizer that is not fused adds one a step, inside the backend).
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,20 +19,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ampcompare.distributed import World
+from ampcompare.evaluation import Batch, Evaluation, Loader
 from ampcompare.execution import build_forward
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.precision.base import Precision
 from ampcompare.schema import TrainingConfig
-
-Batch = tuple[Tensor, Tensor]
-
-
-class Loader(Protocol):
-    """Batches of (images [B, 3, H, W] fp32, labels [B] int64) on the device."""
-
-    def __len__(self) -> int: ...
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
 
 
 @dataclass
@@ -73,6 +64,10 @@ class Trainer:
     def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on, as `step` takes them."""
         return loader.epoch(epoch, start)
+
+    def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
+        """What evaluates the model on a loader, again and again."""
+        return Evaluation(self.model, loader, self.precision, autocast=autocast)
 
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
@@ -160,38 +155,6 @@ class Trainer:
         inverse = 1.0 / self.precision.scale_factor().detach()
         square = torch.stack([(g.float() * inverse).square().sum() for g in scaled]).sum()
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    loader: Loader,
-    precision: Precision,
-    *,
-    autocast: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
-    world: World | None = None,
-) -> dict[str, float] | None:
-    """Loss and accuracies over the whole of `loader`, in full precision unless `autocast`. Waits for the device once.
-
-    None if `should_stop` says so between two batches.
-    BatchNorm uses and keeps its running statistics; the model is left in evaluation mode.
-    """
-    model.eval()
-    device = precision.device
-    totals = torch.zeros(4, dtype=torch.float64, device=device)
-    for inputs, labels in loader.epoch(0):
-        if should_stop():
-            return None
-        with precision.forward_context() if autocast else nullcontext():
-            logits = model(inputs)
-        logits = logits.float()
-        best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-        totals[:3] += torch.stack([F.cross_entropy(logits, labels, reduction="sum"), best[:, 0].sum(), best.sum()])
-        totals[3] += len(labels)
-    (world or World()).sum_(totals)
-    loss, top1, top5 = (totals[:3] / totals[3]).tolist()  # sync: the epoch's result is wanted on the host
-    return {"eval/loss": loss, "eval/accuracy": top1, "eval/top5_accuracy": top5}
 
 
 def micro_batches(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:

@@ -20,7 +20,7 @@ from ampcompare.checkpoint import Store
 from ampcompare.config import Config
 from ampcompare.console import print_line
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
-from ampcompare.device import effective_numerics, resolve_device, set_numerics
+from ampcompare.device import effective_numerics, is_channels_last, resolve_device, set_numerics
 from ampcompare.distributed import World, check_last_batch, device_name, is_loss_of_another, join
 from ampcompare.engine import Trainer, learning_rate_factor
 from ampcompare.errors import UserError
@@ -94,7 +94,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
     train = make_loader(config, data.train, device, training=True, world=world)
     test = make_loader(config, data.test, device, training=False, world=world)
     trainer = build_trainer(config, data, train, device, world)
-    settings = {**effective_numerics(config), "fused": is_fused(config, device), "processes": world.size}
+    settings = {**effective_numerics(config, device), "fused": is_fused(config, device), "processes": world.size}
     environment = describe_environment(device, **settings)
 
     name = config.wandb.name or run_name(config)
@@ -237,7 +237,7 @@ def make_loader(
         augment=training and config.data.augment,
         shuffle=training,
         seed=config.seed,
-        channels_last=config.memory_format == "channels_last",
+        channels_last=is_channels_last(config, device),
         rank=world.rank if world else 0,
         processes=world.size if world else 1,
     )
@@ -249,7 +249,7 @@ def build_trainer(
     """Model, optimizer and schedule under the backend. Same seed, same first weights, whatever the backend."""
     torch.manual_seed(config.seed)
     model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
-    if config.memory_format == "channels_last":
+    if is_channels_last(config, device):
         model = model.to(memory_format=torch.channels_last)
     precision = build_precision(config.backend, device, **dataclasses.asdict(config.precision))
     model, optimizer = precision.prepare(model, build_optimizer(config, model, device))

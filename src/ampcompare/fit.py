@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ampcompare.config import Config
+from ampcompare.device import tf32_as
 from ampcompare.distributed import AskTogether, World
-from ampcompare.engine import Loader, StepResult, Trainer, evaluate, micro_batches
+from ampcompare.engine import StepResult, Trainer, micro_batches
+from ampcompare.evaluation import Loader
 from ampcompare.measure import memory
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window, wait_for
@@ -52,7 +54,8 @@ class Fit:
         keeper: Keeper | None = None,
     ) -> None:
         self.world = world or World()
-        self.trainer, self.train, self.test, self.config = trainer, train, test, config
+        self.trainer, self.train, self.config = trainer, train, config
+        self.evaluation = trainer.evaluation(test, autocast=config.eval.autocast)
         self.on_row, self.on_step = on_row, on_step
         self.rows = Rows(
             config, trainer.precision, self.world, row_at=self._row_at, on_row=on_row, on_note=on_note, lag=lag
@@ -170,14 +173,8 @@ class Fit:
     def _evaluate(self, epoch: int) -> None:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
         self.world.share_buffers(self.trainer.model)
-        metrics = evaluate(
-            self.trainer.model,
-            self.test,
-            self.precision,
-            autocast=self.config.eval.autocast,
-            should_stop=lambda: self.world.size == 1 and self._should_stop(),
-            world=self.world,
-        )
+        with tf32_as(self.config.eval.tf32):
+            metrics = self.evaluation.run(lambda: self.world.size == 1 and self._should_stop(), self.world)
         if metrics is None:
             self.stopped = True
             if len(self.rows.interval):  # the steps since the last row

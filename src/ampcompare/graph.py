@@ -14,13 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ampcompare.engine import Batch, StepResult, Trainer
+from ampcompare.evaluation import Evaluation, Loader
 from ampcompare.measure import memory
+from ampcompare.precision.base import Precision
+
+T = TypeVar("T")
 
 # Real steps before the capture: cuDNN picks its algorithms, libraries allocate, the optimizer makes its state.
 WARM_UP_STEPS = 3
@@ -37,6 +41,9 @@ class GraphTrainer(Trainer):
         self.make_batch, self.images = make_batch, images
         self._warm_ups = 0
         self._replay: Callable[[], None] | None = None
+
+    def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
+        return GraphEvaluation(self.model, loader, self.precision, autocast=autocast)
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         return loader.plans(epoch, start)
@@ -94,6 +101,40 @@ class GraphTrainer(Trainer):
                 group["lr"] = number
 
 
+class GraphEvaluation(Evaluation):
+    """An Evaluation whose full batches are launches of one graph; the first ones and a short one are run as they are.
+
+    The graph holds what was in force when it was captured: the casts of `autocast`, TF32.
+    """
+
+    def __init__(self, model: nn.Module, loader: Any, precision: Precision, *, autocast: bool) -> None:
+        super().__init__(model, loader, precision, autocast=autocast)
+        self._plans, self._make_batch = loader.plans, loader.batch
+        self._images = min(loader.batch_size, loader.sample_count)
+        self._warm_ups = 0
+        self._replay: Callable[[], None] | None = None
+
+    def batches(self) -> Iterator[Any]:
+        return self._plans(0)
+
+    def add(self, batch: Any) -> None:
+        """Add the batch of a plan, int64 [4, B] on the device."""
+        full = batch.shape[1] == self._images
+        if not full or self._warm_ups < WARM_UP_STEPS:
+            self._warm_ups += full
+            with side_stream(self.precision.device, self._replay is None):
+                self._add_plan(batch)
+            return
+        if self._replay is None:
+            self._plan = batch.clone()
+            self._replay, _ = capture(lambda: self._add_plan(self._plan), self.precision.device)
+        self._plan.copy_(batch)
+        self._replay()
+
+    def _add_plan(self, plan: Tensor) -> None:
+        super().add(self._make_batch(plan))
+
+
 @contextmanager
 def side_stream(device: torch.device, on: bool) -> Iterator[None]:
     """Run what is inside on another stream, between what came before and what comes after."""
@@ -107,7 +148,7 @@ def side_stream(device: torch.device, on: bool) -> Iterator[None]:
     here.wait_stream(side)
 
 
-def capture(step: Callable[[], StepResult], device: torch.device) -> tuple[Callable[[], None], StepResult]:
+def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], None], T]:
     """Record what `step` queues, without running it. Returns its launch, and its result, which each launch fills."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.device(device), torch.cuda.graph(graph):  # sync: once, when the capture begins

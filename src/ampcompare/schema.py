@@ -127,6 +127,7 @@ class TrainingConfig:
 class EvalConfig:
     every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", low=1)
     autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
+    tf32: bool | None = option(None, "let an evaluation in fp32 round to TF32 on the GPU; null: as tf32 says")
     batch_size: int = option(512, "images per evaluation batch", low=1)
 
 
@@ -198,9 +199,9 @@ class Config:
     )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
-        "contiguous",
-        "layout of images and weights",
-        choices=("contiguous", "channels_last"),
+        "auto",
+        "layout of images and weights; auto: channels_last on an NVIDIA GPU, else contiguous",
+        choices=("auto", "contiguous", "channels_last"),
         hints={"nchw": "contiguous", "nhwc": "channels_last"},
     )
     cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
 from ampcompare.report.comparison import compare
 from ampcompare.report.groups import group_runs
@@ -38,6 +39,18 @@ def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key
     said = " ".join(analysis.verdict.cautions)
     assert "Runs of none are not pooled, in 2 groups: they differ in" in said
     assert key in said
+
+
+def test_a_layout_left_to_the_machine_counts_as_what_it_came_to():
+    def with_layout(asked: str, came: str) -> RunRecord:
+        run = make("native", 1, edit=lambda plan: plan["config"].update(memory_format=asked))
+        run.summary["environment"] = run.summary["environment"] | {"memory_format": came}
+        return run
+
+    gpu, cpu = with_layout("auto", "channels_last"), with_layout("auto", "contiguous")
+    explicit = with_layout("channels_last", "channels_last")
+    assert labels(gpu, explicit) == ["native"]
+    assert labels(gpu, cpu) == ["native · channels_last", "native · contiguous"]
 
 
 def test_groups_that_were_asked_for_are_no_reason_for_doubt():

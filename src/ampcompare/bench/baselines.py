@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from ampcompare.bench.batches import PilImages
 from ampcompare.config import Config
 from ampcompare.data import Dataset
+from ampcompare.device import is_channels_last
 from ampcompare.errors import UserError
 from ampcompare.experiment import make_loader
 from ampcompare.models import build_model
@@ -106,7 +107,7 @@ def seed_style(config: Config, data: Dataset, device: torch.device) -> Loop:
 
 def plain(config: Config, data: Dataset, device: torch.device) -> Loop:
     """The eager loop of a careful user."""
-    layout = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
+    layout = torch.channels_last if is_channels_last(config, device) else torch.contiguous_format
     made = HandWritten(config, len(data.classes), device, layout)
     loader = make_loader(config, data.train, device, training=True)
     totals = torch.zeros(2, device=device)

@@ -86,7 +86,7 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
         times = timer.pause().times_ms()
         peak = memory.peak_mib(device)
         profiled = profile_steps(lambda: made.step(next(made.batches)), min(steps, PROFILED_STEPS), device)
-    numerics = {**effective_numerics(config), "fused": is_fused(config, device), **made.numerics}
+    numerics = {**effective_numerics(config, device), "fused": is_fused(config, device), **made.numerics}
     return {
         "images_per_second": images / seconds,
         "step_ms": times,

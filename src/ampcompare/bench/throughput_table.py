@@ -32,7 +32,7 @@ BASELINE_BACKENDS = ("none", "native")
 LONGEST = 5  # kernels that the Markdown lists; the JSON has more
 # A ResNet50 step takes a CPU a minute, and proves nothing: fp16 is emulated there.
 CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
-GPU_WORDS = ("memory_format=channels_last", "data.train_limit=12800")
+GPU_WORDS = ("data.train_limit=12800",)
 
 
 @dataclass

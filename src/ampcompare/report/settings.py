@@ -16,6 +16,7 @@ NOT_SETTINGS = frozenset({"packages"})
 MAX_VALUE_CHARS = 60
 DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
 NO_DEVICE = "device not recorded"
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
     """Everything in a run's config and environment that must be equal for runs to be pooled; the seed is not in it.
 
     The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself is known.
+    What was left to the machine (`auto`) counts as what it came to there.
     """
     run, environment = figures.run, environment_of(figures.run)
     is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
@@ -72,8 +74,10 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         if head not in BOOKKEEPING and key != "backend" and not known_better:
             found[key] = _shown(run.option(key))
     for key, value in flatten(environment):
+        if found.get(key) == AUTO:
+            found[key] = _shown(value)
         # What came out as the config asked for says nothing more.
-        if key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
+        elif key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
             found[f"environment.{key}"] = _shown(value)
     return found
 
