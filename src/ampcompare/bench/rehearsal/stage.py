@@ -21,14 +21,14 @@ from ampcompare.device import resolve_device, set_numerics
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.fit import Fit
 
-# Small synthetic images, short last batch; enough epochs and steps for warm-up, capture and launches of a graph.
+# Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and evaluation.
 WORDS = (
     "device=cuda",
     "data.source=synthetic",
-    "data.train_limit=180",
+    "data.train_limit=116",
     "data.test_limit=70",
     "batch_size=32",
-    "eval.batch_size=32",
+    "eval.batch_size=16",
     "epochs=2",
     "log.every=2",
     "log.warmup_steps=2",

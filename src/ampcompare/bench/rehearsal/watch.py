@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ampcompare.bench import traffic
 from ampcompare.bench.rehearsal.walk import are_strides_alike
 
 aten = torch.ops.aten
@@ -38,10 +39,9 @@ CPU_WORK = "work on the CPU"  # inside a capture only: it would be done once, no
 FROZEN_RATE = "learning rate is a Python number"  # inside a capture only
 STRIDES = "unlike strides"  # a gradient and its parameter, or lists of one op: more launches, or an error
 
-_SKIPPED = tuple(
-    str(Path(folder)) for folder in (Path(torch.__file__).parent, Path(__file__).parent, sysconfig.get_path("stdlib"))
-)
-_PACKAGES = sysconfig.get_path("purelib")  # below stdlib's folder in an installation, and no part of it
+# Whose frames are no place: PyTorch's, the rehearsal's own, Python's. What is installed lies below Python's folder.
+_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), traffic.__file__)
+_PYTHON, _INSTALLED = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
 
 
 class RehearsalError(Exception):
@@ -206,7 +206,7 @@ def trail(frame: FrameType | None) -> tuple[str, ...]:
     found = []
     while frame is not None and len(found) < 8:
         path = frame.f_code.co_filename
-        if not (path.startswith("<") or (path.startswith(_SKIPPED) and not _is_package(path))):
+        if not _is_skipped(path):
             parts = Path(path).parts
             start = len(parts) - parts[::-1].index("ampcompare") if "ampcompare" in parts else len(parts) - 1
             found.append(f"{'/'.join(parts[start:])} {frame.f_code.co_qualname}")
@@ -214,8 +214,8 @@ def trail(frame: FrameType | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _is_package(path: str) -> bool:
-    return path.startswith(_PACKAGES) and not path.startswith(_SKIPPED[:2])
+def _is_skipped(path: str) -> bool:
+    return path.startswith(("<", *_OURS)) or (path.startswith(_PYTHON) and not path.startswith(_INSTALLED))
 
 
 def mark_pinned(tensor: Tensor) -> None:
