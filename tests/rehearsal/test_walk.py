@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ampcompare.bench.rehearsal.walk import walking
 from ampcompare.models import build_model
-from ampcompare.precision.apex.cache import CastTogether
+from ampcompare.precision.apex.cache import WeightCache
 
 
 @pytest.fixture(autouse=True)
@@ -23,20 +23,40 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
+class Pair(torch.autograd.Function):
+    """A Function of two outputs; a gradient that is missing comes as zeros."""
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x * 3
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
+        return left * 2 + right * 3 + 0 * ctx.saved_tensors[0]
+
+
 class Shared(nn.Module):
-    """A weight that is used three times, once after a cast, and one that is never used."""
+    """A weight that is used three times, once as an fp16 copy made together with another's, and one never used."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(8, 8))
         self.other = nn.Parameter(torch.randn(8, 8))
         self.idle = nn.Parameter(torch.randn(3))
+        self.cache = WeightCache()
+        for weight in (self.weight, self.other):  # what was used once is cast together the next time
+            self.cache.half(weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        self.cache.clear()
         x = torch.tanh(x @ self.weight)
-        (half, other) = CastTogether.apply(self.weight, self.other)
+        half = self.cache.half(self.weight)  # with the other one, whose copy gets no gradient
         x = x + (x.half() @ half.T).float()
-        del other  # a copy without a gradient
+        x = x + Pair.apply(x)[1]
         left, right = (x @ self.weight).chunk(2, dim=1)
         return torch.cat([left * right, right], 1).expand(2, -1, -1).mean(0)
 

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pynvml
 import torch
+from torch import Tensor
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
@@ -99,6 +100,7 @@ class FakeCuda:
         yield cuda, "graph_pool_handle", answer((0, 0))
         yield cuda, "is_current_stream_capturing", lambda: self.watch.capturing
         yield fake_tensor, "init_gpu_context", answer(None)
+        yield torch._C, "_select_conv_backend", _convolution_kernel
         yield FakeTensor, "tolist", lambda tensor: self._tolist(tensor)
         # PyTorch's optimizers and norms take lists of plain tensors only; here a fake one is the plain one.
         kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
@@ -125,6 +127,16 @@ class FakeCuda:
             for owner, name, value in self.replacements():
                 stack.enter_context(patch.object(owner, name, value, create=name == "type"))
             yield
+
+
+def _convolution_kernel(
+    input: Tensor, weight: Tensor, *args: Any, _choose: Any = torch._C._select_conv_backend, **kwargs: Any
+) -> Any:
+    """PyTorch asks the device whether it has bfloat16 convolutions; without one, the answer is that for float16."""
+    if input.dtype is torch.bfloat16:
+        input, weight = input.to(torch.float16), weight.to(torch.float16)
+        kwargs["bias"] = None if kwargs.get("bias") is None else kwargs["bias"].to(torch.float16)
+    return _choose(input, weight, *args, **kwargs)
 
 
 class _Event:

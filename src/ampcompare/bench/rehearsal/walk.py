@@ -99,7 +99,7 @@ class Walk:
             if not self.wanted and inputs[0] is not None:
                 self._accumulate(node.variable, inputs[0])
             return
-        reserves = "CudnnBatchNorm" in node.name() and not self.keep_graph
+        reserves = node.name() == "CudnnBatchNormBackward0" and not self.keep_graph
         with _Releasing(node._saved_result3) if reserves else nullcontext():
             outputs = _call(node, inputs)
         for (following, number), gradient in zip(node.next_functions, outputs, strict=False):
