@@ -1,9 +1,10 @@
-"""Count what a captured training step launches and moves under each backend, into benchmarks/results/step_launches.*.
+"""Count what a captured training step launches and moves under each backend, into
+benchmarks/results/step_launches.*.
 
     python benchmarks/step_launches.py
 
-Needs no GPU and takes about a minute. A test compares the files with what the code gives: whoever changes the launches
-of a step runs this, and the change is in the diff.
+Needs no GPU and takes about a minute. A test compares the files with what the code gives: whoever changes the
+launches of a step runs this, and the change is in the diff.
 """
 
 from __future__ import annotations

@@ -44,5 +44,7 @@ ALL = [*TINY, *big("resnet18"), *big("resnet50")]
 
 
 def name_of(words: tuple[str, ...]) -> str:
-    """A test's id: the values alone."""
-    return " ".join(word.rpartition("=")[2] if i < 2 else word.rpartition(".")[2] for i, word in enumerate(words))
+    """A test's id."""
+    model, backend, *others = (word.rpartition("=")[2] for word in words)
+    keys = (word.partition("=")[0].rpartition(".")[2] for word in words[2:])
+    return " ".join([model, backend, *(f"{key}={value}" for key, value in zip(keys, others, strict=True))])

@@ -32,7 +32,7 @@ def test_a_training_touches_the_host_for_plans_rows_and_evaluations_alone(words:
     found = rehearse(words)
     captured = "execution=cuda_graph" in words
     contacts = found.contacts
-    if any("penalty" in word for word in words):  # the second derivative of a convolution comes back transposed
+    if any("penalty" in word for word in words):  # a convolution's second derivative comes back transposed
         contacts = [contact for contact in contacts if contact.kind != STRIDES]
     counts = Counter((contact.kind, contact.place) for contact in contacts)
     assert set(counts) <= ALLOWED, "\n".join(str(c) for c in contacts if (c.kind, c.place) not in ALLOWED)
@@ -41,7 +41,7 @@ def test_a_training_touches_the_host_for_plans_rows_and_evaluations_alone(words:
     assert sum("eval/loss" in row for row in found.rows) == counts[EVALUATION] == counts[EPOCH_END] == epochs
     assert counts[PLAN] == epochs * (2 if captured else 1)  # an evaluation's plan as well
     assert counts[ROW] == of_steps(found) > 0
-    assert counts[CAPTURE] == len(found.captures) == (2 if captured else 0)  # a step, and a batch of the evaluation
+    assert counts[CAPTURE] == len(found.captures) == (2 if captured else 0)  # of a step, of an evaluation
     assert found.launches > len(found.captures) or not captured
     # A row is read when at least a step has been queued behind it.
     assert all(c.behind > SMALLEST_STEP for c in found.contacts if c.kind == LATE_WAIT)

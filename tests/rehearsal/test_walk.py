@@ -40,7 +40,8 @@ class Pair(torch.autograd.Function):
 
 
 class Shared(nn.Module):
-    """A weight that is used three times, once as an fp16 copy made together with another's, and one never used."""
+    """A weight that is used three times, once as an fp16 copy made together with another's, and one never
+    used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +75,9 @@ def shared() -> tuple[nn.Module, Tensor]:
     return Shared(), torch.randn(5, 8)
 
 
-def both_ways(build: Callable[[], tuple[nn.Module, Tensor]], work: Callable[[nn.Module, Tensor], Any]) -> list[list]:
+def both_ways(
+    build: Callable[[], tuple[nn.Module, Tensor]], work: Callable[[nn.Module, Tensor], Any]
+) -> list[list[Tensor | None]]:
     """What the engine and the walk leave in the gradients."""
     found = []
     for walked in (False, True):

@@ -1,7 +1,8 @@
-"""Stand-ins for what of `torch.cuda` needs a driver: streams, events, graphs, memory, properties; and for NVML.
+"""Stand-ins for what of `torch.cuda` needs a driver: streams, events, graphs, memory, properties; and for
+NVML.
 
-Each that would let the host wait for the device notes a wait. Events know whether the host has waited for them: asked
-for a time before, they raise, as CUDA's do.
+Each that would let the host wait for the device notes a wait. Events know whether the host has waited for
+them: asked for a time before, they raise, as CUDA's do.
 """
 
 from __future__ import annotations
@@ -23,12 +24,33 @@ from ampcompare.bench.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 from ampcompare.bench.traffic import Op, Traffic
 from ampcompare.precision.apex import cache
 
-UUID = "00000000-0000-0000-0000-000000000000"
+NAME = "no GPU: a rehearsal"
 MEMORY = 80 * 2**30
+MIB = 2**20
+
+# Of `torch.cuda`: what always gives the same answer.
+ANSWERS: dict[str, Any] = {
+    **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
+    **dict.fromkeys(("_lazy_init", "_lazy_call", "init", "set_device", "manual_seed", "manual_seed_all"), None),
+    **dict.fromkeys(("empty_cache", "reset_peak_memory_stats"), None),
+    **dict.fromkeys(("memory_allocated", "max_memory_allocated"), MIB),
+    **dict.fromkeys(("memory_reserved", "max_memory_reserved"), 2 * MIB),
+    "mem_get_info": (MEMORY, MEMORY),
+    "device_count": 1,
+    "current_device": 0,
+    "device": nullcontext(),
+    "graph_pool_handle": (0, 0),
+    "get_device_name": NAME,
+    "get_device_capability": (9, 0),
+    "get_device_properties": SimpleNamespace(
+        name=NAME, uuid="0", total_memory=MEMORY, major=9, minor=0, multi_processor_count=132
+    ),
+}
 
 
 class FakeCuda:
-    """One GPU, `cuda:0`, that does nothing. `captures` holds the ops of each captured graph, `launches` counts."""
+    """One GPU, `cuda:0`, that does nothing. `captures` holds the ops of each captured graph, `launches`
+    counts."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -70,48 +92,35 @@ class FakeCuda:
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
         """What takes whose place: owner, name, value."""
-
-        def answer(value: Any) -> Callable[..., Any]:
-            return lambda *args, **kwargs: value
-
-        cuda = torch.cuda
-        yes = ("is_available", "is_initialized", "is_bf16_supported")
-        yield from ((cuda, name, answer(True)) for name in yes)
-        nothing = ("_lazy_init", "_lazy_call", "init", "set_device", "empty_cache", "manual_seed_all", "manual_seed")
-        nothing += ("reset_peak_memory_stats",)
-        yield from ((cuda, name, answer(None)) for name in nothing)
-        amounts = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
-        yield from ((cuda, name, answer(2**20)) for name in amounts)
-        yield cuda, "mem_get_info", answer((MEMORY, MEMORY))
-        yield cuda, "device_count", answer(1)
-        yield cuda, "current_device", answer(0)
-        yield cuda, "get_device_name", answer("no GPU: a rehearsal")
-        yield cuda, "get_device_capability", answer((9, 0))
-        yield cuda, "get_device_properties", answer(_properties())
-        yield cuda, "device", lambda *args: nullcontext()
-        yield cuda, "synchronize", lambda *args: self.wait("torch.cuda.synchronize")
-        yield cuda, "current_stream", lambda *args: self.streams[-1]
-        yield cuda, "default_stream", lambda *args: self.streams[0]
-        yield cuda, "Stream", lambda *args, **kwargs: _Stream(self)
-        yield cuda, "Event", lambda *args, **kwargs: _Event(self)
-        yield cuda, "stream", self.on_stream
-        yield cuda, "CUDAGraph", lambda *args, **kwargs: _Graph(self)
-        yield cuda, "graph", self.capture
-        yield cuda, "graph_pool_handle", answer((0, 0))
-        yield cuda, "is_current_stream_capturing", lambda: self.watch.capturing
-        yield fake_tensor, "init_gpu_context", answer(None)
-        yield torch._C, "_select_conv_backend", _convolution_kernel
+        yield from ((torch.cuda, name, _answer(value)) for name, value in ANSWERS.items())
+        yield from ((torch.cuda, name, value) for name, value in self._acting().items())
+        yield pynvml, "nvmlInit", _answer(None)
+        yield pynvml, "nvmlDeviceGetHandleByUUID", _answer(object())
+        yield pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 500 * self.watch.clock.queued
         yield FakeTensor, "tolist", lambda tensor: self._tolist(tensor)
+        yield fake_tensor, "init_gpu_context", _answer(None)
+        yield torch._C, "_select_conv_backend", _convolution_kernel
         # PyTorch's optimizers and norms take lists of plain tensors only; here a fake one is the plain one.
         kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
         yield _foreach_utils, "_foreach_supported_types", kinds
-        # The weights of a rehearsal are plain parameters, but for what `type` says of fake tensors.
+        # Likewise the cache of O1's weights, which asks whether a parameter is of a subclass.
         yield cache, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
-        # Converting a module swaps its fake parameters, which PyTorch refuses as its fake mode holds weak references.
-        yield torch.utils, "weakref", SimpleNamespace(getweakrefs=answer([]))
-        yield pynvml, "nvmlInit", answer(None)
-        yield pynvml, "nvmlDeviceGetHandleByUUID", answer(object())
-        yield pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 500 * self.watch.clock.queued
+        # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak references.
+        yield torch.utils, "weakref", SimpleNamespace(getweakrefs=_answer([]))
+
+    def _acting(self) -> dict[str, Any]:
+        """Of `torch.cuda`: what knows of streams, captures and waits."""
+        return {
+            "synchronize": lambda *args: self.wait("torch.cuda.synchronize"),
+            "current_stream": lambda *args: self.streams[-1],
+            "default_stream": lambda *args: self.streams[0],
+            "Stream": lambda *args, **kwargs: _Stream(self),
+            "Event": lambda *args, **kwargs: _Event(self),
+            "stream": self.on_stream,
+            "CUDAGraph": lambda *args, **kwargs: _Graph(self),
+            "graph": self.capture,
+            "is_current_stream_capturing": lambda: self.watch.capturing,
+        }
 
     def _tolist(self, tensor: Any) -> Any:
         """A tensor's values: one copy, where PyTorch's fake tensor reads number by number."""
@@ -129,10 +138,15 @@ class FakeCuda:
             yield
 
 
+def _answer(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
 def _convolution_kernel(
     input: Tensor, weight: Tensor, *args: Any, _choose: Any = torch._C._select_conv_backend, **kwargs: Any
 ) -> Any:
-    """PyTorch asks the device whether it has bfloat16 convolutions; without one, the answer is that for float16."""
+    """PyTorch asks the device whether it has bfloat16 convolutions; without one, the answer is that for
+    float16."""
     if input.dtype is torch.bfloat16:
         input, weight = input.to(torch.float16), weight.to(torch.float16)
         kwargs["bias"] = None if kwargs.get("bias") is None else kwargs["bias"].to(torch.float16)
@@ -205,9 +219,3 @@ class _Graph:
 
     def pool(self) -> tuple[int, int]:
         return 0, 0
-
-
-def _properties() -> SimpleNamespace:
-    return SimpleNamespace(
-        name="no GPU: a rehearsal", uuid=UUID, total_memory=MEMORY, major=9, minor=0, multi_processor_count=132
-    )

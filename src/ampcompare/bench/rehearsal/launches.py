@@ -1,8 +1,9 @@
 """What a captured training step launches and moves under each backend, counted without a GPU.
 
-An op of PyTorch's counts as one launch, whether its kernel is one or several: a convolution's backward is two or more,
-an op on lists of tensors one for every few dozen of them, by their sizes. Views, and memory that nothing is written to,
-count as none. Bytes are what `ampcompare.bench.traffic` calls eager: each op reads its inputs and writes its outputs.
+An op of PyTorch's counts as one launch, whether its kernel is one or several: a convolution's backward is two
+or more, an op on lists of tensors one for every few dozen of them, by their sizes. Views, and memory that
+nothing is written to, count as none. Bytes are what `ampcompare.bench.traffic` calls eager: each op reads its
+inputs and writes its outputs.
 """
 
 from __future__ import annotations

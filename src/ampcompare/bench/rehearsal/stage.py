@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -21,7 +20,8 @@ from ampcompare.device import resolve_device, set_numerics
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.fit import Fit
 
-# Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and evaluation.
+# Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and
+# evaluation.
 WORDS = (
     "device=cuda",
     "data.source=synthetic",

@@ -1,10 +1,10 @@
 """A walk over autograd's own nodes, in place of its engine.
 
-The engine hands work for CUDA tensors to threads, streams and guards of its own, which need a driver. The nodes
-themselves are ordinary callables: called from Python, in the engine's order, they give the engine's gradients, also on
-tensors without data. What lies between nodes is done here as `torch/csrc/autograd/engine.cpp`, `input_buffer.cpp` and
-`functions/accumulate_grad.h` do it: sums, casts to the type of a node's input, hooks on parameters, and whether a
-parameter takes a gradient over or copies it.
+The engine hands work for CUDA tensors to threads, streams and guards of its own, which need a driver. The
+nodes themselves are ordinary callables: called from Python, in the engine's order, they give the engine's
+gradients, also on tensors without data. What lies between nodes is done here as
+`torch/csrc/autograd/engine.cpp`, `input_buffer.cpp` and `functions/accumulate_grad.h` do it: sums, casts to
+the type of a node's input, hooks on parameters, and whether a parameter takes a gradient over or copies it.
 
 Left out: hooks on tensors that are no leaves (Python cannot see them), and the freeing of saved tensors.
 """
@@ -29,7 +29,8 @@ class Walk:
     """One backward from `roots` with their `gradients`.
 
     With `wanted` their gradients are gathered and nothing is accumulated; else each leaf gets its `.grad`.
-    `on_copy(leaf, gradient)` is told of a gradient that a leaf copies, as its strides are not those of the leaf.
+    `on_copy(leaf, gradient)` is told of a gradient that a leaf copies, as its strides are not those of the
+    leaf.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class Walk:
                     continue
                 self._visit(node, captures.get(node, {}))
                 for following, _ in node.next_functions:
-                    if following is not None:
-                        waits[following] -= 1
-                        if not waits[following]:
-                            heapq.heappush(ready, (-following._sequence_nr(), number_of[following], following))
+                    if following is None:
+                        continue
+                    waits[following] -= 1
+                    if not waits[following]:
+                        heapq.heappush(ready, (-following._sequence_nr(), number_of[following], following))
         return self.found
 
     def _captures(self, nodes: Sequence[Any]) -> dict[Any, dict[int, list[int]]]:
@@ -115,7 +117,7 @@ class Walk:
             gradient = gradient.to(expected.dtype)
         if gradient.device != expected.device:
             if gradient.dim():
-                raise RuntimeError(f"{node.name()}: a gradient on {gradient.device}, expected on {expected.device}")
+                raise RuntimeError(f"{node.name()}: a gradient on {gradient.device}, not on {expected.device}")
             gradient = gradient.to(expected.device)
         inputs = self._inputs.setdefault(node, [None] * len(node._input_metadata))
         before = inputs[number]
@@ -191,21 +193,26 @@ def _leading_to(nodes: Sequence[Any], goals: Any) -> set[Any]:
 
 
 def _hooked(leaf: Tensor, gradient: Tensor | None) -> Tensor | None:
-    for hook in list((leaf._backward_hooks or {}).values()):
+    hooks: dict[int, Callable[[Any], Any]] = leaf._backward_hooks or {}
+    for hook in list(hooks.values()):
         result = hook(gradient)
         gradient = gradient if result is None else result
     return gradient
 
 
 def _call(node: Any, inputs: list[Tensor | None]) -> Sequence[Tensor | None]:
-    if isinstance(node, BackwardCFunction):  # an autograd.Function's: no callable, and no missing input by default
+    if isinstance(node, BackwardCFunction):  # of an autograd.Function: no callable, zeros for what is missing
         if vars(node).get("_fills_missing", True):
             pairs = zip(inputs, node._input_metadata, strict=True)  # type: ignore[attr-defined]
-            inputs = [torch.zeros(m.shape, dtype=m.dtype, device=m.device) if x is None else x for x, m in pairs]
+            inputs = [_zeros(like) if x is None else x for x, like in pairs]
         result = node.apply(*inputs)
     else:
         result = node(*inputs)
     return result if isinstance(result, tuple) else (result,)
+
+
+def _zeros(like: Any) -> Tensor:
+    return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
 
 class _Releasing(TorchDispatchMode):
@@ -235,7 +242,9 @@ def walking(on_copy: OnCopy | None = None) -> Iterator[None]:
         if any(value for value in more.values()):
             raise NotImplementedError(f"the walk knows no {', '.join(more)}")
         roots, gradients = _listed(tensors), _listed(grad_tensors)
-        Walk(create_graph=create_graph, keep_graph=bool(retain_graph), on_copy=on_copy).run(roots, gradients or [None] * len(roots))
+        Walk(create_graph=create_graph, keep_graph=bool(retain_graph), on_copy=on_copy).run(
+            roots, gradients or [None] * len(roots)
+        )
 
     def grad(
         outputs: Any,

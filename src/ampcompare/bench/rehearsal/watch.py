@@ -1,8 +1,10 @@
-"""Notes where a program on (fake) CUDA tensors touches the host, op by op, with the place in the source that did it.
+"""Notes where a program on (fake) CUDA tensors touches the host, op by op, with the place in the source that
+did it.
 
-The mode lies beneath autograd, so that it sees every op that PyTorch would give to the device, those of the backward
-and of in-place writes too. Inside a capture any contact is an error, and so is what a capture freezes or refuses: work
-on the CPU, a learning rate that is a Python number, lists of tensors that do not lie in memory alike.
+The mode lies beneath autograd, so that it sees every op that PyTorch would give to the device, those of the
+backward and of in-place writes too. Inside a capture any contact is an error, and so is what a capture
+freezes or refuses: work on the CPU, a learning rate that is a Python number, lists of tensors that do not lie
+in memory alike.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ CPU_WORK = "work on the CPU"  # inside a capture only: it would be done once, no
 FROZEN_RATE = "learning rate is a Python number"  # inside a capture only
 STRIDES = "unlike strides"  # a gradient and its parameter, or lists of one op: more launches, or an error
 
-# Whose frames are no place: PyTorch's, the rehearsal's own, Python's. What is installed lies below Python's folder.
+# Whose frames are no place: PyTorch's, the rehearsal's own, Python's. What is installed lies below Python's
+# folder.
 _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), traffic.__file__)
 _PYTHON, _INSTALLED = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
 
@@ -104,7 +107,7 @@ class Watch(TorchDispatchMode):
 
     def note_copy(self, leaf: Tensor, gradient: Tensor) -> None:
         """A leaf copies its gradient, whose strides are not its own."""
-        self.note(STRIDES, f"gradient {gradient.stride()} of a parameter {leaf.stride()}, shape {tuple(leaf.shape)}")
+        self.note(STRIDES, f"gradient {gradient.stride()} of a parameter {leaf.stride()}, {list(leaf.shape)}")
 
     def note_rate(self, optimizer: Any, *_: Any) -> None:
         """An optimizer's pre-step hook: the rates of a captured step must be tensors."""
@@ -192,18 +195,20 @@ class Watch(TorchDispatchMode):
             self.note(EARLY, what)
 
     def _look_at_lists(self, func: Any, args: Any) -> None:
-        """Lists of one op have to lie in memory alike, or each tensor gets a launch of its own (fused: an error)."""
+        """Lists of one op have to lie in memory alike, or each tensor gets a launch of its own (fused: an
+        error)."""
         lists = [x for x in args if isinstance(x, list | tuple) and x and isinstance(x[0], Tensor)]
         for others in lists[1:]:
             for one, other in zip(lists[0], others, strict=False):
                 if one.shape == other.shape and not are_strides_alike(one, other):
-                    self.note(STRIDES, f"{func}: {one.stride()} and {other.stride()}, shape {tuple(one.shape)}")
+                    self.note(STRIDES, f"{func}: {one.stride()} and {other.stride()}, {list(one.shape)}")
                     return
 
 
 def trail(frame: FrameType | None) -> tuple[str, ...]:
-    """The callers that are neither PyTorch's nor Python's nor the rehearsal's own, as `file qualified.name`."""
-    found = []
+    """The callers that are neither PyTorch's nor Python's nor the rehearsal's own, as `file
+    qualified.name`."""
+    found: list[str] = []
     while frame is not None and len(found) < 8:
         path = frame.f_code.co_filename
         if not _is_skipped(path):
@@ -255,8 +260,8 @@ def _without_masks(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
 
 
 def number(tensor: Tensor) -> Any:
-    """The value of a one-element tensor. Where there is no data: 0 of the device's (an overflow that was not found),
-    1 of the host's (what has arrived there).
+    """The value of a one-element tensor. Where there is no data: 0 of the device's (an overflow that was not
+    found), 1 of the host's (what has arrived there).
     """
     constant = getattr(tensor, "constant", None)
     if constant is not None:
@@ -275,7 +280,8 @@ def _pinned_copy(func: Any, args: Any, kwargs: Any) -> Tensor:
 # What makes a tensor of Python numbers.
 _LIFTS = {aten.lift, aten.lift_fresh, aten.lift_fresh_copy}
 
-# What writes into its arguments and changes no shape, and has no rule for tensors without data in every PyTorch.
+# What writes into its arguments and changes no shape, and has no rule for tensors without data in every
+# PyTorch.
 _WRITERS = {
     aten._fused_sgd_,
     aten._fused_adam_,
@@ -288,9 +294,7 @@ _WRITERS = {
 _ANSWERS: dict[Any, Any] = {
     aten._local_scalar_dense: lambda func, args, kwargs: number(args[0]),
     aten.equal: lambda func, args, kwargs: True,
-    aten.nonzero: lambda func, args, kwargs: args[0].new_zeros(
-        (args[0].numel(), args[0].dim()), dtype=torch.int64
-    ),
+    aten.nonzero: lambda func, args, kwargs: args[0].new_zeros(args[0].numel(), args[0].dim(), dtype=torch.int64),
     aten.masked_select: lambda func, args, kwargs: args[0].reshape(-1),
     aten.is_pinned: lambda func, args, kwargs: is_pinned(args[0]),
     aten._pin_memory: _pinned_copy,
