@@ -95,6 +95,10 @@ def too_early(logits: Tensor) -> None:
     arrived.tolist()
 
 
+def too_early_in_part(logits: Tensor) -> None:
+    (logits.to("cpu", non_blocking=True)[0] + 1).max().item()
+
+
 def cpu_work(logits: Tensor) -> None:
     torch.arange(3) + 1
 
@@ -115,6 +119,7 @@ FAULTS: dict[Callable[[Tensor], None], str] = {
     synchronize: WAIT,
     unlike_lists: STRIDES,
     too_early: EARLY,
+    too_early_in_part: EARLY,
 }
 
 
@@ -143,8 +148,10 @@ def test_a_fault_in_a_step_is_noted_with_its_place(fault: Callable[[Tensor], Non
 def test_a_fault_in_a_capture_is_an_error_that_names_its_place(fault: Callable[[Tensor], None]):
     with pytest.raises(RehearsalError, match=f"inside a capture: .* at {HERE} {fault.__name__} < ") as caught:
         rehearse(GRAPH, into_steps(fault, captured=True))
-    makes_one_of_the_hosts = {to_pageable_memory, of_pageable_memory, of_numbers, cpu_scalar, too_early, cpu_work}
-    kind = CPU_WORK if fault in makes_one_of_the_hosts else FAULTS[fault]
+    begins_on_the_host = {to_pageable_memory, of_pageable_memory, of_numbers, cpu_scalar, too_early, cpu_work}
+    kind = CPU_WORK if fault in begins_on_the_host else FAULTS[fault]
+    if fault is too_early_in_part:
+        kind = QUEUED_TO_HOST
     assert str(caught.value).startswith(f"inside a capture: {kind}: ")
 
 
@@ -156,6 +163,17 @@ def test_a_learning_rate_that_is_a_number_is_an_error_in_a_capture():
         into_steps(freeze, captured=True)(fit)
 
     with pytest.raises(RehearsalError, match=f"inside a capture: {FROZEN_RATE}: SGD.step at "):
+        rehearse(GRAPH, prepare)
+
+
+def test_work_on_a_list_of_the_hosts_is_an_error_in_a_capture():
+    """Such an op returns nothing."""
+
+    def prepare(fit: Fit) -> None:
+        counter = torch.zeros(())
+        into_steps(lambda logits: torch._foreach_add_([counter], 1), captured=True)(fit)
+
+    with pytest.raises(RehearsalError, match=f"inside a capture: {CPU_WORK}: aten._foreach_add_"):
         rehearse(GRAPH, prepare)
 
 

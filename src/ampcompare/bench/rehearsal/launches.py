@@ -45,7 +45,8 @@ REST = "rest"
 
 def step_ops(*words: str) -> list[Op]:
     """The ops of the step that a training captures, in order."""
-    return rehearse([*WORDS, *words]).captures[0]
+    (ops,) = rehearse([*WORDS, *words]).captures
+    return ops
 
 
 def summarize(ops: Sequence[Op]) -> dict[str, Any]:

@@ -100,6 +100,8 @@ class Watch(TorchDispatchMode):
 
     def note(self, kind: str, what: str, behind: int = 0) -> None:
         """Note a contact where the program is. Raises RehearsalError inside a capture."""
+        if kind in (READ, TO_HOST, TO_DEVICE):
+            self.clock.wait()
         contact = Contact(kind, what, trail(sys._getframe(1)), behind)
         self.contacts.append(contact)
         if self.capturing:
@@ -127,24 +129,27 @@ class Watch(TorchDispatchMode):
             self._look_at_copy(func, args, kwargs)  # what it makes may be the device's
         elif func.overloadpacket is aten._local_scalar_dense:
             self.look_at_read(args[0], str(func))
+        if self.capturing and tensors and not on_device:
+            self.note(CPU_WORK, str(func))
         if func.overloadpacket in _WRITERS:
             return args[0] if func._schema.returns else None
         if func.overloadpacket in _ANSWERS:
             return _ANSWERS[func.overloadpacket](func, args, kwargs)
-        if on_device and func.overloadpacket is aten.index:
+        if func.overloadpacket is aten.index:
             args = (args[0], _without_masks(args[1]), *args[2:])
         result = func(*args, **kwargs)
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         if not on_device:
             self.clock.queued += any(x.device.type == "cuda" for x in made)
-        if func.overloadpacket is aten.copy_:
-            return result
-        if self.capturing and any(x.device.type == "cpu" for x in made):
+        on_host = [x for x in made if x.device.type == "cpu"]
+        if self.capturing and on_host:
             self.note(CPU_WORK, str(func))
-        if kwargs.get("pin_memory") or any(is_pinned(x) for x in tensors):
-            for tensor in made:  # a view of pinned memory is pinned
-                if kwargs.get("pin_memory") or tensor._base is not None or _is_view(func):
-                    mark_pinned(tensor)
+        pinned = kwargs.get("pin_memory") or (_is_view(func) and any(is_pinned(x) for x in tensors))
+        arrives = self.clock.queued if on_device else max(map(_arrival, tensors), default=0)
+        for tensor in on_host:
+            tensor._arrives = arrives  # type: ignore[attr-defined]
+            if pinned:
+                mark_pinned(tensor)
         return result
 
     def _without_data(self, x: Any) -> Any:
@@ -181,8 +186,6 @@ class Watch(TorchDispatchMode):
         quietly = queued and pinned
         if end == "cpu":
             self.note(QUEUED_TO_HOST if quietly else TO_HOST, str(func))
-            if quietly and func.overloadpacket is aten.copy_:
-                args[0]._arrives = self.clock.queued + 1
         else:
             self.note(QUEUED_TO_DEVICE if quietly else TO_DEVICE, str(func))
 
@@ -190,13 +193,11 @@ class Watch(TorchDispatchMode):
         """A tensor's values are read."""
         if tensor.device.type == "cuda":
             self.note(READ, what)
-            self.clock.wait()
-        elif vars(tensor).get("_arrives", 0) > self.clock.known:
+        elif _arrival(tensor) > self.clock.known:
             self.note(EARLY, what)
 
     def _look_at_lists(self, func: Any, args: Any) -> None:
-        """Lists of one op have to lie in memory alike, or each tensor gets a launch of its own (fused: an
-        error)."""
+        """Lists of one op that lie in memory unlike get a launch for each tensor; a fused one is an error."""
         lists = [x for x in args if isinstance(x, list | tuple) and x and isinstance(x[0], Tensor)]
         for others in lists[1:]:
             for one, other in zip(lists[0], others, strict=False):
@@ -206,8 +207,7 @@ class Watch(TorchDispatchMode):
 
 
 def trail(frame: FrameType | None) -> tuple[str, ...]:
-    """The callers that are neither PyTorch's nor Python's nor the rehearsal's own, as `file
-    qualified.name`."""
+    """The callers that are not PyTorch's, Python's or the rehearsal's own, as `file qualified.name`."""
     found: list[str] = []
     while frame is not None and len(found) < 8:
         path = frame.f_code.co_filename
@@ -230,6 +230,11 @@ def mark_pinned(tensor: Tensor) -> None:
 def is_pinned(tensor: Tensor) -> bool:
     """Whether a host tensor of the rehearsal is in pinned memory."""
     return bool(vars(tensor).get("_pinned"))
+
+
+def _arrival(tensor: Tensor) -> int:
+    """Which op of the device a host tensor's values come from."""
+    return vars(tensor).get("_arrives", 0)
 
 
 def _is_view(func: Any) -> bool:
