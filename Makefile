@@ -17,7 +17,7 @@ help:
 	@echo "make test       run every test (ARGS=tests/test_cli.py: those)"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
-	@echo "make gpu-check  GPU tests and benchmarks, part by part, into benchmarks/results/gpu-check"
+	@echo "make gpu-check  GPU tests, benchmarks, trainings, part by part (ARGS='--minutes 9': end within them)"
 	@echo "make rehearse   train under every backend on fake CUDA tensors: what would fail or wait on a GPU"
 	@echo "make rehearse-oldest  the same under the oldest PyTorch that is supported"
 	@echo "make lint       ruff and mypy"

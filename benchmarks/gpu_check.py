@@ -1,179 +1,163 @@
-"""Everything that needs a GPU, part by part: tests, benchmarks, trainings on real images. `make gpu-check` runs it.
+"""Everything that needs a GPU, part by part: tests, benchmarks, trainings. `make gpu-check` runs it.
 
-    python benchmarks/gpu_check.py [--out FOLDER] [--data cifar10|synthetic|PATH] [--only WORD] [--minutes N] [--list]
+    python benchmarks/gpu_check.py [--out FOLDER] [--archive FILE] [--data cifar10|synthetic|PATH] [--only WORD]
+                                   [--minutes N] [--list]
 
-It runs from a checkout, installed or not. Each part has eight minutes and a log in the folder; a part that passed is
-not run again, so that a session that ends can be taken up where it was; a training that was cut short goes on from its
-checkpoint. Where the GPU is lent for a while, `--minutes` says how long to start parts; the most telling come first.
-`summary.md` says what passed, failed or is still to do, `claims.md` what the figures come to beside what is claimed.
-Exit code 0 when all parts passed, 1 otherwise, 2 without a GPU.
+It runs from a checkout, installed or not; what a part lacks here is said before anything runs, and the part is
+left out. Each has at most eight minutes and a log in the folder; one that passed is not run again, one that was cut
+short goes on where it was. With `--minutes` nothing is started that could not end within them. Each start ends by
+packing figures and records into one archive, whose path is the last line. `summary.md` says what passed, failed,
+lacks something or is still to do, `claims.md` what the figures come to beside what is claimed.
+Exit code 0 when all parts passed, 1 otherwise, 2 without a GPU, 130 when told to end.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import os
-import signal
-import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-LIMIT_SECONDS = 480
-GRACE_SECONDS = 15
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu")
-BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B, which may not be there
-AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
-RUNS = "runs-100-epochs"  # where gpu_claims.py looks for them
-TRAIN = (sys.executable, "run_experiment.py")
-BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gpu import ROOT, needs, packing, runner
+from gpu.parts import Part, parts
+
+EXIT_TOLD = 130
 
 
-def parts(out: Path, data: str = "cifar10") -> dict[str, tuple[str, ...]]:
-    """Name and command of each part: first what says whether the rest means anything, last what takes longest.
-
-    Each backend's tests are a process of their own, as an error on the device spoils all that comes after it.
-    """
-    found: dict[str, tuple[str, ...]] = {
-        "tests": (*PYTEST, "tests/data", "tests/measure", "tests/precision", *BENCH_TESTS),
-        "tests-waits-cuda-graph": (*PYTEST, "tests/test_fit.py", "-k", "cuda_graph"),
-        "tests-waits-eager": (*PYTEST, "tests/test_fit.py", "-k", "eager"),
-    }
-    for backend in ("native", "apex_o1", "none", "apex_o2", "fp16"):
-        found[f"tests-graph-{backend}"] = (*PYTEST, "tests/test_graph.py", "-k", f"{backend} and not compile")
-
-    def bench(execution: str, backends: str, rounds: int) -> tuple[str, ...]:
-        options = ("--execution", execution, "--backends", backends, "--rounds", str(rounds), "--device", "cuda")
-        return (*AMPCOMPARE, "bench", "throughput", *options, "--out", str(out))
-
-    def train(backend: str, epochs: int, runs: Path) -> tuple[str, ...]:
-        how = ("execution=cuda_graph", "memory_format=channels_last", "device=cuda", f"epochs={epochs}")
-        record = (f"output_dir={runs}", "wandb.mode=offline", "resume=auto")
-        saved = ("checkpoint.every_minutes=2", "checkpoint.every_epochs=null")
-        return (*TRAIN, f"backend={backend}", *how, *record, *saved, *source(data))
-
-    every = ",".join(BACKENDS)
-    # Each claim is a ratio within one of these, or one row's share of the limit.
-    found["throughput-loops-native"] = bench("cuda_graph,compile_graph,eager,plain,seed-style", "native", 2)
-    found["throughput-cuda-graph"] = bench("cuda_graph", every, 2)
-    found["train-100-epochs-native"] = train("native", 100, out / RUNS)
-    found["throughput-loops-none"] = bench("cuda_graph,compile_graph,eager,plain", "none", 2)
-    for backend in ("native", "apex_o1", "none"):
-        found[f"train-comparison-{backend}"] = train(backend, 20, out / "runs-comparison")
-    found["throughput-eager"] = bench("eager", every, 2)
-    for execution in ("compile_graph", "compile"):
-        for backend in BACKENDS[2:]:
-            found[f"throughput-{execution.replace('_', '-')}-{backend}"] = bench(execution, f"native,{backend}", 2)
-    found["tests-graph-memory"] = (*PYTEST, "tests/test_graph.py", "-k", "memory")
-    for backend in BACKENDS:
-        found[f"tests-compile-{backend}"] = (
-            *(*PYTEST, "tests/test_graph.py", "tests/test_fit.py"),
-            *("-k", f"{backend} and compile"),
-        )
-    found["recipe"] = (*AMPCOMPARE, "bench", "recipe", "--device", "cuda")
-    report = ("report", str(out / "runs-comparison"), "--out", str(out / "report"))
-    found["comparison-report"] = (*AMPCOMPARE, *report)
-    found["claims"] = (sys.executable, "benchmarks/gpu_claims.py", str(out))
-    return found
-
-
-def source(data: str) -> tuple[str, ...]:
-    """The options of a training for what `--data` says."""
-    if data in ("cifar10", "synthetic"):
-        limits = ("data.train_limit=50000", "data.test_limit=10000") if data == "synthetic" else ()
-        return (f"data.source={data}", *limits)
-    return ("data.source=image_folder", f"data.root={Path(data).resolve()}")
-
-
-def run_part(name: str, command: tuple[str, ...], out: Path) -> str:
-    """Run one part; returns `passed`, `failed (...)` or `over time`, which its state file holds, too.
-
-    What it started ends with it: a measurement that went on would spoil the next one.
-    """
-    began = time.monotonic()
-    path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    with (out / f"{name}.log").open("w") as log:
-        part = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
-        )
-        try:
-            code = part.wait(LIMIT_SECONDS)
-            state = "passed" if code == 0 else f"failed (exit code {code})"
-        except subprocess.TimeoutExpired:
-            state = f"over time ({LIMIT_SECONDS} s)"
-        finally:
-            end(part)
-    (out / f"{name}.json").write_text(json.dumps({"state": state, "seconds": round(time.monotonic() - began)}))
-    return state
-
-
-def end(part: subprocess.Popen[bytes]) -> None:
-    """End a part with all that it started; a training saves its state first, a benchmark what it has measured."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background jobs ignore the first
-        if part.poll() is None:
-            part.send_signal(number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                part.wait(GRACE_SECONDS)
-    with contextlib.suppress(ProcessLookupError):  # nothing of it is left
-        os.killpg(part.pid, signal.SIGKILL)
-    part.wait()
-
-
-def read_state(name: str, out: Path) -> dict[str, object]:
-    """What the last run of a part came to."""
-    path = out / f"{name}.json"
-    return json.loads(path.read_text()) if path.is_file() else {"state": "to do", "seconds": ""}
-
-
-def write_summary(names: list[str], out: Path) -> bool:
-    """Write summary.md; whether every part passed."""
-    states = {name: read_state(name, out) for name in names}
-    lines = [f"| {name} | {state['state']} | {state['seconds']} |" for name, state in states.items()]
-    head = "# GPU check\n\n| part | state | seconds |\n|---|---|---:|\n"
-    (out / "summary.md").write_text(head + "\n".join(lines) + "\n")
-    return all(state["state"] == "passed" for state in states.values())
+def read_words(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu-check")
+    parser.add_argument("--archive", type=Path, help="where to pack what came out; by default OUT.tar.xz")
+    parser.add_argument("--data", default="cifar10", help="cifar10, synthetic, or a folder or archive of images")
+    parser.add_argument("--only", default="", help="parts with this in their name")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end within so many")
+    parser.add_argument("--list", action="store_true", help="name the parts, what they run and what they lack here")
+    return parser.parse_args(words)
 
 
 def main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu-check")
-    parser.add_argument("--data", default="cifar10", help="cifar10, synthetic, or a folder or archive of images")
-    parser.add_argument("--only", default="", help="parts with this in their name")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no part after so many")
-    parser.add_argument("--list", action="store_true", help="name the parts and what they run")
-    options = parser.parse_args(words)
-    out = options.out.resolve()
-    every = parts(out, options.data)
-    chosen = {name: command for name, command in every.items() if options.only in name}
+    options, began = read_words(words), time.monotonic()
+    out: Path = options.out.resolve()
     if options.list:
-        for name, command in chosen.items():
-            print(f"{name}: {' '.join(command[1:])}")
+        with tempfile.TemporaryDirectory() as site:  # nothing is left behind
+            show(look_around(options, out, Path(site) / "site"))
         return 0
-    began = time.monotonic()
     import torch
 
     if not torch.cuda.is_available():
         print("error: gpu-check needs a CUDA device; PyTorch sees none", file=sys.stderr)
         return 2
     out.mkdir(parents=True, exist_ok=True)
-    for number, (name, command) in enumerate(chosen.items(), 1):
-        if read_state(name, out)["state"] == "passed":
-            continue
-        if time.monotonic() - began >= options.minutes * 60:
-            print(f"{options.minutes:g} minutes are over; started again it goes on with {name}")
-            break
-        print(f"{number}/{len(chosen)} {name} ...", flush=True)
-        print(f"    {run_part(name, command, out)}", flush=True)
-        write_summary(list(every), out)
-    return 0 if write_summary(list(every), out) else 1
+    archive = options.archive.resolve() if options.archive else out.with_name(f"{out.name}.tar.xz")
+    code, check = EXIT_TOLD, None
+    with runner.ending_on_signals():
+        try:
+            check = look_around(options, out, out / ".site")
+            check.run(runner.Budget(options.minutes, began))
+            code = 0 if check.has_passed() else 1
+        except runner.Told as signal:
+            print(f"told to end ({signal}); started again it goes on", flush=True)
+        finally:
+            runner.hear_no_more()
+            if check:
+                check.has_passed()
+            take_home(out, archive)
+    return code
+
+
+def look_around(options: argparse.Namespace, out: Path, site: Path) -> Check:
+    """What was brought along and what the chosen parts lack here. Wheels are unpacked into `site`."""
+    if note := needs.install_wheels(site):
+        print(note, flush=True)
+    env = needs.environment(site)
+    wanted = [part for part in parts(out, needs.Images()) if options.only in part.name]
+    images = needs.find_images(options.data, env) if any(part.images for part in wanted) else needs.Images()
+    lacking = needs.lacks({name for part in wanted for name in part.needs}, env)
+    return Check(out, images, lacking, env, options.only)
+
+
+def show(check: Check) -> None:
+    """Name the parts, what they run, and what they lack or wait for."""
+    for part in check.chosen():
+        why = check.why_not(part)
+        print(f"{part.name}: {' '.join(part.command[1:])}{f'  [{why}]' if why else ''}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """The chosen parts, in `out`, with what is lacking for them here."""
+
+    out: Path
+    images: needs.Images
+    lacking: dict[str, str]
+    env: dict[str, str]
+    only: str = ""
+
+    def every(self) -> list[Part]:
+        """All parts, made anew: what one waited for may have been made."""
+        return parts(self.out, self.images)
+
+    def chosen(self) -> list[Part]:
+        """Those with the word in their names, and those that they come after."""
+        every = self.every()
+        before = {part.after for part in every if self.only in part.name}
+        return [part for part in every if self.only in part.name or part.name in before]
+
+    def why_not(self, part: Part) -> str:
+        return runner.why_not(part, self.lacking, self.images.lack, self.out)
+
+    def is_done(self, part: Part) -> bool:
+        return not part.again and runner.read_state(part.name, self.out)["state"] == runner.PASSED
+
+    def has_passed(self) -> bool:
+        """Whether every part has; writes the summary."""
+        return runner.write_summary([part.name for part in self.every()], self.out)
+
+    def say_what_is_lacking(self) -> None:
+        """Before anything runs, one line a part; the states say it, too."""
+        for part in self.chosen():
+            if self.is_done(part):
+                continue
+            why = self.why_not(part)
+            if why.startswith("lacks"):
+                print(f"{part.name}: {why}", flush=True)
+                runner.write_state(part.name, self.out, why)
+            elif runner.read_state(part.name, self.out)["state"].startswith("lacks"):
+                runner.write_state(part.name, self.out, runner.TO_DO)  # it has been brought since
+
+    def run(self, budget: runner.Budget) -> None:
+        """Each chosen part that has not passed, has what it needs and can end in time."""
+        self.say_what_is_lacking()
+        names = [part.name for part in self.chosen()]
+        late: list[str] = []
+        for number, name in enumerate(names, 1):
+            part = next(p for p in self.every() if p.name == name)
+            if self.is_done(part):
+                continue
+            if why := self.why_not(part):
+                runner.write_state(name, self.out, why)
+                continue
+            seconds = budget.of(part)
+            if seconds is None:
+                late.append(name)
+                continue
+            print(f"{number}/{len(names)} {name} ...", flush=True)
+            print(f"    {runner.run_part(part, self.out, self.env, seconds)}", flush=True)
+            self.has_passed()
+        if late:
+            print(f"{budget.minutes:g} minutes do not hold {', '.join(late)}; started again it goes on with {late[0]}")
+
+
+def take_home(out: Path, archive: Path) -> None:
+    """Pack the folder, say what stays behind; the last line is the archive's path."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    for line in packing.pack(out, archive):
+        print(f"not packed: {line}")
+    print(archive, flush=True)
 
 
 if __name__ == "__main__":

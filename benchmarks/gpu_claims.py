@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_claims.py FOLDER
 
-reads every `throughput-*.json` in the folder and the record of the run of 100 epochs. A ratio is taken within one file
-only, where both took turns; each file that can answer a claim has a line. Exit code 0 when all hold, 1 when one does
-not or has not been measured, 2 for a folder without results.
+reads the throughput files in the folder, the newest of each folder in it, and the record of the run of 100 epochs. A
+ratio is taken within one file only, where both took turns; each file that can answer a claim has a line. Exit code 0
+when all hold, 1 when one does not or has not been measured, 2 for a folder without results.
 """
 
 from __future__ import annotations
@@ -92,14 +92,36 @@ def beside_native(rows: list[Row]) -> list[Claim]:
     return found
 
 
+def files(folder: Path) -> list[Path]:
+    """The throughput files: all in the folder, and the newest of each folder in it, which holds the rounds before."""
+
+    def date(path: Path) -> str:
+        return path.stem.rpartition("-")[2]
+
+    inner = (path.glob("throughput-*.json") for path in sorted(folder.glob("throughput-*")) if path.is_dir())
+    newest = (max(found, key=date, default=None) for found in inner)
+    return [*sorted(folder.glob("throughput-*.json")), *filter(None, newest)]
+
+
+def tables(folder: Path) -> dict[str, list[Row]]:
+    """The rows of each file that is from a GPU, by its path within the folder."""
+    read = {path.relative_to(folder).as_posix(): json.loads(path.read_text()) for path in files(folder)}
+    return {name: f["rows"] for name, f in read.items() if f["environment"]["device_type"] == "cuda"}
+
+
+def fastest_native(folder: Path) -> tuple[str, float] | None:
+    """Execution and images a second of native's fastest row of ours, if it has been measured."""
+    rows = [row for found in tables(folder).values() for row in pick(found, "native", *OURS)]
+    best = max(rows, key=rate, default=None)
+    return (best["execution"], rate(best)) if best else None
+
+
 def judge(folder: Path) -> list[Claim]:
     """Every claim, for each file of a GPU that can answer it, or once without a figure."""
-    files = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("throughput-*.json"))}
-    tables = {name: f["rows"] for name, f in files.items() if f["environment"]["device_type"] == "cuda"}
     found: list[Claim] = []
     for claims in (native_alone, full_precision, beside_native):
         for number, unanswered in enumerate(claims([])):
-            answers = [replace(claims(rows)[number], source=name) for name, rows in tables.items()]
+            answers = [replace(claims(rows)[number], source=name) for name, rows in tables(folder).items()]
             found += [c for c in answers if c.found is not None] or [unanswered]
     return [*found, hundred_epochs(folder / RUNS)]
 
@@ -108,17 +130,17 @@ def hundred_epochs(runs: Path) -> Claim:
     """The minutes of the reference experiment, by its own record: a part that was cut short went on where it was."""
     from ampcompare.records import load_runs
 
-    minutes = None
+    minutes, source = None, ""
     for run in load_runs([runs]) if runs.is_dir() else []:
         seconds = run.summary_number("time/elapsed_seconds")
         if run.option("epochs") == 100 and run.option("backend") == "native" and run.state == "finished" and seconds:
-            minutes = seconds / 60
-    return Claim("native, 100 epochs with evaluation: minutes", 10, minutes, at_least=False)
+            minutes, source = seconds / 60, f"evaluated every {run.option('eval.every')} epochs"
+    return Claim("native, 100 epochs with evaluation: minutes", 10, minutes, source, at_least=False)
 
 
 def main(words: list[str]) -> int:
     folder = Path(words[0]) if len(words) == 1 else None
-    if folder is None or not list(folder.glob("throughput-*.json")):
+    if folder is None or not files(folder):
         print("error: expected one folder with throughput-*.json; `make gpu-check` makes one", file=sys.stderr)
         return 2
     claims = judge(folder)

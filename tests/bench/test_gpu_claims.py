@@ -75,3 +75,14 @@ def test_the_table_is_written_and_the_exit_code_says_whether_all_hold(
         "| native, best execution: times the plain eager loop | at least 1.3 | 4 | holds |"
         in (tmp_path / "claims.md").read_text()
     )
+
+
+def test_of_a_benchmark_that_went_on_the_newest_file_counts(tmp_path: Path):
+    """Each holds the rounds of the one before."""
+    (tmp_path / "throughput-compared").mkdir()
+    for date, rate in (("zeta-20260101T000000", 1), ("alpha-20260102T000000", 2)):
+        write(tmp_path / "throughput-compared", date, [row("native", "eager", rate), row("apex_o1", "eager", 2)])
+    (claim,) = (c for c in gpu_claims.judge(tmp_path) if c.words == "apex_o1 eager: times native eager")
+    assert claim.found == 1
+    assert claim.source == "throughput-compared/throughput-alpha-20260102T000000.json"
+    assert gpu_claims.fastest_native(tmp_path) == ("eager", 2)

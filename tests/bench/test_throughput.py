@@ -80,6 +80,12 @@ def test_only_full_batches_are_timed_and_all_of_them():
     assert found["config"]["batch_size"] == 32
 
 
+def test_fewer_images_than_a_step_takes_are_refused():
+    """There would be no full batch, and no end of looking for one."""
+    with pytest.raises(UserError, match=r"data.train_limit=100: no full step of batch_size=32 .*accumulate=4 to time"):
+        run_throughput([*WORDS, "training.accumulate=4"], warmup=1, steps=1)
+
+
 def test_each_combination_is_a_row_with_its_files(tmp_path: Path):
     text = io.StringIO()
     console = Console(file=text, width=200)

@@ -62,6 +62,7 @@ def throughput(
     rounds: Annotated[int, typer.Option(min=1, help="Times each combination is measured, in turn.")] = 6,
     steps: Annotated[int, typer.Option(min=5, help="Training steps of one measurement.")] = 100,
     out: Out = Path("benchmarks/results"),
+    go_on: Annotated[bool, typer.Option("--go-on", help="Keep each round in DIR; begin with those there.")] = False,
 ) -> None:
     """Images a second of every combination, speed-up against `none`, and share of the machine's limit."""
     from rich.console import Console
@@ -74,7 +75,7 @@ def throughput(
         raise UserError(f"--batch-sizes {batch_sizes!r}: expected whole numbers separated by commas") from None
     console = Console(highlight=False)
     names, executions = backends.split(","), execution.split(",")
-    bench_throughput(names, executions, sizes, rounds, steps, device, words or [], out, console)
+    bench_throughput(names, executions, sizes, rounds, steps, device, words or [], out, console, go_on)
 
 
 @bench.command()

@@ -21,6 +21,7 @@ from ampcompare.config import load_config
 from ampcompare.data import Dataset, build_dataset
 from ampcompare.device import effective_numerics, resolve_device, set_numerics
 from ampcompare.engine import micro_batches
+from ampcompare.errors import UserError
 from ampcompare.execution import check_execution
 from ampcompare.experiment import build_trainer, is_fused, make_loader
 from ampcompare.measure import memory
@@ -64,6 +65,11 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     data = build_dataset(
         source=config.data.source, root=config.data.root, train_limit=config.data.train_limit, test_limit=10
     )
+    if len(data.train) < config.batch_size * config.training.accumulate:
+        raise UserError(
+            f"data.train_limit={config.data.train_limit}: no full step of batch_size={config.batch_size} and "
+            f"training.accumulate={config.training.accumulate} to time; raise it"
+        )
     made = {OURS: ours, **BASELINES}[loop](config, data, device)
     timer = StepTimer(device, warmup)
     host_seconds, images = 0.0, 0

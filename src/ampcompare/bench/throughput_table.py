@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ampcompare.bench.child import measure
+from ampcompare.bench.kept import Kept
 from ampcompare.bench.recipe_table import device_type
 from ampcompare.bench.results import Estimate, estimate, header, machine_words, markdown_table, write_results
 from ampcompare.config import LEAVES, load_config
@@ -105,8 +106,12 @@ def bench_throughput(
     words: Sequence[str],
     out: Path | None,
     console: Console,
+    go_on: bool = False,
 ) -> None:
-    """Measure, print, write. Raises UserError for bad input or if nothing could be measured."""
+    """Measure, print, write. Raises UserError for bad input or if nothing could be measured.
+
+    `go_on` keeps each measurement in `out` and begins with those that are there, of this machine and these options.
+    """
     where = device_type(device)
     rows = combinations(backends, executions, batch_sizes, words, "cpu" if where == "cpu" else device)
     if where == "cpu":
@@ -118,6 +123,7 @@ def bench_throughput(
         task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len(counts))
         roofline = measure("roofline", {"device": rows[0].config.device}, "the roofline")
         progress.advance(task)
+        kept = Kept(out, roofline["environment"]) if go_on and out else None
         traffic: dict[tuple[str, int], Any] = {}
         for row in rows:
             if (row.backend, row.batch_size) not in traffic:
@@ -127,13 +133,17 @@ def bench_throughput(
                 progress.advance(task)
         end: KeyboardInterrupt | None = None
         try:
-            for _, row in itertools.product(range(rounds), rows):
+            for number, row in itertools.product(range(rounds), rows):
                 progress.update(task, description=row.label)
-                if not row.refused:
-                    loop = {"loop": row.execution} if row.execution in BASELINES else {}
-                    request = {"words": row.words, "warmup": warmup, "steps": steps, **loop}
+                loop = {"loop": row.execution} if row.execution in BASELINES else {}
+                request = {"words": row.words, "warmup": warmup, "steps": steps, **loop}
+                if kept and number == 0:
+                    row.results = kept.results(request)[:rounds]
+                if not row.refused and len(row.results) <= number:
                     try:
                         row.results.append(measure("throughput", request, row.label))
+                        if kept:
+                            kept.add(request, row.results[-1])
                     except UserError as problem:
                         row.refused = str(problem)
                         progress.console.print(f"{row.label}: {problem}", markup=False)
