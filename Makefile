@@ -1,12 +1,15 @@
 # The ways in. `make help` lists them. Set PYTHON to another Python 3.11 or 3.12, ARGS to options of a run.
 PYTHON ?= python3
 VENV := .venv
+# The oldest PyTorch that pyproject.toml allows, for the rehearsal.
+OLDEST := 2.11
+OLDEST_VENV := .venv-$(OLDEST)
 RUN := $(VENV)/bin/python run_experiment.py
 BACKENDS := none native apex_o1
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
-.PHONY: help setup demo test lint reproduce gpu-check clean
+.PHONY: help setup demo test rehearse rehearse-oldest lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +18,8 @@ help:
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
 	@echo "make gpu-check  GPU tests, benchmarks, trainings, part by part (ARGS='--minutes 9': end within them)"
+	@echo "make rehearse   train under every backend on fake CUDA tensors: what would fail or wait on a GPU"
+	@echo "make rehearse-oldest  the same under the oldest PyTorch that is supported"
 	@echo "make lint       ruff and mypy"
 
 setup: $(VENV)/.installed
@@ -40,6 +45,21 @@ else
 	$(VENV)/bin/python -m pytest $(ARGS)
 endif
 
+rehearse: setup
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 tests/rehearsal $(ARGS)
+
+rehearse-oldest: $(OLDEST_VENV)/.installed
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 tests/rehearsal $(ARGS)
+
+# PyTorch alone: all else, the CUDA libraries that its import loads too, is that of $(VENV).
+$(OLDEST_VENV)/.installed: | setup
+	$(PYTHON) -m venv --without-pip --clear $(OLDEST_VENV)
+	$(VENV)/bin/python -m pip --python $(OLDEST_VENV)/bin/python install --quiet --disable-pip-version-check \
+	  --no-deps 'torch==$(OLDEST).*' 'torchvision==0.26.*'
+	folder() { $$1/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
+	  folder $(VENV) > "$$(folder $(OLDEST_VENV))/shared.pth"
+	@touch $@
+
 gpu-check: setup
 	$(VENV)/bin/python benchmarks/gpu_check.py $(ARGS)
 
@@ -54,4 +74,4 @@ reproduce: setup
 	@$(VENV)/bin/ampcompare report runs/reference-$(STAMP) --out runs/reference-$(STAMP)/report
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST_VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -15,7 +15,7 @@ Weights and the optimizer, which a step moves once whatever the batch, are share
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,10 +36,11 @@ KINDS = ("eager", "merged", "ideal")
 
 @dataclass(frozen=True)
 class Op:
-    """An op's bytes under each of KINDS, and its FLOP."""
+    """An op's bytes under each of KINDS, its FLOP, and its name."""
 
     sizes: tuple[float, float, float]
     flop: float = 0
+    name: str = ""
 
 
 class Traffic(TorchDispatchMode):
@@ -53,7 +54,7 @@ class Traffic(TorchDispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if not _is_free(func):
-            self.ops.append(_count(func, args, kwargs, result))
+            self.ops.append(replace(_count(func, args, kwargs, result), name=func.overloadpacket.__name__))
         return result
 
 
@@ -61,6 +62,8 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
     name = func.overloadpacket.__name__
     count = flop_registry.get(func.overloadpacket)
     inputs, outputs = _sizes(tree_leaves((args, kwargs))), _sizes(tree_leaves(result))
+    if not func._schema.returns:  # an op on lists, in place
+        outputs = _sizes(tree_leaves(_written(func, args, kwargs)))
     once = sum(inputs) + sum(outputs)
     if count:
         # The gradient of the output is an input of both gradients, that of the weights and that of the inputs.
@@ -88,6 +91,14 @@ def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
         twice = once + sum(_sizes(args[:2])) - residual
         return Op((once + sum(_sizes(args[:3])), twice, once - 2 * residual))
     return Op((once, once, once))
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an op writes into. Fused optimizers write gradients only where they unscale them."""
+    named = zip(func._schema.arguments, args, strict=False)
+    pairs = [*((a, x) for a, x in named), *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
+    kept = "grads" if "_fused_" in func.overloadpacket.__name__ and kwargs.get("grad_scale") is None else ""
+    return [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write and a.name != kept]
 
 
 def _is_free(func: Any) -> bool:

@@ -1,0 +1,2 @@
+"""A training run on fake CUDA tensors: what would wait for a GPU, fail in a capture, or launch, without
+one."""

@@ -1,0 +1,221 @@
+"""Stand-ins for what of `torch.cuda` needs a driver: streams, events, graphs, memory, properties; and for
+NVML.
+
+Each that would let the host wait for the device notes a wait. Events know whether the host has waited for
+them: asked for a time before, they raise, as CUDA's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pynvml
+import torch
+from torch import Tensor
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _foreach_utils
+
+from ampcompare.bench.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
+from ampcompare.bench.traffic import Op, Traffic
+from ampcompare.precision.apex import cache
+
+NAME = "no GPU: a rehearsal"
+MEMORY = 80 * 2**30
+MIB = 2**20
+
+# Of `torch.cuda`: what always gives the same answer.
+ANSWERS: dict[str, Any] = {
+    **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
+    **dict.fromkeys(("_lazy_init", "_lazy_call", "init", "set_device", "manual_seed", "manual_seed_all"), None),
+    **dict.fromkeys(("empty_cache", "reset_peak_memory_stats"), None),
+    **dict.fromkeys(("memory_allocated", "max_memory_allocated"), MIB),
+    **dict.fromkeys(("memory_reserved", "max_memory_reserved"), 2 * MIB),
+    "mem_get_info": (MEMORY, MEMORY),
+    "device_count": 1,
+    "current_device": 0,
+    "device": nullcontext(),
+    "graph_pool_handle": (0, 0),
+    "get_device_name": NAME,
+    "get_device_capability": (9, 0),
+    "get_device_properties": SimpleNamespace(
+        name=NAME, uuid="0", total_memory=MEMORY, major=9, minor=0, multi_processor_count=132
+    ),
+}
+
+
+class FakeCuda:
+    """One GPU, `cuda:0`, that does nothing. `captures` holds the ops of each captured graph, `launches`
+    counts."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.captures: list[list[Op]] = []
+        self.launches = 0
+        self.streams = [_Stream(self)]
+
+    def wait(self, what: str, until: int | None = None) -> None:
+        """The host waits for what had been queued when `until` ops had been: all of it if None."""
+        clock = self.watch.clock
+        until = clock.queued if until is None else until
+        if until > clock.known:
+            clock.known = until
+            behind = clock.queued - until
+            self.watch.note(LATE_WAIT if behind else WAIT, what, behind)
+        elif self.watch.capturing:
+            self.watch.note(WAIT, what)
+
+    @contextmanager
+    def capture(self, graph: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """`torch.cuda.graph`: plays the capture, by running what is inside once, strictly."""
+        self.wait("torch.cuda.graph")
+        stream = kwargs.get("stream")
+        with self.on_stream(stream or _Stream(self)), self.watch.capture(), Traffic() as traffic:
+            yield
+        self.captures.append(traffic.ops)
+        graph.ops = len(traffic.ops)
+
+    @contextmanager
+    def on_stream(self, stream: Any) -> Iterator[None]:
+        if stream is None:
+            yield
+            return
+        self.streams.append(stream)
+        try:
+            yield
+        finally:
+            self.streams.pop()
+
+    def replacements(self) -> Iterator[tuple[Any, str, Any]]:
+        """What takes whose place: owner, name, value."""
+        yield from ((torch.cuda, name, _answer(value)) for name, value in ANSWERS.items())
+        yield from ((torch.cuda, name, value) for name, value in self._acting().items())
+        yield pynvml, "nvmlInit", _answer(None)
+        yield pynvml, "nvmlDeviceGetHandleByUUID", _answer(object())
+        yield pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda handle: 500 * self.watch.clock.queued
+        yield FakeTensor, "tolist", lambda tensor: self._tolist(tensor)
+        yield fake_tensor, "init_gpu_context", _answer(None)
+        yield torch._C, "_select_conv_backend", _convolution_kernel
+        # PyTorch's optimizers and norms take lists of plain tensors only; here a fake one is the plain one.
+        kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
+        yield _foreach_utils, "_foreach_supported_types", kinds
+        # Likewise the cache of O1's weights, which asks whether a parameter is of a subclass.
+        yield cache, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
+        # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak references.
+        yield torch.utils, "weakref", SimpleNamespace(getweakrefs=_answer([]))
+
+    def _acting(self) -> dict[str, Any]:
+        """Of `torch.cuda`: what knows of streams, captures and waits."""
+        return {
+            "synchronize": lambda *args: self.wait("torch.cuda.synchronize"),
+            "current_stream": lambda *args: self.streams[-1],
+            "default_stream": lambda *args: self.streams[0],
+            "Stream": lambda *args, **kwargs: _Stream(self),
+            "Event": lambda *args, **kwargs: _Event(self),
+            "stream": self.on_stream,
+            "CUDAGraph": lambda *args, **kwargs: _Graph(self),
+            "graph": self.capture,
+            "is_current_stream_capturing": lambda: self.watch.capturing,
+        }
+
+    def _tolist(self, tensor: Any) -> Any:
+        """A tensor's values: one copy, where PyTorch's fake tensor reads number by number."""
+        self.watch.look_at_read(tensor, "tolist")
+        value = number(tensor)
+        for size in reversed(tensor.shape):
+            value = [value] * size
+        return value
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, value in self.replacements():
+                stack.enter_context(patch.object(owner, name, value, create=name == "type"))
+            yield
+
+
+def _answer(value: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: value
+
+
+def _convolution_kernel(
+    input: Tensor, weight: Tensor, *args: Any, _choose: Any = torch._C._select_conv_backend, **kwargs: Any
+) -> Any:
+    """PyTorch asks the device whether it has bfloat16 convolutions; without one, the answer is that for
+    float16."""
+    if input.dtype is torch.bfloat16:
+        input, weight = input.to(torch.float16), weight.to(torch.float16)
+        kwargs["bias"] = None if kwargs.get("bias") is None else kwargs["bias"].to(torch.float16)
+    return _choose(input, weight, *args, **kwargs)
+
+
+class _Event:
+    """Each op takes a microsecond."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self._done: int | None = None
+
+    def record(self, stream: Any = None) -> None:
+        self._done = self._cuda.watch.clock.queued
+
+    def synchronize(self) -> None:
+        self._cuda.wait("Event.synchronize", self._done or 0)
+
+    def query(self) -> bool:
+        return (self._done or 0) <= self._cuda.watch.clock.known
+
+    def wait(self, stream: Any = None) -> None:
+        """A stream waits, not the host."""
+
+    def elapsed_time(self, end: _Event) -> float:
+        if self._done is None or end._done is None:
+            raise RuntimeError("an event that was not recorded has no time")
+        if not (self.query() and end.query()):
+            raise RuntimeError("device not ready: nobody has waited for this event")
+        return (end._done - self._done) / 1e3
+
+
+class _Stream:
+    device_index, cuda_stream, stream_id = 0, 0, 0
+    device = torch.device("cuda", 0)
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+
+    def synchronize(self) -> None:
+        self._cuda.wait("Stream.synchronize")
+
+    def wait_stream(self, stream: Any) -> None:
+        """A stream waits, not the host."""
+
+    def wait_event(self, event: Any) -> None:
+        """A stream waits, not the host."""
+
+    def record_event(self, event: Any = None) -> Any:
+        event = event or _Event(self._cuda)
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        return False
+
+
+class _Graph:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+        self.ops = 0
+
+    def replay(self) -> None:
+        self._cuda.launches += 1
+        self._cuda.watch.clock.queued += self.ops
+
+    def reset(self) -> None:
+        self.ops = 0
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 0

@@ -1,0 +1,98 @@
+"""What a captured training step launches and moves under each backend, counted without a GPU.
+
+An op of PyTorch's counts as one launch, whether its kernel is one or several: a convolution's backward is two
+or more, an op on lists of tensors one for every few dozen of them, by their sizes. Views, and memory that
+nothing is written to, count as none. Bytes are what `ampcompare.bench.traffic` calls eager: each op reads its
+inputs and writes its outputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ampcompare.bench.rehearsal.stage import rehearse
+from ampcompare.bench.traffic import Op
+from ampcompare.precision import REGISTRY
+
+MODELS = ("resnet50", "tiny")
+BATCH_SIZE = 128
+
+# As it runs on a GPU by default, whatever the default is where this runs: one capture, after three steps.
+WORDS = (
+    "execution=cuda_graph",
+    "memory_format=channels_last",
+    f"batch_size={BATCH_SIZE}",
+    f"data.train_limit={4 * BATCH_SIZE}",
+    "data.test_limit=16",
+    "max_steps=4",
+    "epochs=1",
+    "log.every=4",
+    "optimizer.momentum=0.9",
+)
+
+# Groups of ops, by how their names begin; the first that fits.
+GROUPS = {
+    "convolution": ("convolution",),
+    "batch norm": ("cudnn_batch_norm", "native_batch_norm", "norm_relu"),
+    "activation": ("relu", "threshold"),
+    "cast or copy": ("_to_copy", "copy_", "clone", "_foreach_copy"),
+    "optimizer and scale": ("_fused", "_amp", "_foreach"),
+}
+REST = "rest"
+FUSED = ", fuse"  # behind a backend's name
+
+
+def step_ops(*words: str) -> list[Op]:
+    """The ops of the step that a training captures, in order."""
+    (ops,) = rehearse([*WORDS, *words]).captures
+    return ops
+
+
+def summarize(ops: Sequence[Op]) -> dict[str, Any]:
+    """Launches and MB of a step, and the launches of each of GROUPS."""
+    groups = Counter(group_of(op.name) for op in ops)
+    megabytes = sum(op.sizes[0] for op in ops) / 1e6
+    return {
+        "launches": len(ops),
+        "megabytes": round(megabytes, 1),
+        "launches_by_group": {name: groups[name] for name in (*GROUPS, REST)},
+    }
+
+
+def group_of(name: str) -> str:
+    return next((group for group, starts in GROUPS.items() if name.startswith(starts)), REST)
+
+
+def count_steps(model: str) -> dict[str, dict[str, Any]]:
+    """The summary of each backend's step, by the backend's name, as it is and with `fuse=true`."""
+    words = {
+        f"{name}{FUSED * fuse}": (f"backend={name}", f"fuse={fuse}") for fuse in (False, True) for name in REGISTRY
+    }
+    return {name: summarize(step_ops(f"model.name={model}", *how)) for name, how in words.items()}
+
+
+def as_markdown(found: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """A table for each model."""
+    lines = [
+        "# What a captured training step launches and moves",
+        "",
+        f"Batch {BATCH_SIZE}, channels_last, SGD with momentum; counted on fake CUDA tensors, no GPU was used: "
+        "`python benchmarks/step_launches.py`. An op of PyTorch's counts as one launch, an op on many tensors too. "
+        "MB: each op reads its inputs and writes its outputs once (batch norms read theirs twice). With `fuse`, "
+        "batch norms take ReLU and residual in.",
+    ]
+    for model, backends in found.items():
+        names = [*GROUPS, REST]
+        lines += ["", f"## {model}", "", f"| backend | launches | MB | {' | '.join(names)} |"]
+        lines.append("|---|" + "---:|" * (len(names) + 2))
+        for backend, row in backends.items():
+            groups = " | ".join(str(row["launches_by_group"][name]) for name in names)
+            lines.append(f"| {backend} | {row['launches']} | {row['megabytes']:,.1f} | {groups} |")
+    return "\n".join(lines) + "\n"
+
+
+def count_all() -> dict[str, Any]:
+    """The summaries of every model, as they are committed."""
+    return {model: count_steps(model) for model in MODELS}

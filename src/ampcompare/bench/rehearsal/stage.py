@@ -1,0 +1,89 @@
+"""A whole training on fake CUDA tensors: a Fit as a config says, on the device `cuda:0` that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ampcompare.bench.rehearsal.fake_cuda import FakeCuda
+from ampcompare.bench.rehearsal.walk import walking
+from ampcompare.bench.rehearsal.watch import Contact, Watch
+from ampcompare.bench.traffic import Op
+from ampcompare.config import load_config
+from ampcompare.data import build_dataset
+from ampcompare.device import resolve_device, set_numerics
+from ampcompare.experiment import build_trainer, make_loader
+from ampcompare.fit import Fit
+
+# Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and
+# evaluation.
+WORDS = (
+    "device=cuda",
+    "data.source=synthetic",
+    "data.train_limit=116",
+    "data.test_limit=70",
+    "batch_size=32",
+    "eval.batch_size=16",
+    "epochs=2",
+    "log.every=2",
+    "log.warmup_steps=2",
+)
+
+
+@dataclass
+class Rehearsed:
+    """What a rehearsed Fit came to."""
+
+    contacts: list[Contact]  # of `Fit.run` alone, in order
+    captures: list[list[Op]]  # the ops of each graph that was captured
+    launches: int  # of graphs
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+class _NoDevice(FakeTensorMode):
+    """A fake mode that knows that there is no device, although `torch.cuda.is_available()` says so."""
+
+    avoid_device_init = True
+
+
+@contextmanager
+def stage() -> Iterator[tuple[Watch, FakeCuda]]:
+    """Fake CUDA tensors, watched, with autograd's walk. What is inside believes in a GPU."""
+    fakes = _NoDevice(allow_fallback_kernels=False)
+    watch = Watch(fakes)
+    cuda = FakeCuda(watch)
+    hook = register_optimizer_step_pre_hook(watch.note_rate)
+    try:
+        with fakes, cuda.installed(), walking(watch.note_copy), watch:
+            yield watch, cuda
+    finally:
+        hook.remove()
+
+
+def rehearse(words: Sequence[str], prepare: Callable[[Fit], None] = lambda fit: None) -> Rehearsed:
+    """Run a Fit of the config of WORDS and `words`; `prepare` may change it before it runs.
+
+    Raises RehearsalError for what a capture does not allow.
+    """
+    config = load_config(None, [*WORDS, *words])
+    data = build_dataset(config.data.source, None, config.data.train_limit, config.data.test_limit)
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    with stage() as (watch, cuda):
+        device = resolve_device(config.device)
+        set_numerics(config)
+        train = make_loader(config, data.train, device, training=True)
+        test = make_loader(config, data.test, device, training=False)
+        trainer = build_trainer(config, data, train, device)
+        fit = Fit(trainer, train, test, config, on_row=rows.append, on_note=notes.append)
+        prepare(fit)
+        watch.contacts.clear()
+        summary = fit.run()
+    return Rehearsed(watch.contacts, cuda.captures, cuda.launches, rows, notes, summary)

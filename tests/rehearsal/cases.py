@@ -1,0 +1,52 @@
+"""What is rehearsed: trainings under every registered backend, eager and captured."""
+
+from __future__ import annotations
+
+import pytest
+
+from ampcompare.precision import REGISTRY
+
+# The real networks; everything is rehearsed with the tiny one as well.
+BIG = pytest.mark.slow
+
+GRAPH = "execution=cuda_graph"
+LOOKS = "diagnostics.every=3"
+
+# Each with every backend. A captured run has eager steps too: the first three, the short ones, the looks.
+WAYS: dict[str, tuple[str, ...]] = {
+    "eager": (LOOKS, "training.clip_norm=1", "training.clip_value=1"),
+    "accumulate": ("training.accumulate=2", LOOKS, "training.clip_norm=1"),
+    "penalty": ("training.gradient_penalty=0.1", "training.accumulate=2", "epochs=1"),
+    "channels_last": ("memory_format=channels_last", LOOKS),
+    "graph": (GRAPH, "optimizer.momentum=0.9", LOOKS),
+    "graph_contiguous": (GRAPH, "memory_format=contiguous"),
+    "graph_clip": (GRAPH, "memory_format=channels_last", "training.clip_norm=1", "training.clip_value=1"),
+    "graph_adamw": (GRAPH, "optimizer.name=adamw", "training.label_smoothing=0.1"),
+    "graph_static_scale": (GRAPH, "precision.loss_scale=128", "eval.autocast=true"),
+    "graph_scale_one": (GRAPH, "precision.loss_scale=1"),
+    "fuse": ("fuse=true", LOOKS, "training.clip_norm=1"),
+    "graph_fuse": ("fuse=true", GRAPH, "optimizer.momentum=0.9", "eval.tf32=true"),
+}
+FEW = ("eager", "graph", "graph_clip", "graph_fuse")  # with the real networks
+
+
+def cases(*ways: str) -> list[tuple[str, ...]]:
+    """The words of each backend in each way; then of each of its other types, captured."""
+    found = [(f"backend={name}", *WAYS[way]) for name in REGISTRY for way in ways]
+    others = [(name, dtype) for name, backend in REGISTRY.items() for dtype in backend.dtypes[1:]]
+    return found + [(f"backend={name}", f"precision.dtype={dtype}", *WAYS["graph"]) for name, dtype in others]
+
+
+def big(model: str) -> list:
+    return [pytest.param((f"model.name={model}", *words), marks=BIG) for words in cases(*FEW)]
+
+
+TINY = [("model.name=tiny", *words) for words in cases(*WAYS)]
+ALL = [*TINY, *big("resnet18"), *big("resnet50")]
+
+
+def name_of(words: tuple[str, ...]) -> str:
+    """A test's id."""
+    model, backend, *others = (word.rpartition("=")[2] for word in words)
+    keys = (word.partition("=")[0].rpartition(".")[2] for word in words[2:])
+    return " ".join([model, backend, *(f"{key}={value}" for key, value in zip(keys, others, strict=True))])

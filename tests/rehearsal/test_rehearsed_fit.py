@@ -1,0 +1,70 @@
+"""Every backend trains on fake CUDA tensors, and touches the host where a run has to and nowhere else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from cases import ALL, name_of
+
+from ampcompare.bench.rehearsal.stage import Rehearsed, rehearse
+from ampcompare.bench.rehearsal.watch import (
+    LATE_WAIT,
+    QUEUED_TO_DEVICE,
+    QUEUED_TO_HOST,
+    READ,
+    STRIDES,
+    WAIT,
+    Contact,
+)
+
+# All contacts that a run may have, and what each is for, by kind and by who asked for it: the place or one of its
+# callers. Each is counted below.
+PLAN = (QUEUED_TO_DEVICE, "data/loader.py DeviceLoader._plan")  # the plan of an epoch
+ROW = (QUEUED_TO_HOST, "measure/interval.py Reading.__init__")  # the copy of a row
+ROW_READ = (LATE_WAIT, "measure/interval.py Reading.read")  # one interval later
+EVALUATION = (READ, "evaluation.py Evaluation.run")  # its result
+COUNTING = (WAIT, "fit.py Fit._begin_to_count")  # after warm-up, and after a step in which something was compiled
+EPOCH_END = (WAIT, "measure/timing.py wait_for")
+CAPTURE = (WAIT, "graph.py capture")  # once a graph
+ALLOWED = (PLAN, ROW, ROW_READ, EVALUATION, COUNTING, EPOCH_END, CAPTURE)
+
+SMALLEST_STEP = 40  # ops; the tiny network's step has some fifty
+
+
+def purpose(contact: Contact) -> tuple[str, str] | None:
+    """Which of ALLOWED it is."""
+    return next((a for a in ALLOWED if a[0] == contact.kind and a[1] in contact.trail), None)
+
+
+def of_steps(found: Rehearsed) -> int:
+    """How many rows with the figures of steps came."""
+    return sum("train/loss" in row for row in found.rows)
+
+
+@pytest.mark.parametrize("words", ALL, ids=lambda words: name_of(words))
+def test_a_training_touches_the_host_for_plans_rows_and_evaluations_alone(words: tuple[str, ...]):
+    found = rehearse(words)
+    captured = "execution=cuda_graph" in words
+    contacts = found.contacts
+    if any("penalty" in word for word in words):  # a convolution's second derivative comes back transposed
+        contacts = [contact for contact in contacts if contact.kind != STRIDES]
+    counts = Counter(map(purpose, contacts))
+    assert not counts[None], "\n".join(str(c) for c in contacts if purpose(c) is None)
+
+    epochs = round(found.rows[-1]["epoch"])
+    assert sum("eval/loss" in row for row in found.rows) == counts[EVALUATION] == counts[EPOCH_END] == epochs
+    assert counts[PLAN] == epochs * (2 if captured else 1)  # an evaluation's plan as well
+    assert counts[ROW] == of_steps(found) > 0
+    assert counts[CAPTURE] == len(found.captures) == (2 if captured else 0)  # of a step, of an evaluation
+    assert counts[COUNTING] == (2 if captured else 1)  # the capture compiles nothing, but takes as long
+    assert found.launches > len(found.captures) or not captured
+    # A row is read when at least a step has been queued behind it.
+    assert all(c.behind > SMALLEST_STEP for c in found.contacts if c.kind == LATE_WAIT)
+
+
+def test_rows_of_a_rehearsal_have_what_a_gpus_have():
+    found = rehearse(["model.name=tiny", "backend=native", "diagnostics.every=2", "log.warmup_steps=0"])
+    keys = {key for row in found.rows for key in row}
+    assert {"memory/peak_mib", "energy/joules_per_image", "throughput/step_time_ms", "grad/exponents"} <= keys
+    assert all(row["throughput/step_time_ms"] > 0 for row in found.rows if "throughput/step_time_ms" in row)
