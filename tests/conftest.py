@@ -7,7 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from quick import QUICK, ROOT
+
+# No example is judged by the clock. The fixtures that properties share are folders that each example writes anew.
+settings.register_profile(
+    "ampcompare", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("ampcompare")
 
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 

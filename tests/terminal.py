@@ -10,6 +10,8 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 
+from quick import HANG
+
 
 class Terminal:
     """Starts the program."""
@@ -37,4 +39,4 @@ class Terminal:
     def hang_up(self) -> int:
         """The terminal goes; returns the program's exit code."""
         os.close(self._ours)
-        return self.process.wait(60)
+        return self.process.wait(HANG)

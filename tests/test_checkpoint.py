@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampcompare.checkpoint import CheckpointError, Store, peek, read, write
@@ -81,7 +81,7 @@ def test_a_file_of_another_kind_names_its_format(tmp_path: Path, content: Any):
         read(path)
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=1000)
 @given(data=st.data())
 def test_mutated_files_raise_nothing_but_checkpoint_errors(tmp_path: Path, data: st.DataObject):
     path = tmp_path / "x.pt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import ROOT
 
@@ -190,7 +190,7 @@ PIECES = st.one_of(
     st.binary(max_size=8),
     st.sampled_from([text.encode() for text in [*HOSTILE, *LEAVES, "parameters:", "values:", "method:", "\t", "\n  "]]),
 )
-FUZZ = settings(max_examples=1500, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=1500)
 
 
 def mutate(data: st.DataObject, content: bytes) -> bytes:

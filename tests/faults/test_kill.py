@@ -132,7 +132,7 @@ def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str
     assert steps.tolist() == [3, 6, 9, 12, 15, 16]
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words = (*WORDS, "backend=native", "epochs=80", "checkpoint.every_minutes=0.002", "checkpoint.every_epochs=10")

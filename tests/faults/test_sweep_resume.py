@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from quick import QUICK, ROOT
+from quick import HANG, QUICK, ROOT
 
 from ampcompare.checkpoint import Store, read
 from ampcompare.records import RunRecord, load_runs
@@ -48,12 +48,12 @@ class Played:
         )
 
     def end(self, process: subprocess.Popen[str]) -> str:
-        said, _ = process.communicate(timeout=240)
+        said, _ = process.communicate(timeout=HANG)
         assert "Traceback" not in said
         return said
 
     def wait_for_checkpoint(self) -> None:
-        until = time.monotonic() + 120
+        until = time.monotonic() + HANG
         while not list(self.out.rglob("step-*.pt")):
             assert time.monotonic() < until, "no checkpoint"
             time.sleep(0.02)
@@ -77,7 +77,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Played:
     return played
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("fault", ["Ctrl-C", "program killed", "sweep killed"])
 def test_the_same_command_goes_on_from_the_checkpoint(whole: Played, tmp_path: Path, fault: str):
     played = Played(tmp_path / "parts")

@@ -6,7 +6,6 @@ import json
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,17 +71,14 @@ def write(path: Path, rows: int) -> None:
                 first = False
 
 
-@pytest.mark.alone
-def test_two_million_rows_are_reported_in_bounded_time_and_memory(tmp_path: Path):
-    """34 s of processor time and 0.5 GB were measured; the limits leave room for a busy machine."""
+@pytest.mark.rest
+def test_two_million_rows_are_reported_in_bounded_memory(tmp_path: Path):
+    """0.5 GB were measured."""
     write(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)
     words = ["report", str(tmp_path), "--out", str(tmp_path / "out")]
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     assert int(done.stderr.splitlines()[-1]) < 1_500_000  # KiB
-    assert seconds < 180
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [run["rows"] for run in content["runs"]] == [ROWS]
     assert content["runs"][0]["problems"] == []

@@ -1,11 +1,10 @@
-"""200 runs of 4,000 rows: memory, size and time of the whole command."""
+"""200 runs of 4,000 rows: memory and size of the whole command."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from records.log_writer import frame
@@ -61,12 +60,10 @@ def many_runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.alone
+@pytest.mark.rest
 def test_200_runs_of_4000_rows(many_runs, tmp_path):
     words = ["report", str(many_runs), "--out", str(tmp_path / "out")]
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     assert "page: " in done.stdout
     peak_kib = int(done.stderr.splitlines()[-1])
@@ -75,4 +72,3 @@ def test_200_runs_of_4000_rows(many_runs, tmp_path):
     assert len(content["runs"]) == RUNS
     assert {run["rows"] for run in content["runs"]} == {4000}
     assert (tmp_path / "out" / "index.html").stat().st_size < 15_000_000
-    assert seconds < 60  # 16 s on two cores that were shared with others; the aim is 20 on two free ones

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpointing
+from quick import HANG
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint  # by name, before any context: as users do
 
@@ -303,7 +304,7 @@ def test_coroutines_that_end_in_another_order_leave_no_casts_on():
 def _in_thread(function) -> None:
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(timeout=20)
+    thread.join(HANG)
     assert not thread.is_alive()
 
 
@@ -334,7 +335,7 @@ def test_thread_started_inside_is_outside():
 
 
 def test_two_threads_inside_at_once():
-    before, barrier = _names(), threading.Barrier(4, timeout=20)
+    before, barrier = _names(), threading.Barrier(4, timeout=HANG)
     results: list[bool] = []
 
     def work(number: int) -> None:
