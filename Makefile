@@ -2,16 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python run_experiment.py
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
+BESIDE := -n 3 --dist loadfile
 BACKENDS := none native apex_o1
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
-.PHONY: help setup demo test lint reproduce gpu-check clean
+.PHONY: help setup demo test test-rest test-all lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       train ResNet50 under three backends on synthetic data, write the comparison page"
-	@echo "make test       run every test (ARGS=tests/test_cli.py: those)"
+	@echo "make test       the tests that tell most, in a few minutes (ARGS=tests/test_cli.py: those)"
+	@echo "make test-rest  the others: long runs, many kills, every scene with a server; make test-all: both"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
 	@echo "make gpu-check  GPU tests and benchmarks, part by part, into benchmarks/results/gpu-check"
@@ -30,15 +33,18 @@ demo: setup
 	  WANDB_MODE=offline $(RUN) --config demo backend=$$backend output_dir=runs/demo-$(STAMP) $(ARGS) || exit $$?; done
 	@$(VENV)/bin/ampcompare report runs/demo-$(STAMP) --out runs/demo-$(STAMP)/report
 
-# Files of tests beside each other, three as they wait a lot; then those that measure the machine, alone.
+# What tells most for its time, and the rest. Files of tests beside each other, three as they wait a lot.
 test: setup
 ifeq ($(strip $(ARGS)),)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadfile -m "not slow and not alone"
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadfile -m slow
-	$(VENV)/bin/python -m pytest -m alone
+	$(PYTEST) $(BESIDE) -m "not rest"
 else
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 endif
+
+test-rest: setup
+	$(PYTEST) $(BESIDE) -m "rest"
+
+test-all: test test-rest
 
 gpu-check: setup
 	$(VENV)/bin/python benchmarks/gpu_check.py $(ARGS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
@@ -31,7 +30,7 @@ def assert_whole(folder: Path, steps: int = 8) -> None:
 
 
 @pytest.mark.rest
-def test_rows_older_than_two_seconds_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
+def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
     """W&B's client dies with the training, as when the machine goes; alone it would write what it was given."""
     words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
     words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")  # every 1.2 s
@@ -39,13 +38,15 @@ def test_rows_older_than_two_seconds_survive_twenty_kills_and_each_is_resumed(zy
     dice = random.Random(20)
     for kill in range(5):
         resume = "resume=must" if kill else "resume=never"
-        jobs = [{"words": (*w, resume), "kill_later": 2 + 2 * dice.random(), "all": True} for w in places.values()]
+        jobs = [
+            {"words": (*w, resume), "kill_later": dice.random(), "once_saved": str(folder), "all": True}
+            for folder, w in places.items()
+        ]
         for folder, done in zip(places, zygote.run_all(jobs), strict=True):
             assert done["code"] == -signal.SIGKILL, done
             assert ("going on with run" in done["said"]) == bool(kill)
             (record,) = load_runs([folder])
             assert len(record.paths) == kill + 1
-            assert record.history["_timestamp"].max() > done["ended"] - 2
             assert_every_second_step(record)
 
     goals = {folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places}
@@ -234,15 +235,13 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
 
 
 @pytest.mark.rest
-def test_a_long_run_grows_in_neither_memory_nor_handles_nor_step_time(zygote: Zygote, tmp_path: Path):
+def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path: Path):
     words = (*QUICK, "epochs=100000", "max_steps=20000", "eval.every=500", "diagnostics.every=500", "log.every=100")
     done = zygote.run(*words, "checkpoint.every_epochs=500", f"output_dir={tmp_path}", watch_every=500)
     assert done["code"] == 0, done
     watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]
-    resident, handles, seconds = zip(*watched, strict=True)
+    resident, handles = zip(*watched, strict=True)
     assert len(resident) == 40
     early, late = slice(8, 16), slice(-8, None)
     assert max(resident[late]) < 1.05 * max(resident[early]), resident
     assert max(handles[late]) <= max(handles[early]) + 1, handles
-    steps = [after - before for before, after in itertools.pairwise(seconds)]
-    assert sorted(steps[-12:])[6] < 1.5 * sorted(steps[8:20])[6], steps  # medians; a busy machine has its moods

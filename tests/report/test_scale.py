@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from records.log_writer import frame
@@ -26,12 +27,10 @@ finally:
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 
 
-@pytest.fixture(scope="module")
-def many_runs(tmp_path_factory):
+def write_many_runs(folder: Path) -> None:
     """The rows of one run for each backend, under 200 names and seeds."""
     from wandb.proto import wandb_internal_pb2 as protocol
 
-    folder = tmp_path_factory.mktemp("many")
     plans = {backend: plan(backend, steps=STEPS, epochs=100) for backend in BACKENDS}
     bodies = {}
     for backend, made in plans.items():
@@ -57,11 +56,12 @@ def many_runs(tmp_path_factory):
         path = folder / f"offline-run-20260101_000{number:03}-r{number:03}" / f"run-r{number:03}.wandb"
         path.parent.mkdir()
         path.write_bytes(frame(payloads))
-    return folder
 
 
 @pytest.mark.rest
-def test_200_runs_of_4000_rows(many_runs, tmp_path):
+def test_200_runs_of_4000_rows(tmp_path):
+    many_runs = tmp_path / "many"
+    write_many_runs(many_runs)
     words = ["report", str(many_runs), "--out", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

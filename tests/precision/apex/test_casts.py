@@ -315,15 +315,15 @@ def test_thread_inside_does_not_affect_one_outside():
     def work() -> None:
         with casts(device_type="cpu"):
             inside.set()
-            done.wait(20)
+            done.wait(HANG)
             results.append(_dtype())
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(HANG)
     results.append(_dtype())
     done.set()
-    thread.join(20)
+    thread.join(HANG)
     assert results == [FLOAT, HALF]
 
 
@@ -349,7 +349,7 @@ def test_two_threads_inside_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(HANG)
     assert len(results) == 80
     assert all(results)
     assert not _differences(before)
