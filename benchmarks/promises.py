@@ -84,8 +84,8 @@ def killed(folder: Path) -> Iterator[Figure]:
         out = folder / str(number)
         words = (*ENDLESS, "log.every=2", f"output_dir={out}")
         zygote.run(*words, kill_later=2 + number / 3, all=True)
+        ended = time.time()
         (record,) = load_runs([out])
-        ended = max(path.stat().st_mtime for path in [out / "killed"])
         ages.append(ended - record.history["_timestamp"].max())
     zygote.close()
     yield "age of the newest row on the disk at a kill", max(ages), 2
@@ -102,7 +102,9 @@ def stopped(folder: Path) -> Iterator[Figure]:
     ):
         server, zygote, sent = Server(), Zygote(), []
 
-        def act(server: Server = server, zygote: Zygote = zygote, numbers: list[int] = numbers, sent: list = sent) -> None:
+        def act(
+            server: Server = server, zygote: Zygote = zygote, numbers: list[int] = numbers, sent: list = sent
+        ) -> None:
             wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
             server.hang()
             (pid,) = children_of(zygote.pid)
