@@ -24,6 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
 from faults.zygote import Zygote, children_of  # noqa: E402
 from quick import QUICK  # noqa: E402
+from wandb_server import Server  # noqa: E402
+from wandb_server.clients import environment, wait_until  # noqa: E402
 
 Figure = tuple[str, float, float]  # what, seconds, the aim in seconds
 ENDLESS = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null")
@@ -91,11 +93,19 @@ def killed(folder: Path) -> Iterator[Figure]:
     yield "age of the newest row on the disk at a kill", max(ages), 2
 
 
+def act(server: Server, zygote: Zygote, numbers: list[signal.Signals], sent: list[float]) -> None:
+    """Once the server has a row, have it hang and send the signals; when, goes to `sent`."""
+    wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
+    server.hang()
+    (pid,) = children_of(zygote.pid)
+    for number in numbers:
+        os.kill(pid, number)
+        sent.append(time.monotonic())
+        time.sleep(0.5 if len(sent) < len(numbers) else 0)
+
+
 def stopped(folder: Path) -> Iterator[Figure]:
     """From SIGTERM, and from a second Ctrl-C, to the end of a run whose server hangs."""
-    from wandb_server import Server
-    from wandb_server.clients import environment, wait_until
-
     for what, numbers, aim in (
         ("SIGTERM to the end, the server hanging", [signal.SIGTERM], 10),
         ("second Ctrl-C to the end, the server hanging", [signal.SIGINT, signal.SIGINT], 3),

@@ -80,6 +80,7 @@ def test_only_full_batches_are_timed_and_all_of_them():
     assert found["config"]["batch_size"] == 32
 
 
+@pytest.mark.rest
 def test_each_combination_is_a_row_with_its_files(tmp_path: Path):
     text = io.StringIO()
     console = Console(file=text, width=200)
@@ -111,6 +112,7 @@ def test_when_nothing_runs_it_says_so():
     assert "has no CUDA graphs" in text.getvalue()
 
 
+@pytest.mark.rest
 def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     measure, calls = throughput_table.measure, []
 
