@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from quick import HANG, QUICK, ROOT
 from wandb_server import Run, Server, Sweep
-from wandb_server.clients import create_sweep, environment, start_agent, train, wait_until
+from wandb_server.clients import create_sweep, environment, start, start_agent, train, wait_until
 
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
@@ -73,9 +74,13 @@ class Stage:
         folder.mkdir()
         environ = environment(server, folder, WANDB_FINISH_TIMEOUT="3")
         words = [*ONLINE, "wandb.project=p", "epochs=40", "log.every=1", f"output_dir={folder}"]
-        process = train(words, environ, folder / "log")
+        hold = folder / "hold"
+        hold.touch()
+        command = [sys.executable, "tests/faults/held_run.py", "run_experiment.py", *words]
+        process = start(command, environ | {"HOLD": str(hold)}, folder / "log")
         wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
         getattr(server, name)()
+        hold.unlink()
         (run,) = server.runs.values()
         sent = len(run.history)
         code = process.wait(HANG)

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ampcompare.errors import UserError
 from ampcompare.records import load_runs
 
 Plan = dict[str, Any]
@@ -125,7 +126,10 @@ def plan(
 
 def _is_on_disk(folder: Path, one: Plan) -> bool:
     (file,) = (folder / "wandb").glob(f"*run-*/run-{one['wandb']['id']}.wandb")
-    (record,) = load_runs([file])
+    try:
+        (record,) = load_runs([file])
+    except UserError:  # it has nothing yet
+        return False
     return len(record.history) == len(one["rows"]) and record.summary.keys() >= one["summary"].keys()
 
 
