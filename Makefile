@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python run_experiment.py
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
-BESIDE := -n 3 --dist loadfile
+BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 BACKENDS := none native apex_o1
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=

@@ -199,6 +199,7 @@ def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_over
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.rest
 def test_real_cifar10_trains_under_each_backend(quick, cifar_archive: Path):
     for backend in REGISTRY:
         words = (
