@@ -5,16 +5,19 @@ VENV := .venv
 OLDEST := 2.11
 OLDEST_VENV := .venv-$(OLDEST)
 RUN := $(VENV)/bin/python run_experiment.py
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
+BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 BACKENDS := none native apex_o1
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
-.PHONY: help setup demo test rehearse rehearse-oldest lint reproduce gpu-check clean
+.PHONY: help setup demo test test-rest test-all rehearse rehearse-oldest lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       train ResNet50 under three backends on synthetic data, write the comparison page"
-	@echo "make test       run every test (ARGS=tests/test_cli.py: those)"
+	@echo "make test       the tests that tell most, in a few minutes (ARGS=tests/test_cli.py: those)"
+	@echo "make test-rest  the others: long runs, many kills, every scene with a server; make test-all: both"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
 	@echo "make gpu-check  GPU tests, benchmarks, trainings, part by part (ARGS='--minutes 9': end within them)"
@@ -35,21 +38,24 @@ demo: setup
 	  WANDB_MODE=offline $(RUN) --config demo backend=$$backend output_dir=runs/demo-$(STAMP) $(ARGS) || exit $$?; done
 	@$(VENV)/bin/ampcompare report runs/demo-$(STAMP) --out runs/demo-$(STAMP)/report
 
-# Files of tests beside each other, three as they wait a lot; then those that measure the machine, alone.
+# What tells most for its time, and the rest. Files of tests beside each other, three as they wait a lot.
 test: setup
 ifeq ($(strip $(ARGS)),)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadfile -m "not slow and not alone"
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadfile -m slow
-	$(VENV)/bin/python -m pytest -m alone
+	$(PYTEST) $(BESIDE) -m "not rest"
 else
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 endif
 
+test-rest: setup
+	$(PYTEST) $(BESIDE) -m "rest"
+
+test-all: test test-rest
+
 rehearse: setup
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -n 2 tests/rehearsal $(ARGS)
+	$(PYTEST) -n 2 tests/rehearsal $(ARGS)
 
 rehearse-oldest: $(OLDEST_VENV)/.installed
-	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 tests/rehearsal $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 -m "not rest" tests/rehearsal $(ARGS)
 
 # PyTorch alone: all else, the CUDA libraries that its import loads too, is that of $(VENV).
 $(OLDEST_VENV)/.installed: | setup

@@ -7,8 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from quick import QUICK, ROOT
 
+# No example is judged by the clock. The fixtures that properties share are folders that each example writes anew.
+settings.register_profile(
+    "ampcompare", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("ampcompare")
+
+LONG = ("faults", "online", "sweeps", "bench", "rehearsal", "tests")
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
@@ -66,6 +74,8 @@ def quick_overrides() -> tuple[str, ...]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
+    # Files are handed out in this order: those that take long first, so that no processor is idle at the end.
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import signal
 import subprocess
 import termios
 from collections.abc import Sequence
 from pathlib import Path
+
+from quick import HANG
+
+
+def _take_terminal() -> None:
+    """In the new process, before the program."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Terminal:
@@ -25,7 +34,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_terminal,
         )
         os.close(theirs)
 
@@ -37,4 +46,4 @@ class Terminal:
     def hang_up(self) -> int:
         """The terminal goes; returns the program's exit code."""
         os.close(self._ours)
-        return self.process.wait(60)
+        return self.process.wait(HANG)

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import examples
 
 from ampcompare.checkpoint import CheckpointError, Store, peek, read, write
 
@@ -81,22 +82,24 @@ def test_a_file_of_another_kind_names_its_format(tmp_path: Path, content: Any):
         read(path)
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_mutated_files_raise_nothing_but_checkpoint_errors(tmp_path: Path, data: st.DataObject):
-    path = tmp_path / "x.pt"
-    if not path.exists():
-        write(path, STATE)
-        (tmp_path / "whole").write_bytes(path.read_bytes())
-    content = bytearray((tmp_path / "whole").read_bytes()[:-73])
-    for _ in range(data.draw(st.integers(0, 4))):
-        place = data.draw(st.integers(0, len(content)))
-        content[place : place + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=40))
-    fuzzed = tmp_path / "fuzzed.pt"
-    fuzzed.write_bytes(with_checksum(bytes(content)))  # by one who knows the checksum
-    for reader in (read, peek):
-        with contextlib.suppress(CheckpointError):
-            assert isinstance(reader(fuzzed), dict)
+@examples(100, 1000)
+def test_mutated_files_raise_nothing_but_checkpoint_errors(tmp_path: Path, examples: int):
+    write(tmp_path / "x.pt", STATE)
+    whole, fuzzed = (tmp_path / "x.pt").read_bytes()[:-73], tmp_path / "fuzzed.pt"
+
+    @settings(max_examples=examples)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        content = bytearray(whole)
+        for _ in range(data.draw(st.integers(0, 4))):
+            place = data.draw(st.integers(0, len(content)))
+            content[place : place + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=40))
+        fuzzed.write_bytes(with_checksum(bytes(content)))  # by one who knows the checksum
+        for reader in (read, peek):
+            with contextlib.suppress(CheckpointError):
+                assert isinstance(reader(fuzzed), dict)
+
+    check()
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path: Path):

@@ -4,10 +4,10 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from quick import HANG
 from records.offline_runs import plan, write_runs
 
 from ampcompare.cli import main
@@ -26,7 +26,7 @@ def runs(tmp_path_factory) -> Path:
 def ampcompare(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ampcompare.cli", *map(str, arguments)]
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | environment
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANG, check=False)
 
 
 def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
@@ -60,7 +60,7 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
         "except SystemExit as end: print(end.code, sorted({'torch', 'torchvision', 'wandb'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, "report", str(runs), "--out", str(tmp_path), "--format", "html"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
@@ -116,10 +116,8 @@ def test_exit_code_of_the_process(tmp_path, arguments):
     assert done.stderr.count("\n") == 1
 
 
-def test_help_is_quick_and_names_the_commands():
-    started = time.monotonic()
+def test_help_names_the_commands():
     done = ampcompare("--help")
-    assert time.monotonic() - started < 1.5  # 0.25 s alone; the machine may be busy
     assert done.returncode == 0
     assert "report" in done.stdout
     assert "--baseline" in ampcompare("report", "--help").stdout

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from distributed_worker import CASES
+from quick import HANG
 
 from ampcompare import distributed
 from ampcompare.config import load_config
@@ -29,7 +30,7 @@ TWO = World(rank=1, size=2, local_rank=1)
 def torchrun(processes: int, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *command]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=240, env=environment)
+    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=HANG, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,7 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
     assert done.stdout.count("record: ") == 1
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("words", "message"),
     [

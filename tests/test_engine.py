@@ -91,7 +91,7 @@ def test_micro_batches_are_as_one_batch(backend: str):
         assert (a - b).norm() <= 0.01 * (a - start).norm()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     backend=st.sampled_from(BACKENDS),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
@@ -105,7 +105,7 @@ def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(backend: 
     assert (split - whole).norm() <= 5e-3 * whole.norm()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     backend=st.sampled_from(BACKENDS),
     # Not smaller: fp16 gradients are stored in fp16, and below about 1e-5 an element rounds by more than a per cent.

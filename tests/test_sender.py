@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
+from quick import HANG
 
 from ampcompare.sender import Sender
 
 
 def test_everything_is_received_in_order_before_close_returns():
     received: list[int] = []
+    may_begin = threading.Event()
 
-    def slowly(item: int) -> None:
-        time.sleep(0.002)
+    def once_allowed(item: int) -> None:
+        assert may_begin.wait(HANG)
         received.append(item)
 
-    sender = Sender(slowly)
+    sender = Sender(once_allowed)
     for number in range(50):
         sender.put(number)
-    assert len(received) < 50  # nobody waited
+    assert received == []  # nobody waited
+    may_begin.set()
     sender.close()
     assert received == list(range(50))
 
@@ -46,6 +48,6 @@ def test_what_the_receiver_raises_is_raised_once_here():
 
     other = Sender(fails)
     other.put(1)
-    time.sleep(0.2)
+    other._thread.join()
     with pytest.raises(OSError, match="disk full"):
         other.put(2)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from properties import examples
 from quick import ROOT
 
 from ampcompare.arguments import parse
@@ -190,7 +193,6 @@ PIECES = st.one_of(
     st.binary(max_size=8),
     st.sampled_from([text.encode() for text in [*HOSTILE, *LEAVES, "parameters:", "values:", "method:", "\t", "\n  "]]),
 )
-FUZZ = settings(max_examples=1500, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def mutate(data: st.DataObject, content: bytes) -> bytes:
@@ -207,26 +209,40 @@ def assert_told(problem: UserError, lines: int | None = None) -> None:
     assert all(line.isprintable() for line in str(problem).split("\n")), str(problem)
 
 
-@FUZZ
-@given(data=st.data())
-def test_no_config_file_raises_anything_but_a_line(tmp_path: Path, data: st.DataObject):
+def check(examples: int, given_as: st.SearchStrategy[Any], use: Callable[[Any], object], lines: int | None) -> None:
+    """Nothing but UserError comes of any use, and that has so many printable lines."""
+
+    @settings(max_examples=examples)
+    @given(given_as)
+    def try_one(one: Any) -> None:
+        try:
+            use(one)
+        except UserError as problem:
+            assert_told(problem, lines)
+
+    try_one()
+
+
+@examples(150, 1500)
+def test_no_config_file_raises_anything_but_a_line(tmp_path: Path, examples: int):
     path = tmp_path / "mine.yaml"
-    path.write_bytes(mutate(data, CONFIG))
-    try:
+
+    def use(data: st.DataObject) -> None:
+        path.write_bytes(mutate(data, CONFIG))
         load_config(str(path))
-    except UserError as problem:
-        assert_told(problem, lines=1)
+
+    check(examples, st.data(), use, lines=1)
 
 
-@FUZZ
-@given(data=st.data())
-def test_no_sweep_file_raises_anything_but_lines(tmp_path: Path, data: st.DataObject):
+@examples(150, 1500)
+def test_no_sweep_file_raises_anything_but_lines(tmp_path: Path, examples: int):
     path = tmp_path / "mine.yaml"
-    path.write_bytes(mutate(data, SWEEP))
-    try:
+
+    def use(data: st.DataObject) -> None:
+        path.write_bytes(mutate(data, SWEEP))
         read_sweep(path)
-    except UserError as problem:
-        assert_told(problem)
+
+    check(examples, st.data(), use, lines=None)
 
 
 VALUES = st.one_of(
@@ -240,20 +256,17 @@ VALUES = st.one_of(
 )
 
 
-@FUZZ
-@given(
-    words=st.lists(
-        st.tuples(
-            st.sampled_from(["", "--", "+", "++"]),
-            st.sampled_from([*LEAVES, "optimizer", "x"]) | st.text(max_size=6),
-            VALUES,
-        ).map(lambda parts: f"{parts[0]}{parts[1]}={parts[2]}")
-        | st.text(max_size=12),
-        max_size=3,
-    )
+ANY_WORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["", "--", "+", "++"]),
+        st.sampled_from([*LEAVES, "optimizer", "x"]) | st.text(max_size=6),
+        VALUES,
+    ).map(lambda parts: f"{parts[0]}{parts[1]}={parts[2]}")
+    | st.text(max_size=12),
+    max_size=3,
 )
-def test_no_words_raise_anything_but_a_line(words: list[str]):
-    try:
-        parse(words)
-    except UserError as problem:
-        assert_told(problem, lines=1)
+
+
+@examples(150, 1500)
+def test_no_words_raise_anything_but_a_line(examples: int):
+    check(examples, ANY_WORDS, parse, lines=1)

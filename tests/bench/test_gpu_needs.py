@@ -163,7 +163,7 @@ def test_that_cifar10_cannot_be_fetched_is_found_out_beforehand(tmp_path: Path):
     assert needs.find_images("cifar10", env, tmp_path / "none").words == ("data.source=cifar10",)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_throughput_runs_without_wandb_and_goes_on_from_its_rounds(refused: dict[str, str], tmp_path: Path):
     options = ["--backends", "none", "--batch-sizes", "16", "--steps", "5", "--device", "cpu", "--go-on"]
     command = [sys.executable, "-m", "ampcompare.cli", "bench", "throughput", "data.train_limit=64", *options]
@@ -189,7 +189,7 @@ def test_throughput_runs_without_wandb_and_goes_on_from_its_rounds(refused: dict
     assert len(both) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_the_recipe_lacks_no_more_than_it_says(refused: dict[str, str], tmp_path: Path):
     """With omegaconf, which reads its file, it needs none of the others."""
     hook = Path(refused["PYTHONPATH"].split(os.pathsep)[-1]) / "sitecustomize.py"

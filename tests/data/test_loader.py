@@ -1,14 +1,10 @@
 """What the training loop relies on in a batch, and how fast batches come."""
 
 import random
-import time
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
-from torchvision.transforms import v2
 
 from ampcompare.data import DeviceLoader, ImageSet, build_dataset
 from ampcompare.data.loader import draw_plan
@@ -144,41 +140,6 @@ def test_batches_do_not_depend_on_the_global_random_state():
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match=r"batch_size=0|expected uint8"):
         loader(**{"data": numbered(2), **wrong})
-
-
-class PilImages(TorchDataset):
-    """The usual way: arrays in memory, PIL transforms one image at a time."""
-
-    def __init__(self, data: ImageSet) -> None:
-        self.arrays, self.labels = data.images.permute(0, 2, 3, 1).numpy(), data.labels.tolist()
-        steps = [v2.ToPILImage(), v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip(), v2.ToImage()]
-        self.transform = v2.Compose([*steps, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int):
-        return self.transform(self.arrays[index]), self.labels[index]
-
-
-def test_batches_come_thirty_times_as_fast_as_the_usual_way_on_one_core(one_thread):
-    data = build_dataset("synthetic", None, 12_800, 10).train
-    part = ImageSet(data.images[:1280], data.labels[:1280])
-    torch.manual_seed(0)
-
-    def images_per_second(epoch, count: int) -> float:
-        best = 0.0
-        for _ in range(3):
-            start = time.perf_counter()
-            for _ in epoch():
-                pass
-            best = max(best, count / (time.perf_counter() - start))
-        return best
-
-    ours = loader(data, batch_size=128, **TRAINING)
-    usual = DataLoader(PilImages(part), batch_size=128, shuffle=True)
-    fast, slow = images_per_second(lambda: ours.epoch(0), 12_800), images_per_second(lambda: usual, 1280)
-    assert fast > 30 * slow, f"{fast:,.0f} against {slow:,.0f} images/s"
 
 
 @pytest.mark.gpu

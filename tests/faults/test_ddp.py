@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from quick import QUICK, ROOT
+from quick import HANG, QUICK, ROOT
 
 from faults.test_kill import assert_same_run, record_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rest
 # 8 steps an epoch, 16 in all; with a checkpoint of every moment that allows one: 3, 6, 8, 9, 12, 15, 16.
 WORDS = (
     *QUICK,
@@ -27,39 +26,36 @@ WORDS = (
 )
 
 
-def torchrun(folder: Path, *options: str, words: tuple[str, ...] = (), kills: str = "") -> tuple[int, str, str, float]:
-    """Exit code, what it said, what torchrun said, seconds."""
+def torchrun(folder: Path, *options: str, words: tuple[str, ...] = (), kills: str = "") -> tuple[int, str, str]:
+    """Exit code, what it said, what torchrun said."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options]
     program = [str(ROOT / "tests" / "faults" / "ddp_worker.py"), *WORDS, *words, f"output_dir={folder}"]
     given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "KILLS": kills}
-    began = time.monotonic()
-    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=150, env=given, check=False)
-    return done.returncode, done.stdout, done.stderr, time.monotonic() - began
+    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=HANG, env=given, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A run that nobody killed, and its seconds."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody killed."""
     folder = tmp_path_factory.mktemp("whole")
-    code, said, problems, seconds = torchrun(folder, "--standalone")
+    code, said, problems = torchrun(folder, "--standalone")
     assert code == 0, said + problems
-    return folder, seconds
+    return folder
 
 
-def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(
-    tmp_path: Path, whole: tuple[Path, float]
-):
-    code, said, problems, seconds = torchrun(tmp_path, "--standalone", kills="1:step:11")
+def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(tmp_path: Path, whole: Path):
+    """One that waited for the dead would reach the limit of a hang: the processes' own limit is half an hour."""
+    code, said, problems = torchrun(tmp_path, "--standalone", kills="1:step:11")
     assert code != 0
     assert "Signal 9 (SIGKILL)" in problems  # the cause
     assert "another process of this run has ended" in said
-    assert seconds < whole[1] + 30
 
-    code, said, problems, _ = torchrun(tmp_path, "--standalone")
+    code, said, problems = torchrun(tmp_path, "--standalone")
     assert code == 0, said + problems
     assert "going on with run" in said
     assert "at step 9" in said
-    assert_same_run(whole[0], tmp_path)
+    assert_same_run(whole, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +66,13 @@ def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_o
     ],
 )
 def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpoint(
-    tmp_path: Path, whole: tuple[Path, float], kills: str, went_on: list[int]
+    tmp_path: Path, whole: Path, kills: str, went_on: list[int]
 ):
-    code, said, problems, _ = torchrun(tmp_path, "--standalone", "--max-restarts=3", kills=kills)
+    code, said, problems = torchrun(tmp_path, "--standalone", "--max-restarts=3", kills=kills)
     assert code == 0, said + problems
     assert problems.count("exitcode: -9") == len(kills.split())
     assert [int(line.rpartition(" ")[2]) for line in said.splitlines() if "going on with run" in line] == went_on
-    assert_same_run(whole[0], tmp_path)
+    assert_same_run(whole, tmp_path)
     record = record_of(tmp_path)
     assert record.state == "finished"
     steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]

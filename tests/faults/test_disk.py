@@ -46,7 +46,6 @@ def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote:
     so_far = steps_of(tmp_path)
     assert 50 < len(so_far) < at
     assert so_far == list(range(1, len(so_far) + 1))
-    assert done["seconds"] < 60
 
     done = zygote.run(*ROWS, f"output_dir={tmp_path}", "resume=must", f"max_steps={at}")
     assert done["code"] == 0, done
@@ -72,7 +71,7 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
     assert done["code"] == 2  # there is nothing left to go on with
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_with_a_server_the_rows_go_there_and_the_run_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
     words = [word for word in ROWS if not word.startswith("wandb.")]
     given = environment(wandb_server, tmp_path, WANDB_RUN_ID="run")
@@ -104,7 +103,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_real_disk_that_is_full_of_the_run_itself(zygote: Zygote, small_disk: Path):
     """Record, client's logs and checkpoints all on it."""
     done = zygote.run(*ROWS, f"output_dir={small_disk}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import signal
@@ -11,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick import QUICK, ROOT
+from quick import HANG, QUICK, ROOT
 from terminal import Terminal
 
 from ampcompare.records import RunRecord, load_runs
@@ -30,8 +29,8 @@ def assert_whole(folder: Path, steps: int = 8) -> None:
     assert record.history["global_step"].max() == steps
 
 
-@pytest.mark.alone
-def test_rows_older_than_two_seconds_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
+@pytest.mark.rest
+def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
     """W&B's client dies with the training, as when the machine goes; alone it would write what it was given."""
     words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
     words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")  # every 1.2 s
@@ -39,13 +38,15 @@ def test_rows_older_than_two_seconds_survive_twenty_kills_and_each_is_resumed(zy
     dice = random.Random(20)
     for kill in range(5):
         resume = "resume=must" if kill else "resume=never"
-        jobs = [{"words": (*w, resume), "kill_later": 2 + 2 * dice.random(), "all": True} for w in places.values()]
+        jobs = [
+            {"words": (*w, resume), "kill_later": dice.random(), "once_saved": str(folder), "all": True}
+            for folder, w in places.items()
+        ]
         for folder, done in zip(places, zygote.run_all(jobs), strict=True):
             assert done["code"] == -signal.SIGKILL, done
             assert ("going on with run" in done["said"]) == bool(kill)
             (record,) = load_runs([folder])
             assert len(record.paths) == kill + 1
-            assert record.history["_timestamp"].max() > done["ended"] - 2
             assert_every_second_step(record)
 
     goals = {folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places}
@@ -75,7 +76,6 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     done = zygote.run(*given, end_service_at=at)
     assert done["code"] == 1, done
     assert "Traceback" not in done["said"]
-    assert done["seconds"] < 60
     done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
     assert "going on with run" in done["said"]
@@ -189,10 +189,10 @@ def fresh(words: list[str], env: dict[str, str], **how: object) -> subprocess.Co
     kept = {name: os.environ[name] for name in ("PATH",) if name in os.environ}
     command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
     given = kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | env
-    return subprocess.run(command, env=given, capture_output=True, timeout=300, check=False, **how)  # type: ignore[call-overload]
+    return subprocess.run(command, env=given, capture_output=True, timeout=HANG, check=False, **how)  # type: ignore[call-overload]
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together(tmp_path: Path):
     """No home folder, no terminal, a locale that is not UTF-8, a path with spaces and letters from elsewhere."""
     odd = tmp_path / "out puts é 漢 'quoted'"
@@ -209,7 +209,7 @@ def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together
     assert list((odd / "checkpoints").rglob("*.pt"))
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path):
     """A lost connection: the kernel sends SIGHUP, and what is printed meets an error."""
     words = [*QUICK, "epochs=100000", "eval.every=1000", f"output_dir={tmp_path}"]
@@ -234,16 +234,14 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
             assert secret.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.alone
-def test_a_long_run_grows_in_neither_memory_nor_handles_nor_step_time(zygote: Zygote, tmp_path: Path):
+@pytest.mark.rest
+def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path: Path):
     words = (*QUICK, "epochs=100000", "max_steps=20000", "eval.every=500", "diagnostics.every=500", "log.every=100")
     done = zygote.run(*words, "checkpoint.every_epochs=500", f"output_dir={tmp_path}", watch_every=500)
     assert done["code"] == 0, done
     watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]
-    resident, handles, seconds = zip(*watched, strict=True)
+    resident, handles = zip(*watched, strict=True)
     assert len(resident) == 40
     early, late = slice(8, 16), slice(-8, None)
     assert max(resident[late]) < 1.05 * max(resident[early]), resident
     assert max(handles[late]) <= max(handles[early]) + 1, handles
-    steps = [after - before for before, after in itertools.pairwise(seconds)]
-    assert sorted(steps[-12:])[6] < 1.5 * sorted(steps[8:20])[6], steps  # medians; a busy machine has its moods

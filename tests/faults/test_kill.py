@@ -29,8 +29,8 @@ WORDS = (
     "checkpoint.every_epochs=1",
 )
 EVERY_STEP = "checkpoint.every_minutes=1e-9"
-STORIES = [
-    *((f"backend={name}",) for name in REGISTRY),
+STORIES = [(f"backend={name}",) for name in REGISTRY]
+MORE_STORIES = [
     ("backend=native", "precision.dtype=bfloat16"),
     ("backend=native", "training.accumulate=2", "data.train_limit=510", "optimizer.fused=true"),
     ("backend=apex_o2", "optimizer.name=adamw", "optimizer.momentum=0", "memory_format=channels_last"),
@@ -100,10 +100,18 @@ class Story:
 
 
 @pytest.fixture(scope="session")
-def stories(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Story]:
-    """Every configuration, killed in the first epoch with a checkpoint at each step, killed in the second with that
-    of the epoch's end alone, and resumed to the end."""
-    found = {words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), []) for words in STORIES}
+def stories(
+    zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[tuple[str, ...], Story]:
+    """Every configuration that a chosen test is about: killed in the first epoch with a checkpoint at each step, in
+    the second with that of the epoch's end alone, and resumed to the end."""
+    asking = [item for item in request.session.items if "stories" in item.fixturenames]  # type: ignore[attr-defined]
+    chosen = {item.callspec.params["words"] for item in asking}  # type: ignore[attr-defined]
+    found = {
+        words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), [])
+        for words in (*STORIES, *MORE_STORIES)
+        if words in chosen
+    }
     told = list(found.values())
 
     def play(code: int, folder: str, *more: str, **job: Any) -> None:
@@ -119,7 +127,9 @@ def stories(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> dict[tu
     return found
 
 
-@pytest.mark.parametrize("words", STORIES, ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [*STORIES, *(pytest.param(words, marks=pytest.mark.rest) for words in MORE_STORIES)], ids=" ".join
+)
 def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str, ...], Story], words: tuple[str, ...]):
     story = stories[words]
     assert "at step 4" in story.said[2]
@@ -132,7 +142,7 @@ def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str
     assert steps.tolist() == [3, 6, 9, 12, 15, 16]
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words = (*WORDS, "backend=native", "epochs=80", "checkpoint.every_minutes=0.002", "checkpoint.every_epochs=10")

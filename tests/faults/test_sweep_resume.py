@@ -6,25 +6,33 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
-from quick import QUICK, ROOT
+from quick import HANG, QUICK, ROOT
+from wandb_server.clients import wait_until
 
 from ampcompare.checkpoint import Store, read
 from ampcompare.records import RunRecord, load_runs
 from faults.test_kill import assert_same_state, history
 from faults.zygote import children_of
 
-STEPS = 500
+STEPS = 200
 WORDS = [*QUICK, f"max_steps={STEPS}", "epochs=1000", "log.every=50", "eval.every=100", "checkpoint.every_epochs=10"]
 SWEEP = {
     "program": "run_experiment.py",
     "method": "grid",
     "parameters": {"backend": {"values": ["native"]}},
-    "command": ["${env}", sys.executable, "${program}", "${args_no_hyphens}", *WORDS, "diagnostics.every=null"],
+    "command": [
+        "${env}",
+        sys.executable,
+        "tests/faults/held_run.py",
+        "${program}",
+        "${args_no_hyphens}",
+        *WORDS,
+        "diagnostics.every=null",
+    ],
 }
 
 
@@ -41,22 +49,24 @@ class Played:
         return subprocess.Popen(
             [sys.executable, "-m", "ampcompare.cli", *words],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOLD": str(self.hold)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
+    @property
+    def hold(self) -> Path:
+        """While it is there, a run waits behind its first checkpoint."""
+        return self.folder / "hold"
+
     def end(self, process: subprocess.Popen[str]) -> str:
-        said, _ = process.communicate(timeout=240)
+        said, _ = process.communicate(timeout=HANG)
         assert "Traceback" not in said
         return said
 
     def wait_for_checkpoint(self) -> None:
-        until = time.monotonic() + 120
-        while not list(self.out.rglob("step-*.pt")):
-            assert time.monotonic() < until, "no checkpoint"
-            time.sleep(0.02)
+        wait_until(lambda: any(self.out.rglob("step-*.pt")), "a checkpoint")
 
     def record(self) -> RunRecord:
         (record,) = load_runs([self.out])
@@ -77,18 +87,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Played:
     return played
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("fault", ["Ctrl-C", "program killed", "sweep killed"])
 def test_the_same_command_goes_on_from_the_checkpoint(whole: Played, tmp_path: Path, fault: str):
     played = Played(tmp_path / "parts")
+    played.hold.touch()
     process = played.start()
     played.wait_for_checkpoint()
     if fault == "program killed":  # the sweep tries it once more by itself
         runs = [p for p in children_of(process.pid) if b"run_experiment" in Path(f"/proc/{p}/cmdline").read_bytes()]
         os.kill(runs[0], signal.SIGKILL)
+        played.hold.unlink()
     else:
         process.send_signal(signal.SIGINT if fault == "Ctrl-C" else signal.SIGKILL)
         said = played.end(process)
+        played.hold.unlink()
         assert process.returncode == (130 if fault == "Ctrl-C" else -9), said
         assert played.record().history["global_step"].max() < STEPS
         process = played.start()

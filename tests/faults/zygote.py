@@ -1,9 +1,10 @@
 """Runs of the training in forked processes, which can be killed for real without loading torch for each.
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
-"kill_after": seconds, "kill_later": seconds from its first step ("all": true: W&B's service, too),
+"kill_later": seconds from its first step ("all": true: W&B's service, too; "once_saved": folder: and when this part of
+the run has rows and a checkpoint there),
 "end_service_at": step, "signal_at": [step, number] ("all", too), "twice": true, "file_limit": bytes,
-"stdout": path; answers with a list of {"code": exit code or -signal, "said": output, "seconds": ..., "ended": time}.
+"stdout": path; answers with a list of {"code": exit code or -signal, "said": output}.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from quick import HANG, ROOT
+
 AT_ONCE = 4
 
 
@@ -28,7 +30,7 @@ class Zygote:
 
     def __init__(self, **env: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-        ours = {"PYTHONPATH": f"{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
+        ours = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -57,13 +59,22 @@ class Zygote:
     def close(self) -> None:
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(HANG)
 
 
 def children_of(pid: int) -> list[int]:
     """The processes that one has started, as W&B's service by a run."""
     stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
     return [int(stat.split()[0]) for stat in stats if stat.rpartition(")")[2].split()[1] == str(pid)]
+
+
+def until_saved(folder: Path) -> str:
+    """Shell's words that wait for a checkpoint from now on, and for a record of several rows."""
+    mark = folder / "mark"
+    mark.touch()
+    wanted = ("step-*.pt", "run-*.wandb -size +16k")
+    waits = (f"until find {folder} -newer {mark} -name {name} | grep -q .; do sleep 0.1; done;" for name in wanted)
+    return " ".join(waits)
 
 
 def causing(job: dict[str, Any], inner: Any) -> Any:
@@ -73,7 +84,10 @@ def causing(job: dict[str, Any], inner: Any) -> Any:
         inner(self, step)
         if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
             also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""
-            subprocess.Popen(["sh", "-c", f"sleep {wait}; kill -9 {os.getpid()} {also}"], start_new_session=True)
+            until = until_saved(Path(folder)) if (folder := job.get("once_saved")) else ""
+            subprocess.Popen(
+                ["sh", "-c", f"sleep {wait}; {until} kill -9 {os.getpid()} {also}"], start_new_session=True
+            )
         if job.get("end_service_at") == step:
             for pid in children_of(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
@@ -93,7 +107,7 @@ def causing(job: dict[str, Any], inner: Any) -> Any:
             handles = len(os.listdir("/proc/self/fd"))
             folder = next(w for w in job["words"] if w.startswith("output_dir=")).partition("=")[2]
             with open(f"{folder}/watched", "a") as file:
-                file.write(f"{pages} {handles} {time.perf_counter()}\n")
+                file.write(f"{pages} {handles}\n")
 
     return step
 
@@ -163,26 +177,24 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         while waiting and len(going) < AT_ONCE:
             number, job = waiting.pop(0)
             output = Output()
-            going[fork(job, output.end)] = number, job, output, time.monotonic()
+            going[fork(job, output.end)] = number, output, time.monotonic()
             os.close(output.end)
-        for _, _, output, _ in going.values():
+        for _, output, _ in going.values():
             output.drain()
         pid, status = os.waitpid(-1, os.WNOHANG)
         now = time.monotonic()
-        for known, (_, job, _, began) in going.items():
-            if job.get("kill_after") and now - began > job["kill_after"] and known != pid:
+        for known, (_, _, began) in going.items():
+            if now - began > HANG and known != pid:
                 os.kill(known, signal.SIGKILL)
         if pid == 0:
             time.sleep(0.02)
             continue
-        number, job, output, began = going.pop(pid)
+        number, output, _ = going.pop(pid)
         output.drain()
         os.close(output.start)
         answers[number] = {
             "code": os.waitstatus_to_exitcode(status),
             "said": b"".join(output.parts).decode("utf-8", "replace"),
-            "seconds": now - began,
-            "ended": time.time(),
         }
     return [answers[number] for number in range(len(jobs))]
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 import torch
+from quick import HANG
 
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.environment import describe_environment
@@ -23,41 +24,58 @@ from ampcompare.measure.timing import StepTimer
 CPU = torch.device("cpu")
 
 
-def test_timer_counts_steps_and_leaves_out_warm_up_pauses_and_cold_steps():
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def go(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("ampcompare.measure.timing.time", clock)
+    return clock
+
+
+def test_timer_counts_steps_and_leaves_out_warm_up_pauses_and_cold_steps(clock: Clock):
     timer = StepTimer(CPU, warmup_steps=2)
     timer.resume()
     for number in range(6):
-        time.sleep(0.2 if number == 3 else 0.01)
+        clock.go(0.2 if number == 3 else 0.01)
         timer.lap(8, cold=number == 3)  # compiled something
     window = timer.pause()
     assert len(window.times_ms()) == 3
     assert window.images == 24
-    assert all(9 < t < 100 for t in window.times_ms())
-    time.sleep(0.2)  # logging, evaluation
+    assert window.times_ms() == pytest.approx([10] * 3)
+    clock.go(0.2)  # logging, evaluation
     timer.resume()
-    time.sleep(0.01)
+    clock.go(0.01)
     timer.lap(8)
     second = timer.pause()
-    assert len(second.times_ms()) == 1
-    assert second.times_ms()[0] < 100
+    assert second.times_ms() == pytest.approx([10])
     assert len(window.times_ms()) == 3  # a window keeps its own
     empty = timer.pause()
     assert (empty.times_ms(), empty.images) == ([], 0)
 
 
-def test_making_the_batch_is_timed_apart_and_part_of_the_step():
+def test_making_the_batch_is_timed_apart_and_part_of_the_step(clock: Clock):
     timer = StepTimer(CPU, warmup_steps=1)
     timer.resume()
     for _ in range(3):
-        time.sleep(0.02)
+        clock.go(0.02)
         timer.fetched()
-        time.sleep(0.04)
+        clock.go(0.04)
         timer.lap(8)
     window = timer.pause()
-    assert [len(times) for times in (window.times_ms(), window.data_times_ms())] == [2, 2]
-    for whole, data in zip(window.times_ms(), window.data_times_ms(), strict=True):
-        assert 15 < data < 40
-        assert 50 < whole < 120
+    assert window.times_ms() == pytest.approx([60, 60])
+    assert window.data_times_ms() == pytest.approx([20, 20])
 
 
 def outputs(right: int, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -166,7 +184,7 @@ def test_memory_of_a_cpu_is_the_resident_set():
         "import torch; from ampcompare.measure.memory import peak_of_process; before = peak_of_process(); "
         "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_of_process())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG)
     before, after = map(float, done.stdout.split())
     assert 50 < before < 1000  # its own, not that of this process, which launched it
     assert 500 < after - before < 800  # the peak of the imports lies above what they keep

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from quick import QUICK, ROOT
+from quick import HANG, QUICK, ROOT
 from wandb_server import Run, Server, Sweep
-from wandb_server.clients import create_sweep, environment, start_agent, train, wait_until
+from wandb_server.clients import create_sweep, environment, start, start_agent, train, wait_until
 
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
@@ -29,7 +30,6 @@ class Scene:
     exit_code: int
     runs: list[Run]
     sweep: Sweep | None = None
-    stopped_after: float = 0.0  # seconds from asking for the stop to the end of the process
     server: Server | None = None  # its own one
     sent: int = 0  # rows that the server had when it made trouble
 
@@ -62,13 +62,11 @@ class Stage:
         folder.mkdir()
         environ = environment(self.server, folder, **env)
         process = train([*ONLINE, f"output_dir={folder}", f"wandb.project={name}", *words], environ, folder / "log")
-        asked = 0.0
         if stop:
             wait_until(lambda: any(run.history for run in self.of(name)), "a row")
             self.server.stop_run(self.of(name)[0].id)
-            asked = time.monotonic()
-        code = process.wait(240)
-        return Scene(folder, (folder / "log").read_text(), code, self.of(name), None, time.monotonic() - asked)
+        code = process.wait(HANG)
+        return Scene(folder, (folder / "log").read_text(), code, self.of(name))
 
     def trouble(self, name: str) -> Scene:
         """A run whose server, its own, makes trouble once it has rows: it dies, hangs, answers 500."""
@@ -76,14 +74,17 @@ class Stage:
         folder.mkdir()
         environ = environment(server, folder, WANDB_FINISH_TIMEOUT="3")
         words = [*ONLINE, "wandb.project=p", "epochs=40", "log.every=1", f"output_dir={folder}"]
-        process = train(words, environ, folder / "log")
+        hold = folder / "hold"
+        hold.touch()
+        command = [sys.executable, "tests/faults/held_run.py", "run_experiment.py", *words]
+        process = start(command, environ | {"HOLD": str(hold)}, folder / "log")
         wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
         getattr(server, name)()
-        began, (run,) = time.monotonic(), server.runs.values()
+        hold.unlink()
+        (run,) = server.runs.values()
         sent = len(run.history)
-        code = process.wait(240)
-        seconds = time.monotonic() - began
-        return Scene(folder, (folder / "log").read_text(), code, [run], None, seconds, server, sent)
+        code = process.wait(HANG)
+        return Scene(folder, (folder / "log").read_text(), code, [run], None, server, sent)
 
     def of(self, project: str) -> list[Run]:
         return [run for run in self.server.runs.values() if run.project.name == project]

@@ -10,7 +10,7 @@ from quick import ROOT
 from wandb_server import Server
 from wandb_server.clients import environment, wandb
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rest
 
 DEFINITIONS = sorted((ROOT / "sweeps").glob("*.yaml"))
 

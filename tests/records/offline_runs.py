@@ -11,8 +11,12 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+from ampcompare.errors import UserError
+from ampcompare.records import load_runs
 
 Plan = dict[str, Any]
 SPEED = {"none": 40.0, "native": 76.0, "apex_o1": 71.0, "apex_o2": 80.0, "fp16": 83.0}
@@ -21,12 +25,14 @@ MEMORY = {"none": 9200.0, "native": 5400.0, "apex_o1": 5500.0, "apex_o2": 4700.0
 
 def write_runs(folder: Path, plans: list[Plan]) -> list[Path]:
     """Write one offline run per plan under `folder/wandb`; returns their `.wandb` files in order."""
+    from quick import HANG  # here, as the script below has another path
+
     folder.mkdir(parents=True, exist_ok=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     environment |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(folder)}
     command = [sys.executable, __file__, str(folder)]
     done = subprocess.run(
-        command, input=json.dumps(plans), env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, input=json.dumps(plans), env=environment, capture_output=True, text=True, timeout=HANG, check=False
     )
     assert done.returncode in (0, -9), done.stderr
     files = sorted((folder / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda p: p.stat().st_mtime_ns)
@@ -118,6 +124,15 @@ def plan(
     }
 
 
+def _is_on_disk(folder: Path, one: Plan) -> bool:
+    (file,) = (folder / "wandb").glob(f"*run-*/run-{one['wandb']['id']}.wandb")
+    try:
+        (record,) = load_runs([file])
+    except UserError:  # it has nothing yet
+        return False
+    return len(record.history) == len(one["rows"]) and record.summary.keys() >= one["summary"].keys()
+
+
 def _main(folder: str) -> None:
     import wandb
 
@@ -139,9 +154,8 @@ def _main(folder: str) -> None:
         for key, value in one["summary"].items():
             run.summary[key] = value
         if one["kill"]:
-            import time
-
-            time.sleep(2)  # longer than the flush interval, as for a run killed in full flight
+            while not _is_on_disk(Path(folder), one):  # the client writes once a second
+                time.sleep(0.1)
             os.kill(os.getpid(), 9)
         run.finish(exit_code=one["exit_code"])
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from quick import HANG
 
 from ampcompare.records import load_runs
 from ampcompare.records.offline import read_fragment
@@ -29,7 +30,7 @@ def leet(path: Path, *options: str) -> str:
     """What `wandb leet inspect` prints."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     command = [sys.executable, "-m", "wandb", "leet", "inspect", str(path), "--json", *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=True).stdout
 
 
 def leet_rows(path: Path) -> list[dict]:

@@ -4,6 +4,7 @@ import sys
 import threading
 
 import pytest
+from quick import HANG
 
 from ampcompare.records import load_runs, pool
 
@@ -35,5 +36,5 @@ def test_runs_are_read_beside_other_threads(real_runs, monkeypatch):
     found = []
     thread = threading.Thread(target=lambda: found.extend(load_runs(real_runs.values())))
     thread.start()
-    thread.join(60)
+    thread.join(HANG)
     assert len(found) == 4

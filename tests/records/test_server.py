@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from quick import HANG
 from wandb_server import Run, Server, Sweep
 from wandb_server.clients import asking
 
@@ -189,7 +190,7 @@ def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server:
 
 def ask(command: list[str], env: dict[str, str]) -> str:
     """The beginning of the one line that it says."""
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     return ":".join(line.split(":")[:5]).removesuffix(" with http")
@@ -210,4 +211,4 @@ def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tm
 def test_folders_are_read_without_wandb(on_disk: Path):
     code = "import sys; from ampcompare.records import load_runs; load_runs(sys.argv[1:]); "
     code += "assert 'wandb' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code, str(on_disk)], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code, str(on_disk)], timeout=HANG).returncode == 0

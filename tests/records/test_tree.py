@@ -87,3 +87,9 @@ def test_lookup_finds_nested_and_flat_keys():
 
 def test_flatten_keeps_empty_groups_visible():
     assert dict(flatten({"a": {"b": 1, "c": {}}, "d": [1]})) == {"a.b": 1, "a.c": {}, "d": [1]}
+
+
+def test_groups_nested_without_end_are_skipped_and_counted():
+    tree = tree_of([(["a"] * 5_000, 1), (["b"], 2)])
+    assert tree.build() == {"b": 2}
+    assert tree.bad_values == 1

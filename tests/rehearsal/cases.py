@@ -7,7 +7,7 @@ import pytest
 from ampcompare.precision import REGISTRY
 
 # The real networks; everything is rehearsed with the tiny one as well.
-BIG = pytest.mark.slow
+BIG = pytest.mark.rest
 
 GRAPH = "execution=cuda_graph"
 LOOKS = "diagnostics.every=3"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
+from quick import HANG
 
 from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs, write_page
@@ -37,7 +41,7 @@ class Reader:
     def __init__(self, browser, path, **options) -> None:
         self.context = browser.new_context(offline=True, **options)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(HANG * 1000)
         self.said: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
@@ -45,10 +49,17 @@ class Reader:
         self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
-        self.page.wait_for_function("document.documentElement.dataset.charts === 'drawn'", timeout=20_000)
+        self.page.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
 
     def figure(self, name: str):
         return self.page.locator(f"#chart-{name}")
+
+    def wait_until(self, true: Callable[[], bool], what: str) -> None:
+        """Wait until the page has come to it, while its own events go on."""
+        until = time.monotonic() + HANG
+        while not true():
+            assert time.monotonic() < until, f"no sign of {what}"
+            self.page.wait_for_timeout(50)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +97,7 @@ def test_hovering_over_a_mark_shows_its_values(reader):
     bar.scroll_into_view_if_needed()
     bar.hover()
     tip = reader.page.locator("#vg-tooltip-element.visible")
-    tip.wait_for(timeout=5_000)
+    tip.wait_for()
     assert "native" in tip.inner_text()
     assert "76" in tip.inner_text()
 
@@ -148,22 +159,19 @@ def test_picking_a_backend_anywhere_filters_all_charts(reader, way):
         page.keyboard.press("Tab")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-    page.wait_for_timeout(300)
     for name in FILTERED:
-        assert dimmed(reader, name) == OTHERS, name
+        reader.wait_until(lambda name=name: dimmed(reader, name) == OTHERS, f"a filter in {name}")
     chip = page.get_by_role("button", name="native", exact=True)
     assert chip.get_attribute("aria-pressed") == "true"
     page.get_by_role("button", name="all", exact=True).click()
-    page.wait_for_timeout(300)
-    assert not any(dimmed(reader, name) for name in FILTERED)
+    reader.wait_until(lambda: not any(dimmed(reader, name) for name in FILTERED), "all of them")
     assert reader.said == []
 
 
 def test_two_names_can_be_picked_at_once(reader):
     for name in ("none", "apex_o1"):
         reader.page.get_by_role("button", name=name, exact=True).click()
-        reader.page.wait_for_timeout(200)
-    assert dimmed(reader, "train-loss") == {COLOURS["native"]}
+    reader.wait_until(lambda: dimmed(reader, "train-loss") == {COLOURS["native"]}, "a filter of two names")
 
 
 def test_table_of_runs_sorts_by_number_and_text(reader):
@@ -196,8 +204,7 @@ def test_run_links_to_its_details(reader):
     page = reader.page
     page.locator("#runs-table tbody a").nth(1).focus()
     page.keyboard.press("Enter")
-    page.wait_for_timeout(200)
-    assert page.locator("details#run-2").get_attribute("open") is not None
+    page.locator("details#run-2[open]").wait_for()
     assert "most runs" in page.locator("details#run-2").inner_text()
 
 
@@ -207,8 +214,7 @@ def test_single_runs_are_shown_on_demand(browser, tmp_path):
     shown = "f => [...f.querySelectorAll('.mark-line path')].filter(p => Number(p.getAttribute('opacity')) > 0).length"
     assert reader.figure("train-loss").evaluate(shown) == 2
     reader.page.locator("#show-runs").check()
-    reader.page.wait_for_timeout(300)
-    assert reader.figure("train-loss").evaluate(shown) == 8
+    reader.wait_until(lambda: reader.figure("train-loss").evaluate(shown) == 8, "six more lines")
     assert reader.said == []
     reader.context.close()
 

@@ -6,7 +6,6 @@ import json
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +51,7 @@ def payloads(rows: int) -> Iterator[bytes]:
     yield end.SerializeToString()
 
 
-def write(path: Path, rows: int) -> None:
+def write_long_record(path: Path, rows: int) -> None:
     """`log_writer.frame`, without holding the file in memory."""
     path.parent.mkdir(parents=True)
     pack, crc = struct.Struct("<IHB").pack, zlib.crc32
@@ -72,17 +71,14 @@ def write(path: Path, rows: int) -> None:
                 first = False
 
 
-@pytest.mark.alone
-def test_two_million_rows_are_reported_in_bounded_time_and_memory(tmp_path: Path):
-    """34 s of processor time and 0.5 GB were measured; the limits leave room for a busy machine."""
-    write(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)
+@pytest.mark.rest
+def test_two_million_rows_are_reported_in_bounded_memory(tmp_path: Path):
+    """0.5 GB were measured."""
+    write_long_record(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)
     words = ["report", str(tmp_path), "--out", str(tmp_path / "out")]
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     assert int(done.stderr.splitlines()[-1]) < 1_500_000  # KiB
-    assert seconds < 180
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [run["rows"] for run in content["runs"]] == [ROWS]
     assert content["runs"][0]["problems"] == []
@@ -90,7 +86,7 @@ def test_two_million_rows_are_reported_in_bounded_time_and_memory(tmp_path: Path
 
 
 def test_the_long_record_is_one_that_the_reader_finds_nothing_wrong_with(tmp_path: Path):
-    write(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", 3000)
+    write_long_record(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", 3000)
     (record,) = load_runs([tmp_path])
     assert (record.state, record.problems, len(record.history)) == ("finished", [], 3000)
     assert record.history["global_step"].tolist() == list(range(1, 3001))

@@ -1,11 +1,11 @@
-"""200 runs of 4,000 rows: memory, size and time of the whole command."""
+"""200 runs of 4,000 rows: memory and size of the whole command."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 from records.log_writer import frame
@@ -27,12 +27,10 @@ finally:
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 
 
-@pytest.fixture(scope="module")
-def many_runs(tmp_path_factory):
+def write_many_runs(folder: Path) -> None:
     """The rows of one run for each backend, under 200 names and seeds."""
     from wandb.proto import wandb_internal_pb2 as protocol
 
-    folder = tmp_path_factory.mktemp("many")
     plans = {backend: plan(backend, steps=STEPS, epochs=100) for backend in BACKENDS}
     bodies = {}
     for backend, made in plans.items():
@@ -58,15 +56,14 @@ def many_runs(tmp_path_factory):
         path = folder / f"offline-run-20260101_000{number:03}-r{number:03}" / f"run-r{number:03}.wandb"
         path.parent.mkdir()
         path.write_bytes(frame(payloads))
-    return folder
 
 
-@pytest.mark.alone
-def test_200_runs_of_4000_rows(many_runs, tmp_path):
+@pytest.mark.rest
+def test_200_runs_of_4000_rows(tmp_path):
+    many_runs = tmp_path / "many"
+    write_many_runs(many_runs)
     words = ["report", str(many_runs), "--out", str(tmp_path / "out")]
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     assert "page: " in done.stdout
     peak_kib = int(done.stderr.splitlines()[-1])
@@ -75,4 +72,3 @@ def test_200_runs_of_4000_rows(many_runs, tmp_path):
     assert len(content["runs"]) == RUNS
     assert {run["rows"] for run in content["runs"]} == {4000}
     assert (tmp_path / "out" / "index.html").stat().st_size < 15_000_000
-    assert seconds < 60  # 16 s on two cores that were shared with others; the aim is 20 on two free ones

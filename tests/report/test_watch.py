@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from quick import HANG
 from records.log_writer import frame
 from records.offline_runs import plan, write_runs
+from wandb_server.clients import wait_until
 
 from ampcompare.report.watch import ReportServer, signature
 
@@ -36,7 +37,7 @@ def server(tmp_path):
 
 
 def ask(server, path: str, method: str = "GET", host: str | None = None) -> tuple[int, bytes, dict]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=HANG)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
     connection.endheaders()
@@ -131,16 +132,16 @@ def test_open_page_refreshes_itself_and_keeps_what_was_picked(watching, browser)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(url)
-    page.locator("html[data-charts=drawn]").wait_for(timeout=30_000)
+    page.locator("html[data-charts=drawn]").wait_for(timeout=HANG * 1000)
     assert page.locator("#runs-table tbody tr").count() == 1
     page.locator("#runs-filter").fill("resnet50")
     write_runs(runs, [plan("native", source="synthetic")])
-    page.locator("#runs-table tbody tr").nth(1).wait_for(timeout=60_000)
-    page.locator("html[data-charts=drawn]").wait_for(timeout=30_000)
+    page.locator("#runs-table tbody tr").nth(1).wait_for(timeout=HANG * 1000)
+    page.locator("html[data-charts=drawn]").wait_for(timeout=HANG * 1000)
     assert page.locator("#runs-filter").input_value() == "resnet50"
     assert said == []
     process.send_signal(signal.SIGTERM)  # not SIGINT: a program started in the background may have to ignore it
-    assert process.wait(60) == 0
+    assert process.wait(HANG) == 0
     page.close()
     last = (out / "index.html").read_text()
     assert "data-build" not in last.split("<style>")[0]
@@ -153,10 +154,8 @@ def test_broken_record_while_watching_leaves_the_last_page(watching):
     folder = runs / "wandb" / "offline-run-20260101_000000-torn"
     folder.mkdir()
     (folder / "run-torn.wandb").write_bytes(frame([b"\xff" * 40])[:30])
-    deadline = time.monotonic() + 60
-    while (out / "index.html").stat().st_mtime_ns == before and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_until(lambda: (out / "index.html").stat().st_mtime_ns != before, "a newer page")
     assert "torn" in (out / "index.html").read_text()
     assert process.poll() is None
     os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(HANG) == 0

@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import IO
 
 import pytest
 import yaml
+from quick import HANG, ROOT
+from wandb_server.clients import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
-
-# Writes what it was given and when it began and ended; `seconds`, `fail` and the like come as parameters.
+# Writes what it was given and that it began and ended. `fail` is the x that fails; the run whose x is `hold` (or every
+# one: `all`) does not end while there is a file of that name beside it; `together` is how many have to begin before
+# any of them ends.
 PROGRAM = """
 import json, os, sys, time
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
@@ -25,20 +26,28 @@ def note(**fields):
         file.write(line)
 kept = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_PROJECT", "CUDA_VISIBLE_DEVICES")
 note(event="began", given=given, environment={k: os.environ.get(k) for k in kept})
-time.sleep(float(given.get("seconds", 0)))
+def waits():
+    if given.get("hold") in (given.get("x", ""), "all") and os.path.exists("hold"):
+        return True
+    with open(os.path.join(os.environ["WANDB_DIR"], "events.jsonl")) as file:
+        return file.read().count('"began"') < int(given.get("together", 0))
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
+while waits():
+    time.sleep(0.05)
 print("the last words")
 if given.get("fail") == given.get("x", ""):
     sys.exit(3)
 note(event="ended", given=given)
 """
 
-# Logs a metric the way any user's script does, a value every tenth of a second.
+# Logs a metric the way any user's script does, a value every tenth of a second; a run that falls behind has no end of
+# its own where `endless` says so.
 LOGGER = """
-import sys, time
+import itertools, sys, time
 import wandb
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
 with wandb.init(mode="offline", config=given, settings=wandb.Settings(x_transaction_log_flush_interval=1)) as run:
-    for step in range(int(given["steps"])):
+    for step in itertools.count() if given.get("endless") == given["x"] else range(int(given["steps"])):
         run.log({"score": float(given["x"]) + step / 1000})
         time.sleep(0.1)
 """
@@ -50,6 +59,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.out = folder / "out"
+        self.before = "pass"  # what the command's process does first
         (folder / "program.py").write_text(PROGRAM)
         (folder / "logger.py").write_text(LOGGER)
 
@@ -59,8 +69,8 @@ class Place:
         return path
 
     def command(self, *words: str, out: Path | None = None) -> list[str]:
-        module = [sys.executable, "-m", "ampcompare.cli"]
-        return [*module, "sweep", "sweep.yaml", *words, f"output_dir={out or self.out}"]
+        code = f"{self.before}; import sys; from ampcompare.cli import main; main(sys.argv[1:])"
+        return [sys.executable, "-c", code, "sweep", "sweep.yaml", *words, f"output_dir={out or self.out}"]
 
     def start(
         self, *words: str, out: Path | None = None, stdout: int | IO[str] = subprocess.PIPE
@@ -74,9 +84,16 @@ class Place:
             text=True,
         )
 
-    def sweep(self, *words: str, timeout: float = 120) -> tuple[int, str]:
+    def hold(self) -> None:
+        """Runs with `hold` do not end from here on."""
+        (self.folder / "hold").touch()
+
+    def release(self) -> None:
+        (self.folder / "hold").unlink()
+
+    def sweep(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        said, _ = process.communicate(timeout=timeout)
+        said, _ = process.communicate(timeout=HANG)
         return process.returncode, said
 
     def events(self, kind: str, out: Path | None = None) -> list[dict]:
@@ -85,10 +102,7 @@ class Place:
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
     def wait_for(self, kind: str, count: int, out: Path | None = None) -> None:
-        until = time.monotonic() + 60
-        while len(self.events(kind, out)) < count:
-            assert time.monotonic() < until, f"no {count} runs {kind}"
-            time.sleep(0.05)
+        wait_until(lambda: len(self.events(kind, out)) >= count, f"{count} runs that {kind}")
 
 
 @pytest.fixture

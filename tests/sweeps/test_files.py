@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from quick import HANG
 
 from ampcompare.records import load_runs
 from ampcompare.sweeps.check import problems_of
@@ -51,7 +52,7 @@ def test_file_validates_and_says_how_to_run_it(path, monkeypatch):
     assert f"ampcompare sweep sweeps/{path.name}" in comment
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_file_runs_in_a_small_form(tmp_path, path):
     changes, count = SHRUNK[path.stem]
@@ -67,7 +68,7 @@ def test_file_runs_in_a_small_form(tmp_path, path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HANG,
     )
     runs = load_runs([tmp_path / "out"])
     if path.stem == "execution":  # there are no CUDA graphs on a CPU

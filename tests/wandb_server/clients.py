@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from quick import HANG, ROOT
 
 from wandb_server.server import ENTITY, Server
 from wandb_server.sweeps import Sweep
-
-ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT = 240
 
 
 def environment(server: Server, folder: Path, **more: str) -> dict[str, str]:
@@ -44,7 +42,7 @@ def train(words: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[
 def wandb(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """One command of W&B's command line, to its end."""
     command = [sys.executable, "-m", "wandb", *words]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=TIMEOUT)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=HANG)
 
 
 def create_sweep(server: Server, definition: dict[str, Any], env: dict[str, str], folder: Path) -> Sweep:
@@ -62,11 +60,11 @@ def start_agent(sweep: Sweep, env: dict[str, str], log: Path) -> subprocess.Pope
     return start([sys.executable, "-m", "wandb", "agent", name], env, log)
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float = TIMEOUT) -> None:
+def wait_until(true: Callable[[], bool], what: str) -> None:
     """Wait for a condition, a tenth of a second at a time. Raises AssertionError when it does not come true."""
-    limit = time.monotonic() + seconds
+    limit = time.monotonic() + HANG
     while not true():
-        assert time.monotonic() < limit, f"no sign of {what} within {seconds:g} s"
+        assert time.monotonic() < limit, f"no sign of {what}"
         time.sleep(0.1)
 
 

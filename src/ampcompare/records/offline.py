@@ -112,7 +112,8 @@ class _Reading:
         if self.undecodable:
             fragment.problems.append(f"{self.undecodable:,} records could not be decoded and were skipped.")
         if bad_values:
-            fragment.problems.append(f"{bad_values:,} values were not valid JSON and were skipped.")
+            why = "were not valid JSON, or nested too deeply, and were skipped"
+            fragment.problems.append(f"{bad_values:,} values {why}.")
         for kind, count in sorted(self.unknown.items()):
             fragment.problems.append(f"{count:,} records of the unknown kind {kind} were skipped.")
 

@@ -9,6 +9,7 @@ from typing import Any
 from ampcompare.records.table import parse_json
 
 Path = tuple[str, ...]
+MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads the tree by calling itself
 
 
 class Removed(Enum):
@@ -59,6 +60,8 @@ class Tree:
             if path[0] == "_wandb":
                 continue
             try:
+                if len(path) > MAX_DEPTH:
+                    raise ValueError("nested too deeply")
                 value = None if isinstance(text, Removed) else parse_json(text)
             except ValueError:
                 self.bad_values += 1

@@ -115,8 +115,8 @@ def _length(figures: Sequence[RunFigures]) -> str:
     steps = [s for f in figures if (s := f.run.option("max_steps")) is not None]
     if steps:
         return _listed("", steps, " steps")
-    epochs = {f.run.option("epochs") for f in figures}
-    return _listed("", (f.run.option("epochs") for f in figures), " epoch" if epochs == {1} else " epochs")
+    epochs = _distinct(f.run.option("epochs") for f in figures)
+    return _listed("", epochs, " epoch" if epochs == ["1"] else " epochs")
 
 
 def _listed(before: str, values: Any, after: str = "") -> str:

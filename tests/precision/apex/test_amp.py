@@ -285,7 +285,7 @@ def test_accumulation_is_right_when_the_scale_moves_in_between() -> None:
     assert model.weight.grad.item() == 7
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(-8, 8), st.booleans()), max_size=6), st.sampled_from(["O1", "O2"]))
 def test_delayed_and_normal_calls_in_any_order_give_the_sum(calls, level) -> None:
     model, optimizer = started(level, loss_scale=256.0)

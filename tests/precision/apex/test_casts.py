@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpointing
+from quick import HANG
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint  # by name, before any context: as users do
 
@@ -303,7 +304,7 @@ def test_coroutines_that_end_in_another_order_leave_no_casts_on():
 def _in_thread(function) -> None:
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(timeout=20)
+    thread.join(HANG)
     assert not thread.is_alive()
 
 
@@ -314,15 +315,15 @@ def test_thread_inside_does_not_affect_one_outside():
     def work() -> None:
         with casts(device_type="cpu"):
             inside.set()
-            done.wait(20)
+            done.wait(HANG)
             results.append(_dtype())
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert inside.wait(20)
+    assert inside.wait(HANG)
     results.append(_dtype())
     done.set()
-    thread.join(20)
+    thread.join(HANG)
     assert results == [FLOAT, HALF]
 
 
@@ -334,7 +335,7 @@ def test_thread_started_inside_is_outside():
 
 
 def test_two_threads_inside_at_once():
-    before, barrier = _names(), threading.Barrier(4, timeout=20)
+    before, barrier = _names(), threading.Barrier(4, timeout=HANG)
     results: list[bool] = []
 
     def work(number: int) -> None:
@@ -348,7 +349,7 @@ def test_two_threads_inside_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(HANG)
     assert len(results) == 80
     assert all(results)
     assert not _differences(before)

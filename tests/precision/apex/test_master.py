@@ -184,7 +184,7 @@ def test_sum_of_micro_batches_beyond_fp16_is_no_overflow() -> None:
     assert master(optimizer).grad.item() == 90000
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(-8, 8), st.booleans()), min_size=1, max_size=6), st.integers(0, 10))
 def test_micro_batches_add_up_whichever_of_them_are_delayed(batches, exponent) -> None:
     model, optimizer = started(line(), loss_scale=2.0**exponent)

@@ -40,7 +40,7 @@ def _run(scaler: LossScaler, overflows: list[bool]) -> list[tuple]:
 powers = st.integers(0, 24).map(lambda n: 2.0**n)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     overflows=st.lists(st.booleans() | st.just(False), max_size=40),
     start=powers,
@@ -53,7 +53,7 @@ def test_schedule_is_that_of_the_reference(overflows, start, window, floor, ceil
     assert _run(scaler, overflows) == _reference(overflows, start, window, floor, ceiling)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(overflows=st.lists(st.booleans(), max_size=20), scale=powers)
 def test_static_scale_counts_and_never_moves_nor_checks(overflows, scale):
     scaler = LossScaler(scale)
@@ -65,7 +65,7 @@ def test_static_scale_counts_and_never_moves_nor_checks(overflows, scale):
         assert scaler.state_dict() == {"loss_scale": scale, "unskipped": number}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     overflows=st.lists(st.booleans(), max_size=20),
     growth=st.sampled_from([2.0, 4.0, 1.5]),

@@ -47,7 +47,7 @@ def test_gradients_of_two_backwards_add_up_though_the_scale_moved_in_between():
     assert case.gradient == [15.0, 15.0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=st.lists(st.tuples(st.integers(-8, 8), st.booleans()), min_size=1, max_size=8))
 def test_any_order_of_delayed_and_plain_backwards_gives_the_sum(steps):
     case = _Case(growth_interval=2)
