@@ -112,7 +112,7 @@ def code_for_gpu(graph: torch.fx.GraphModule, inputs: list[Any], *, is_backward:
                 "torch.utils._triton.triton_hash_with_backend": lambda *args: "none",
             }.items():
                 stack.enter_context(mock.patch(name, value, create=True))
-            stack.enter_context(mock.patch.object(scheduler, "has_triton", lambda *args: True))
+            stack.enter_context(mock.patch.object(scheduler, "has_triton", return_value=True))
             stack.enter_context(mock.patch.object(GraphLowering, "compile_to_module", read))
             with contextlib.suppress(KeyboardInterrupt):
                 compile_fx.compile_fx_inner(graph, fake, is_backward=is_backward)
