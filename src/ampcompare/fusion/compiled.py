@@ -16,6 +16,9 @@ Compiled = Callable[..., Any]
 INDUCTOR = {"realize_reads_threshold": 64, "realize_acc_reads_threshold": 64, "realize_opcount_threshold": 1000}
 
 _compiled: dict[Any, Compiled] = {}
+# Compiled in a thread of its own: what is in force in this one (autocast, O1's casts, modes) is not to be compiled in.
+# Always the same one: PyTorch 2.11 crashes when a second thread traces after a first one has ended.
+_apart = ThreadPoolExecutor(1, "compile")
 _library = torch.library.Library("ampcompare", "DEF")
 
 
@@ -40,9 +43,7 @@ def _run(function: Callable[..., Any], *args: Any) -> Any:
     tensors = [a for a in args if isinstance(a, Tensor)]
     code = _compiled.get(key)
     if code is None:
-        # In a thread of its own: what is in force in this one (autocast, O1's casts, modes) is not to be compiled in.
-        with ThreadPoolExecutor(1) as apart:
-            code = _compiled[key] = apart.submit(_compile, function, args, tensors).result()
+        code = _compiled[key] = _apart.submit(_compile, function, args, tensors).result()
     return code(*tensors)
 
 
