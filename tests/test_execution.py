@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from properties import backends
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -43,7 +44,7 @@ def batch(seed: int, size: int = 32) -> tuple[Tensor, Tensor]:
     return torch.randn(size, 3, 32, 32, generator=generator), torch.randint(0, 10, (size,), generator=generator)
 
 
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY, few=("native", "apex_o1"))
 def test_compiled_steps_give_the_losses_of_eager_ones(backend: str):
     found, cold = {}, {}
     for execution in ("eager", "compile"):

@@ -111,6 +111,7 @@ def test_what_cannot_run_is_refused_before_anything_is_measured():
         combinations(["none"], ["fast"], [16], [], "cpu")
 
 
+@pytest.mark.rest
 def test_when_nothing_runs_it_says_so():
     text = io.StringIO()
     with pytest.raises(UserError, match="nothing could be measured"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def test_any_value_in_any_place_of_a_config_is_analysed(place: str, value: Any, 
     assert all((exports.to_csv(analysis), exports.to_markdown(analysis), exports.to_json(analysis)))
 
 
+@pytest.mark.rest
 def test_a_page_shows_runs_with_odd_values_in_every_place():
     odd = [run_with(place, ODD[n % len(ODD)], n) for n, place in enumerate(PLACES)]
     page = render_page(analyse_runs([make("none", **SHORT), *odd])).decode()
