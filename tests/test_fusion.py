@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from properties import backends
 from rich.console import Console
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -27,6 +28,7 @@ from ampcompare.resume import Identity
 from ampcompare.schema import TrainingConfig
 from ampcompare.tracking import run_name
 
+REST = pytest.mark.rest  # each case is compiled, which takes seconds
 QUICK = ["model.name=tiny", "data.source=synthetic", "device=cpu", "wandb.mode=offline", "fuse=true"]
 # Rounded once instead of after each of three ops: a unit in the last place of fp16, or of fp32's sums over a batch.
 TOLERANCES = {torch.float16: 2e-3, torch.float32: 1e-5}
@@ -120,7 +122,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("layout", [pytest.param(torch.contiguous_format, marks=REST), torch.channels_last], ids=str)
 @pytest.mark.parametrize("types", list(TYPES))
 def test_the_fused_op_has_the_results_gradients_and_statistics_of_three_ops(types: str, layout, residual: bool):
     dtype, weights = TYPES[types]
@@ -163,7 +165,7 @@ def test_the_backward_keeps_no_activation_that_a_convolution_does_not_keep(resid
     assert large == [x.data_ptr(), *([y.data_ptr()] if residual else [])]
 
 
-@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@pytest.mark.parametrize("residual", [pytest.param(False, marks=REST), True], ids=["alone", "residual"])
 def test_the_compilers_code_passes_over_activations_as_often_as_it_should(residual: bool, monkeypatch):
     """Counted by the compiler itself: nothing of an activation's size is written that is not asked for."""
     from torch._inductor import compile_fx, metrics
@@ -186,7 +188,7 @@ def test_the_compilers_code_passes_over_activations_as_often_as_it_should(residu
     assert backward == pytest.approx((8 if residual else 5) * size, abs=small)
 
 
-@pytest.mark.parametrize("name", ["tiny", "resnet18", "resnet50"])
+@pytest.mark.parametrize("name", ["tiny", pytest.param("resnet18", marks=REST), pytest.param("resnet50", marks=REST)])
 def test_a_fused_network_has_the_states_names_and_types_of_the_plain_one(name: str):
     plain, fused = network(False, name), network(True, name)
     expected, found = plain.state_dict(), fused.state_dict()
@@ -218,7 +220,7 @@ def test_counters_move_in_one_launch_where_their_batch_norm_trains():
     assert [int(model[i].num_batches_tracked) for i in (1, 4)] == [1, 0]
 
 
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY)
 def test_fused_steps_give_the_losses_weights_and_statistics_of_plain_ones(backend: str):
     found = {}
     for fuse in (False, True):
@@ -235,12 +237,13 @@ def test_fused_steps_give_the_losses_weights_and_statistics_of_plain_ones(backen
         assert (fused[key] - value).norm() <= 2 * tolerance * value.norm().clamp(min=0.1), key
 
 
-@pytest.mark.parametrize("backend", ["none", "native"])
+@backends(["none", "native"])
 def test_a_gradient_penalty_is_that_of_plain_steps(backend: str):
     losses = [trainer(backend, fuse, gradient_penalty=0.1).step([batch(0)]).loss.item() for fuse in (False, True)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("backend", ["native", "apex_o1"])
 def test_a_compiled_step_is_the_same_with_fuse(backend: str):
     losses = []

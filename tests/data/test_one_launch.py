@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from properties import backends
 
 from ampcompare.data import DeviceLoader, ImageSet
 from ampcompare.engine import Trainer
@@ -31,7 +32,7 @@ def test_batches_of_one_launch_are_the_loaders_own(augment: bool, channels_last:
         torch.testing.assert_close(images, wanted, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY)
 def test_steps_on_images_in_the_backends_own_type_are_the_same_steps(backend: str):
     losses = []
     for fuse in (False, True):
