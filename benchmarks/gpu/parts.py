@@ -61,6 +61,7 @@ class Part:
 def parts(out: Path, images: Images) -> list[Part]:
     """Every part, most telling first. What one waits for is looked up in `out`."""
     found = [*tests(COMPARED), *throughput(out, COMPARED, "compared"), *image_loading(images)]
+    found += throughput(out, ("native", "none"), "fused", gpu_claims.OPTIONS["throughput-fused"])
     found += comparison(out, images, [(backend, ()) for backend in COMPARED])
     found += [*tests(("apex_o2", "fp16")), *throughput(out, ("native", "apex_o2", "fp16"), "half")]
     found += throughput(out, ("native",), "bf16", (BF16,))
@@ -134,12 +135,12 @@ def published(out: Path, images: Images) -> Iterator[Part]:
 
 def long_training(out: Path, images: Images) -> Part:
     """100 epochs of native as it trains fastest, if what was measured says that they fit into a part."""
-    execution, rate = gpu_claims.fastest_native(out) or ("cuda_graph", 0.0)
+    fastest, rate = gpu_claims.fastest_native(out) or (("execution=cuda_graph",), 0.0)
     room, need, waits = LIMIT_SECONDS - 2 * GRACE_SECONDS, 0, "for native's throughput"
     if rate:
         need = round(TRAINING_IMAGES * LONG_EPOCHS / rate) + LONG_EXTRA_SECONDS
         waits = f"for a faster GPU: {need} s at {rate:,.0f} images/s, a part has {room} s" if need > room else ""
-    words = ("backend=native", f"execution={execution}", "memory_format=channels_last", f"epochs={LONG_EPOCHS}")
+    words = ("backend=native", *fastest, "memory_format=channels_last", f"epochs={LONG_EPOCHS}")
     how = (*words, "eval.every=10")
     part = training(out, gpu_claims.RUNS, images, "100-epochs-native", how, least=need + 2 * GRACE_SECONDS)
     return replace(part, waits=waits)

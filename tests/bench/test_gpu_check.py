@@ -231,10 +231,9 @@ def test_the_most_telling_parts_come_first_and_none_takes_more_than_eight_minute
 
 
 def test_the_long_training_waits_for_a_rate_at_which_it_fits(tmp_path: Path):
-    folder = tmp_path / "throughput-compared"
-    folder.mkdir()
-
-    def measured(rate: float) -> Part:
+    def measured(rate: float, where: str = "throughput-compared") -> Part:
+        folder = tmp_path / where
+        folder.mkdir(exist_ok=True)
         row = {"backend": "native", "execution": "compile_graph", "images_per_second": {"median": rate}}
         content = {"environment": {"device_type": "cuda"}, "rows": [row]}
         (folder / "throughput-gpu-20260101T000000.json").write_text(json.dumps(content))
@@ -247,6 +246,9 @@ def test_the_long_training_waits_for_a_rate_at_which_it_fits(tmp_path: Path):
     assert fast.waits == ""
     assert fast.least == 250 + 60 + 30
     assert "execution=compile_graph" in fast.command
+    assert "fuse=true" not in measured(30_000, "throughput-bf16").command  # bf16's rate is none of fp16's
+    assert fast.least == measured(30_000, "throughput-bf16").least
+    assert "fuse=true" in measured(25_000, "throughput-fused").command
 
 
 def test_without_a_gpu_it_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str], tmp_path: Path):

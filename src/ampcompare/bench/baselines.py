@@ -102,7 +102,7 @@ def seed_style(config: Config, data: Dataset, device: torch.device) -> Loop:
         totals[1] += (logits.argmax(1) == labels).sum().item()  # sync: likewise
         return Done(loss.detach(), len(labels))
 
-    numerics: dict[str, object] = {"fused": False, "memory_format": "contiguous", "cudnn_deterministic": True}
+    numerics: dict[str, object] = {"fuse": False, "fused": False, "memory_format": "contiguous", "cudnn_deterministic": True}
     return Loop(forever(lambda epoch: loader), step, nullcontext(), numerics=numerics)
 
 
@@ -122,7 +122,7 @@ def plain(config: Config, data: Dataset, device: torch.device) -> Loop:
         return Done(loss.detach(), len(labels))
 
     full = (batch for batch in forever(loader.epoch) if len(batch[1]) == config.batch_size)
-    return Loop(full, step, nullcontext(), numerics={"fused": False})
+    return Loop(full, step, nullcontext(), numerics={"fuse": False, "fused": False})
 
 
 def forever(epoch: Callable[[int], Iterable[Any]]) -> Iterator[Any]:
