@@ -31,6 +31,7 @@ from ampcompare.measure.memory import Memory
 from ampcompare.models import build_model
 
 WORKERS = 8
+UNFUSED: dict[str, object] = {"fuse": False, "fused": False}  # whatever the config says
 
 
 @dataclass
@@ -102,7 +103,7 @@ def seed_style(config: Config, data: Dataset, device: torch.device) -> Loop:
         totals[1] += (logits.argmax(1) == labels).sum().item()  # sync: likewise
         return Done(loss.detach(), len(labels))
 
-    numerics: dict[str, object] = {"fuse": False, "fused": False, "memory_format": "contiguous", "cudnn_deterministic": True}
+    numerics = UNFUSED | {"memory_format": "contiguous", "cudnn_deterministic": True}
     return Loop(forever(lambda epoch: loader), step, nullcontext(), numerics=numerics)
 
 
@@ -122,7 +123,7 @@ def plain(config: Config, data: Dataset, device: torch.device) -> Loop:
         return Done(loss.detach(), len(labels))
 
     full = (batch for batch in forever(loader.epoch) if len(batch[1]) == config.batch_size)
-    return Loop(full, step, nullcontext(), numerics={"fuse": False, "fused": False})
+    return Loop(full, step, nullcontext(), numerics=UNFUSED)
 
 
 def forever(epoch: Callable[[int], Iterable[Any]]) -> Iterator[Any]:
