@@ -251,6 +251,7 @@ def test_hyperband_stops_the_runs_that_fall_behind(place):
     assert "score 5.019: x=5 steps=20 endless=1" in said
 
 
+@pytest.mark.rest
 def test_no_new_runs_once_the_target_is_reached(place):
     place.file(
         program="logger.py",
@@ -262,6 +263,7 @@ def test_no_new_runs_once_the_target_is_reached(place):
     assert "run 2" not in said
 
 
+@pytest.mark.rest
 def test_bayes_takes_the_metric_from_the_records(place):
     place.file(
         program="logger.py",
