@@ -98,7 +98,7 @@ def test_accuracy_on_synthetic_data_rises_well_above_chance(quick, backend: str)
     assert result.summary["best/eval_accuracy"] > 0.3  # chance is 0.1
 
 
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY)
 def test_same_seed_gives_the_same_run_twice(quick, backend: str):
     keys = ["train/loss", "eval/loss", "amp/scale_factor", "grad/underflow_fraction"]
     first, again, other = (quick(f"backend={backend}", f"seed={seed}")[1] for seed in (1, 1, 2))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from properties import backends
 
 from ampcompare.config import load_config
 from ampcompare.data import build_dataset
@@ -54,7 +55,7 @@ def measured(rows: list) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "throughput/", "memory/"))} for _, row in rows]
 
 
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY)
 def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[str, ...], backend: str):
     words = (f"backend={backend}", "log.every=3", "diagnostics.every=2", "training.clip_norm=1", "epochs=3")
     found = {}

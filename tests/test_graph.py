@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from properties import backends
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare import experiment, graph
@@ -75,7 +76,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY)
 def test_a_graphed_run_logs_what_an_eager_one_does(quick_overrides: tuple[str, ...], backend: str, played: list[str]):
     words = (f"backend={backend}", "precision.init_scale=65536", "training.clip_norm=5", "diagnostics.every=7")
     eager, eager_rows = fit(quick_overrides, *words)
@@ -137,7 +138,7 @@ def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(quick_overrid
 
 
 @pytest.mark.parametrize("autocast", ["false", "true"])
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY)
 def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
     quick_overrides: tuple[str, ...], backend: str, autocast: str, played: list[str]
 ):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import gpu_claims
 
+from ampcompare.precision import REGISTRY
 from gpu.needs import Images
 
 LIMIT_SECONDS = 480
@@ -83,7 +84,8 @@ def tests(backends: tuple[str, ...]) -> Iterator[Part]:
         yield run("", 240, "tests/data", "tests/measure", "tests/precision", *BENCH_TESTS)
         yield run("-waits-cuda-graph", 180, "tests/test_fit.py", "-k", "cuda_graph")
         yield run("-waits-eager", 180, "tests/test_fit.py", "-k", "eager")
-        yield run("-graph-memory", 120, "tests/test_graph.py", "-k", "memory")
+        of_no_backend = " and ".join(f"not {name}" for name in REGISTRY)
+        yield run("-others", 180, "tests/test_fit.py", "tests/test_graph.py", "-k", of_no_backend)
     for backend in backends:
         yield run(f"-graph-{backend}", 180, "tests/test_graph.py", "-k", f"{backend} and not compile")
     for backend in backends:

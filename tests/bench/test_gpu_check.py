@@ -198,6 +198,7 @@ def test_each_start_ends_by_packing_also_when_a_part_fails(on_gpu, tmp_path: Pat
         assert set(tar.getnames()) == {"out/summary.md", "out/bad.log", "out/states/bad.json"}
 
 
+@pytest.mark.rest
 def test_every_gpu_test_is_in_some_part():
     """The parts' selections, put together, leave no test with the gpu mark out."""
 

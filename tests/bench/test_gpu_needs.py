@@ -155,6 +155,7 @@ def test_images_are_found_where_they_are_brought(tmp_path: Path):
     assert words("synthetic")[0] == "data.source=synthetic"
 
 
+@pytest.mark.rest
 def test_that_cifar10_cannot_be_fetched_is_found_out_beforehand(tmp_path: Path):
     closed = "http://127.0.0.1:9"  # nothing listens there
     env = needs.environment() | {"https_proxy": closed, "http_proxy": closed, "AMPCOMPARE_CACHE": str(tmp_path)}

@@ -36,6 +36,7 @@ def steps_of(folder: Path) -> list[float]:
     return record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
 
 
+@pytest.mark.rest
 def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote: Zygote, tmp_path: Path):
     done = zygote.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
     assert done["code"] == 1, done

@@ -174,6 +174,7 @@ def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
     assert words in str(caught.value)
 
 
+@pytest.mark.rest
 def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server: Server, tmp_path: Path, capfd):
     from wandb_server.clients import environment
 

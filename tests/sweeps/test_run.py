@@ -66,6 +66,7 @@ def test_finished_sweep_has_nothing_left_to_do(place):
     assert len(place.events("began")) == 2
 
 
+@pytest.mark.rest
 def test_changed_sweep_is_not_mixed_with_the_one_before(place):
     place.file(parameters={"x": {"values": [1, 2]}})
     place.sweep()
@@ -76,6 +77,7 @@ def test_changed_sweep_is_not_mixed_with_the_one_before(place):
     assert len(place.events("began")) == 2
 
 
+@pytest.mark.rest
 def test_larger_run_cap_goes_on_where_the_sweep_was(place):
     for cap in (2, 3):
         place.file(method="random", run_cap=cap, parameters={"x": {"min": 0.0, "max": 1.0}})
@@ -104,6 +106,7 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     assert first["given"]["x"] == "1"
 
 
+@pytest.mark.rest
 def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
     place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
     place.hold()
@@ -117,6 +120,7 @@ def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
     assert values(place.events("ended")) == ["1", "2"]
 
 
+@pytest.mark.rest
 def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
     place.file(parameters={"x": {"values": [1, 2]}})
     with open("/dev/full", "w") as full:
@@ -166,6 +170,7 @@ def test_run_of_a_killed_worker_is_taken_over_by_another(place):
     assert "waiting for 1 run of other workers" in said
 
 
+@pytest.mark.rest
 def test_run_of_a_killed_worker_does_not_go_on_alone(place):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
@@ -177,6 +182,7 @@ def test_run_of_a_killed_worker_does_not_go_on_alone(place):
     wait_until(lambda: not is_alive(event["pid"]), "its end")
 
 
+@pytest.mark.rest
 def test_what_a_program_leaves_running_is_ended(place):
     (place.folder / "program.py").write_text(
         "import subprocess, sys\nchild = subprocess.Popen(['sleep', '300'])\nopen('child', 'w').write(str(child.pid))\n"
@@ -187,6 +193,7 @@ def test_what_a_program_leaves_running_is_ended(place):
     assert not is_alive(int((place.folder / "child").read_text()))
 
 
+@pytest.mark.rest
 def test_program_that_ends_well_when_it_is_interrupted_starts_again(place):
     text = (place.folder / "program.py").read_text()
     quits = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
@@ -203,6 +210,7 @@ def test_program_that_ends_well_when_it_is_interrupted_starts_again(place):
     assert (len(place.events("began")), len(place.events("ended"))) == (2, 1)
 
 
+@pytest.mark.rest
 def test_hostile_names_and_values_reach_the_program_and_stay_one_line(place):
     values = ["a b", 'it\'s "q"', "x=y", "é☃", "line\nbreak", "\x1b[2J", "[/b]:smile:", "-" * 300]
     place.file(name="näme {0} 100%", parameters={"x": {"values": values}})
@@ -213,6 +221,7 @@ def test_hostile_names_and_values_reach_the_program_and_stay_one_line(place):
     assert len([line for line in said.splitlines() if " started: " in line]) == len(values)
 
 
+@pytest.mark.rest
 def test_value_that_no_program_can_be_given_fails_its_run_alone(place):
     place.file(
         command=["${program}" * 0 + "printf", "${args_json}"], parameters={"x": {"values": ["y" * 200_000, "z"]}}
@@ -223,6 +232,7 @@ def test_value_that_no_program_can_be_given_fails_its_run_alone(place):
     assert "run 1 finished" in said
 
 
+@pytest.mark.rest
 def test_lost_database_is_one_line(place):
     place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
     place.hold()
@@ -236,6 +246,7 @@ def test_lost_database_is_one_line(place):
     assert "Traceback" not in said
 
 
+@pytest.mark.rest
 def test_hyperband_stops_the_runs_that_fall_behind(place):
     place.file(
         program="logger.py",
