@@ -20,8 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "src")]  # also where nothing is installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # also where nothing is installed
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gpu import ROOT, needs, packing, runner
 from gpu.parts import Part, parts
