@@ -2,6 +2,7 @@
 
     python benchmarks/compiled_kernels.py native --fuse
     python benchmarks/compiled_kernels.py apex_o1 --model tiny --keep DIR
+    python benchmarks/compiled_kernels.py ops      the ops of `fuse=true`, each by itself
 
 The step is traced on the CPU; its graphs are then given to Inductor with tensors that say they are on a GPU, whose
 properties are made up here, and the code is read before it would be compiled. Bound to PyTorch 2.14's insides: where a
@@ -15,6 +16,7 @@ import contextlib
 import copy
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,13 +26,17 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import compile_fx, scheduler
+from torch._inductor import config as inductor_config
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from ampcompare.execution import build_forward
+from ampcompare.fusion import batch, norm_relu
+from ampcompare.fusion.compiled import INDUCTOR
 from ampcompare.fusion.modules import fuse_model
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
@@ -119,21 +125,57 @@ def code_for_gpu(graph: torch.fx.GraphModule, inputs: list[Any], *, is_backward:
     return found[-1]
 
 
+def fused_ops() -> Iterator[tuple[str, torch.fx.GraphModule, list[Any]]]:
+    """The ops of `fuse=true` on fp16 activations in the middle of ResNet50, channels_last, batch 128."""
+    x = torch.zeros(128, 256, 16, 16, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
+    weight, bias, mean, var = (torch.ones(256) for _ in range(4))
+    images, plan = torch.zeros(1000, 3, 32, 32, dtype=torch.uint8), torch.zeros(4, 128, dtype=torch.int64)
+    statistics = (weight, bias, mean, var)
+    calls = {
+        "forward": (norm_relu._training, (x, None, *statistics, 0.1, 1e-5)),
+        "forward with a residual": (norm_relu._training, (x, x.clone(), *statistics, 0.1, 1e-5)),
+        "backward": (norm_relu._backward, (x, x.clone(), None, *statistics)),
+        "backward with a residual": (norm_relu._backward, (x, x.clone(), x.clone(), *statistics)),
+        "batch": (batch._batch, (images, plan, torch.ones(3), torch.ones(3), 4, True, True, torch.float16)),
+    }
+    for name, (function, args) in calls.items():
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+
+        def of_tensors(*given: torch.Tensor, _function: Any = function, _args: Any = args) -> Any:
+            left = iter(given)
+            found = _function(*(next(left) if isinstance(a, torch.Tensor) else a for a in _args))
+            return found if isinstance(found, tuple) else (found,)
+
+        with torch.no_grad():
+            graph = make_fx(of_tensors, tracing_mode="fake", decomposition_table=select_decomp_table())(*tensors)
+        yield name, graph, [(tuple(t.shape), t.stride(), t.dtype) for t in tensors]
+
+
+def kernels_of(code: str) -> list[str]:
+    return re.findall(r"^\s+(triton_\w+?)(?:_\d+)?\.run\(", code, re.MULTILINE)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("backend", choices=list(REGISTRY))
+    parser.add_argument("backend", choices=[*REGISTRY, "ops"])
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--fuse", action="store_true")
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="a folder for the code")
     chosen = parser.parse_args()
+    if chosen.backend == "ops":
+        with inductor_config.patch(INDUCTOR):
+            for name, graph, inputs in fused_ops():
+                kernels = kernels_of(code_for_gpu(graph, inputs, is_backward=False))
+                print(f"{name}: {len(kernels)} kernels ({', '.join(kernels)})")
+        return
     graphs = traced(chosen.backend, chosen.model, chosen.fuse, chosen.batch_size)
     for way, (graph, inputs) in zip(("forward", "backward"), graphs, strict=True):
         code = code_for_gpu(graph, inputs, is_backward=way == "backward")
         if chosen.keep:
             chosen.keep.mkdir(parents=True, exist_ok=True)
             (chosen.keep / f"{way}.py").write_text(code)
-        kernels = re.findall(r"^\s+(triton_\w+?)(?:_\d+)?\.run\(", code, re.MULTILINE)
+        kernels = kernels_of(code)
         others = re.findall(r"(extern_kernels\.\w+|torch\.ops\.aten\.\w+\.\w+)\(", code)
         print(f"{way}: {len(kernels)} kernels, {len(others)} calls of libraries {dict(Counter(others))}")
         for name, count in Counter(kernels).most_common():

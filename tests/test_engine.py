@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.engine import Trainer, learning_rate_factor, micro_batches
-from ampcompare.evaluation import evaluate
+from ampcompare.evaluation import Evaluation
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.schema import TrainingConfig
@@ -231,10 +231,10 @@ def test_evaluation_is_untouched_by_autocast(backend: str):
     model = network(batch_norm=True)
     model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
     made = trainer(backend, model)
-    full = evaluate(made.model, Loader(), made.precision)
+    full = Evaluation(made.model, Loader(), made.precision).run()
     assert seen == [torch.float32]
-    assert full == evaluate(network(batch_norm=True), Loader(), build_precision("none"))
-    evaluate(made.model, Loader(), made.precision, autocast=True)
+    assert full == Evaluation(network(batch_norm=True), Loader(), build_precision("none")).run()
+    Evaluation(made.model, Loader(), made.precision, autocast=True).run()
     assert seen[1] is (torch.float32 if backend == "none" else torch.float16)
 
 
@@ -253,11 +253,11 @@ def test_evaluation_counts_every_image_once_whatever_the_batches():
 
     model, precision = network(), build_precision("none")
     logits = model(images)
-    found = evaluate(model, Loader(6), precision)
+    found = Evaluation(model, Loader(6), precision).run()
     assert found["eval/loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-6)
     assert found["eval/accuracy"] == (logits.argmax(1) == labels).double().mean().item()
     assert found["eval/top5_accuracy"] == 1.0  # four classes
-    assert evaluate(model, Loader(20), precision) == pytest.approx(found)
+    assert Evaluation(model, Loader(20), precision).run() == pytest.approx(found)
 
 
 def test_evaluation_changes_nothing():
@@ -270,7 +270,7 @@ def test_evaluation_changes_nothing():
 
     model = tiny(4)
     before = copy.deepcopy(model.state_dict())
-    evaluate(model, Loader(), build_precision("none"))
+    Evaluation(model, Loader(), build_precision("none")).run()
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 

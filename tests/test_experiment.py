@@ -187,6 +187,15 @@ def test_old_and_new_switches_of_tf32_agree_whatever_they_were(before: str, firs
     assert done.stdout.splitlines() == [" ".join([str(on)] * 7) for on in (first, not first, first)]
 
 
+def test_tf32_that_is_left_alone_is_not_touched():
+    code = (
+        f"import torch\n{GETTERS}\nfrom ampcompare.device import tf32_as\nbefore = new()\n"
+        "with tf32_as(None): pass\nassert new() == before, (new(), before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 def noting(function: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
     """The function, with a note before each call."""
 

@@ -274,12 +274,15 @@ def run_watched(quick: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, *words:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", list(REGISTRY))
-@pytest.mark.parametrize("execution", ["eager", "compile", "cuda_graph", "compile_graph"])
+@pytest.mark.parametrize(
+    "execution", ["eager", "compile", "cuda_graph", "compile_graph", "eager fuse", "cuda_graph fuse"]
+)
 def test_fifty_steps_on_a_gpu_wait_for_nothing(
     quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, backend: str, execution: str
 ):
     """Logging, diagnostics and the decision to skip a step included."""
-    words = (f"backend={backend}", f"execution={execution}")
+    execution, _, fuse = execution.partition(" ")
+    words = (f"backend={backend}", f"execution={execution}", f"fuse={bool(fuse)}")
     if execution.endswith("_graph"):
         words = (*words, "diagnostics.every=null")
     assert run_watched(quick_overrides, monkeypatch, *words, lag=True) == []

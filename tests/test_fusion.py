@@ -261,6 +261,16 @@ def test_a_step_that_compiled_a_block_is_no_step_to_time():
     assert cold == [False, False, True, False]
 
 
+def test_what_an_evaluation_compiled_makes_no_step_cold():
+    made = trainer("none", True)
+    made.step([batch(0, 11)])
+    made.model.eval()
+    with torch.no_grad():
+        made.model(batch(0, 17)[0])  # a size that no other test has
+    made.begin()
+    assert not made.step([batch(1, 11)]).cold
+
+
 def test_a_fused_op_is_one_op_and_bytes_come_near_to_those_of_merged_ops():
     plain, fused = (per_image("native", "resnet50", "cifar", fuse=fuse) for fuse in (False, True))
     assert len(fused["eager"]) < len(plain["eager"]) / 2
@@ -286,3 +296,37 @@ def test_a_fused_run_says_so_in_name_config_and_environment(tmp_path, quick_over
     assert record.option("fuse") is True
     assert record.option("environment")["fuse"] is True
     assert record.option("environment")["fused"] is False  # the optimizer: another thing
+
+
+def test_a_batch_norm_that_is_not_the_usual_one_stays_as_it_is():
+    kinds = [{"momentum": None}, {"affine": False}, {"track_running_stats": False}]
+    for kind in kinds:
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, **kind), nn.ReLU())
+        plain = copy.deepcopy(model)
+        fuse_model(model)
+        x = torch.randn(2, 3, 8, 8)
+        assert torch.equal(model(x), plain(x)), kind
+        assert all(torch.equal(a, b) for a, b in zip(model.buffers(), plain.buffers(), strict=True)), kind
+
+
+def test_a_nan_passes_the_gradient_on_as_pytorchs_relu_does():
+    x = torch.randn(4, 3, 5, 5)
+    x[0, 0, 0, 0] = torch.nan
+    gradients = []
+    for fuse in (False, True):
+        model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())
+        if fuse:
+            fuse_model(model)
+        model(x).sum().backward()
+        gradients.append(model[0].bias.grad)
+    assert torch.equal(*gradients)
+
+
+def test_a_frozen_weight_does_not_stand_in_the_way_of_a_second_derivative():
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())
+    fuse_model(model)
+    model[0].weight.requires_grad_(False)
+    x = torch.randn(4, 3, 5, 5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    gradient.square().sum().backward()
+    assert x.grad is not None

@@ -33,6 +33,15 @@ CPU = torch.device("cpu")
 GPU = ("device=cuda", "model.name=resnet18", "data.train_limit=660", "epochs=2", "optimizer.lr=0.02")
 
 
+FUSED = ("eager fuse", "cuda_graph fuse")
+
+
+def how_words(how: str) -> tuple[str, str]:
+    """The options of an execution, with `fuse` behind it or not."""
+    execution, _, fuse = how.partition(" ")
+    return f"execution={execution}", f"fuse={bool(fuse)}"
+
+
 def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]:
     """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows."""
     config = load_config(None, [*quick, *WORDS, *words])
@@ -176,7 +185,7 @@ def collector() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
-@pytest.mark.parametrize("backend", list(REGISTRY))
+@backends(REGISTRY, few=("apex_o1",))
 def test_a_training_is_freed_without_the_garbage_collector(
     quick_overrides: tuple[str, ...], backend: str, execution: str, played: list[str], collector: None
 ):
@@ -276,7 +285,7 @@ def test_garbage_is_collected_before_a_capture_and_not_within(
     assert gc.isenabled() == was_on
 
 
-def test_one_side_stream_serves_the_steps_before_the_capture_and_the_capture(
+def test_one_side_stream_serves_the_capture_and_all_steps_without_it(
     quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     made, _ = fit(quick_overrides, "execution=cuda_graph", "diagnostics.every=null")
@@ -296,7 +305,7 @@ def test_one_side_stream_serves_the_steps_before_the_capture_and_the_capture(
     for _ in range(4):
         made.evaluation.run()
     # Three steps, the capture, and the short batch of the epoch behind it.
-    assert seen == [side] * 4 + [cuda.default]
+    assert seen == [side] * 5
     assert cuda.captured_on == [side] * 2  # the evaluation's too
     assert cuda.now is cuda.default
 
@@ -356,7 +365,7 @@ def test_a_graph_needs_a_fused_optimizer():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("execution", ["compile", "cuda_graph", "compile_graph"])
+@pytest.mark.parametrize("execution", ["compile", "cuda_graph", "compile_graph", *FUSED])
 @pytest.mark.parametrize("backend", list(REGISTRY))
 def test_every_execution_gives_the_losses_of_eager_on_a_gpu(
     quick_overrides: tuple[str, ...], backend: str, execution: str
@@ -364,7 +373,7 @@ def test_every_execution_gives_the_losses_of_eager_on_a_gpu(
     words = (*GPU, f"backend={backend}", "precision.init_scale=1024", "diagnostics.every=10", "log.every=5")
     found = []
     for how in ("eager", execution):
-        made, rows = fit(quick_overrides, *words, f"execution={how}")
+        made, rows = fit(quick_overrides, *words, *how_words(how))
         made.run()
         found.append([row["train/loss"] for row in rows if "train/loss" in row])
     assert len(found[0]) > 5

@@ -13,7 +13,8 @@ from ampcompare.config import LEAVES, load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.progress import TrainingDisplay
-from ampcompare.resume import FREE
+from ampcompare.resume import FREE, Identity
+from ampcompare.schema import ADDED_LATER
 
 
 class Killed(BaseException):
@@ -85,6 +86,14 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_p
         play, *words
     )
     assert "going on" not in play("resume=auto", *words[1:])
+
+
+def test_a_checkpoint_from_before_an_option_was_added_is_gone_on_with():
+    identity = Identity(load_config(None, []), "data", "cpu")
+    before = {k: v for k, v in identity.values().items() if k not in ADDED_LATER} | {"memory_format": "contiguous"}
+    assert identity.differences({"identity": before}) == []
+    fused = Identity(load_config(None, ["fuse=true"]), "data", "cpu")
+    assert fused.differences({"identity": before}) == ["fuse (False there, True here)"]
 
 
 def test_other_images_are_another_run(play):

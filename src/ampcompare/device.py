@@ -69,9 +69,12 @@ def allows_tf32() -> bool:
 
 @contextmanager
 def tf32_as(on: bool | None) -> Iterator[None]:
-    """TF32 as said while inside; None leaves it as it is."""
+    """TF32 as said while inside, then as `allow_tf32` had it; None touches nothing."""
+    if on is None:
+        yield
+        return
     before = allows_tf32()
-    allow_tf32(before if on is None else on)
+    allow_tf32(on)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The training step. No backend is named here.
 
-The host waits for the device where a comment says `sync:` and nowhere else: once a log interval and once an
-evaluation (an optimizer that is not fused adds one a step, inside the backend).
+The host waits for the device where a comment says `sync:` and nowhere else, never in a step (but for an optimizer that
+is not fused, inside the backend).
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ class Trainer:
         self.processes = 1
         self._pieces = compiled_count()
         self.memory = Memory(precision.device)
+
+    def begin(self) -> None:
+        """Steps come from here on: what an evaluation had compiled is none of theirs."""
+        self._pieces = compiled_count()
 
     def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on, as `step` takes them."""

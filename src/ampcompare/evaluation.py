@@ -17,7 +17,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Loader(Protocol):
-    """Batches of (images [B, 3, H, W] fp32, labels [B] int64) on the device."""
+    """Batches of (images [B, 3, H, W], floating, labels [B] int64) on the device."""
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
@@ -66,10 +66,3 @@ class Evaluation:
         sums = [F.cross_entropy(logits, labels, reduction="sum"), best[:, 0].sum(), best.sum()]
         self._totals[:3] += torch.stack(sums)
         self._totals[3] += len(labels)
-
-
-def evaluate(
-    model: nn.Module, loader: Loader, precision: Precision, *, autocast: bool = False
-) -> dict[str, float] | None:
-    """Loss and accuracies over the whole of `loader`; see `Evaluation`."""
-    return Evaluation(model, loader, precision, autocast=autocast).run()

@@ -131,6 +131,7 @@ class Fit:
             self._begin_to_count()
         images = 0  # that count for the energy
         self.evaluated = self._is_best = False
+        self.trainer.begin()
         self._resume()
         accumulate = config.training.accumulate
         feed = self.trainer.feed(self.train, epoch, start * accumulate)
@@ -177,6 +178,7 @@ class Fit:
             self.trainer.memory.reset()
         wait_for(self.device)  # sync: at an epoch's start, after warm-up and after a compilation
         self.energy.start()
+        self.timer.restart()
 
     def _log(self, position: float, result: StepResult) -> None:
         """End a log interval."""

@@ -72,8 +72,8 @@ class GraphTrainer(Trainer):
         return StepResult(result.loss.clone(), outputs, plan.shape[1], gradients, cold)
 
     def _step_without(self, plan: Tensor, diagnose: bool) -> StepResult:
-        """A step as it is without a graph; before the capture on the stream of the capture, as that demands."""
-        with self.captures.aside(self._replay is None):
+        """A step as it is without a graph, on the stream of the capture, as that demands of steps before it."""
+        with self.captures.aside():
             return super().step([self.make_batch(plan)], diagnose=diagnose)
 
     def _capture(self, plan: Tensor) -> Callable[[], None]:
@@ -125,7 +125,7 @@ class GraphEvaluation(Evaluation):
         full = batch.shape[1] == self._images
         if not full or self._warm_ups < WARM_UP_STEPS:
             self._warm_ups += full
-            with self._captures.aside(self._replay is None):
+            with self._captures.aside():
                 self._add_plan(batch)
             return
         if self._replay is None:
@@ -144,7 +144,7 @@ class GraphEvaluation(Evaluation):
 class Captures:
     """What the graphs of a training share: the stream of their captures, the count of the memory that they keep.
 
-    One stream for every capture and for the steps before it: cuBLAS has a workspace for each stream and thread
+    One stream for every capture and for what runs without a graph: cuBLAS has a workspace for each stream and thread
     that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
     """
 
@@ -153,13 +153,13 @@ class Captures:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @contextmanager
-    def aside(self, on: bool = True) -> Iterator[None]:
-        """Run what is inside on the other stream, between what came before and what comes after, if `on`.
+    def aside(self) -> Iterator[None]:
+        """Run what is inside on the other stream, between what came before and what comes after.
 
         After an error, too, the stream is the one from before: a capture that fails leaves its own
         (`torch.cuda.graph.__exit__` ends in the error of the capture's end).
         """
-        if self.stream is None or not on:
+        if self.stream is None:
             yield
             return
         here = torch.cuda.current_stream(self._device)

@@ -21,9 +21,11 @@ import torch
 
 from ampcompare.checkpoint import CheckpointError, Store, peek, read
 from ampcompare.config import LEAVES, Config
+from ampcompare.device import is_channels_last
 from ampcompare.distributed import World
 from ampcompare.errors import UserError
 from ampcompare.fit import Fit
+from ampcompare.schema import ADDED_LATER
 
 if TYPE_CHECKING:
     from ampcompare.tracking import Tracker
@@ -99,11 +101,13 @@ class Identity:
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
         config = {key: self.config.value(key) for key in LEAVES if not FREE.fullmatch(key)}
+        last = is_channels_last(self.config, torch.device(self.device_type))
+        config["memory_format"] = "channels_last" if last else "contiguous"
         return {**config, "device": self.device_type, "data": self.data, "processes": self.processes}
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In what a checkpoint differs, `key (theirs there, ours here)` each."""
-        here, there = self.values(), state.get("identity", {})
+        here, there = self.values(), ADDED_LATER | state.get("identity", {})
         keys = [key for key in here.keys() | there.keys() if here.get(key) != there.get(key)]
         return [
             "data (other images)" if key == "data" else f"{key} ({there.get(key)} there, {here.get(key)} here)"

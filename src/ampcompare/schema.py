@@ -14,6 +14,9 @@ from ampcompare.errors import UserError
 from ampcompare.options import option
 from ampcompare.precision import REGISTRY
 
+# Options that came later, with the values that runs from before had: they are pooled and resumed as such.
+ADDED_LATER: dict[str, Any] = {"fuse": False, "precision.keep_batchnorm_fp32": None, "eval.tf32": None}
+
 # What people who come from other libraries write for a backend.
 BACKEND_HINTS = {
     **dict.fromkeys(("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"), "none"),

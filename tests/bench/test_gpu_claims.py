@@ -86,4 +86,4 @@ def test_of_a_benchmark_that_went_on_the_newest_file_counts(tmp_path: Path):
     (claim,) = (c for c in gpu_claims.judge(tmp_path) if c.words == "apex_o1 eager: times native eager")
     assert claim.found == 1
     assert claim.source == "throughput-compared/throughput-alpha-20260102T000000.json"
-    assert gpu_claims.fastest_native(tmp_path) == ("eager", 2)
+    assert gpu_claims.fastest_native(tmp_path) == (("execution=eager",), 2)

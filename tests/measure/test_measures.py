@@ -222,6 +222,20 @@ def test_a_graph_s_memory_counts_beside_all_that_comes_after_its_capture(monkeyp
     assert memory.peak_mib() == 100 + 400 + 440
 
 
+def test_the_peak_of_training_is_not_forgotten_when_an_evaluation_is_captured(monkeypatch: pytest.MonkeyPatch):
+    device = Allocator(monkeypatch)
+    memory = Memory(torch.device("cuda"))
+    with memory.keeping():
+        device.take(400)
+        device.take(-400)
+    device.take(700)  # a look at the gradients
+    device.take(-700)
+    with memory.keeping():
+        device.take(50)
+        device.take(-50)
+    assert memory.peak_mib() == 400 + 700
+
+
 def test_a_capture_that_fails_keeps_no_memory(monkeypatch: pytest.MonkeyPatch):
     device = Allocator(monkeypatch)
     memory = Memory(torch.device("cuda"))

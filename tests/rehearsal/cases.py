@@ -24,7 +24,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "graph_adamw": (GRAPH, "optimizer.name=adamw", "training.label_smoothing=0.1"),
     "graph_static_scale": (GRAPH, "precision.loss_scale=128", "eval.autocast=true"),
     "graph_scale_one": (GRAPH, "precision.loss_scale=1"),
-    "fuse": ("fuse=true", LOOKS, "training.clip_norm=1"),
+    "fuse": ("fuse=true", LOOKS, "training.clip_norm=1", "training.accumulate=2"),
+    "fuse_penalty": ("fuse=true", "training.gradient_penalty=0.1", "epochs=1"),
     "graph_fuse": ("fuse=true", GRAPH, "optimizer.momentum=0.9", "eval.tf32=true"),
 }
 SOME = ("eager", "graph", "graph_fuse")  # with the tiny one in `make test`
@@ -35,7 +36,10 @@ def cases(*ways: str) -> list[tuple[str, ...]]:
     """The words of each backend in each way; then of each of its other types, captured."""
     found = [(f"backend={name}", *WAYS[way]) for name in REGISTRY for way in ways]
     others = [(name, dtype) for name, backend in REGISTRY.items() for dtype in backend.dtypes[1:]]
-    return found + [(f"backend={name}", f"precision.dtype={dtype}", *WAYS["graph"]) for name, dtype in others]
+    found += [(f"backend={name}", f"precision.dtype={dtype}", *WAYS["graph_fuse"]) for name, dtype in others]
+    half = [name for name, backend in REGISTRY.items() if backend.half_weights]
+    kept = [f"precision.keep_batchnorm_fp32={value}" for value in ("true", "false")]
+    return found + [(f"backend={name}", keep, *WAYS["graph_clip"]) for name in half for keep in kept]
 
 
 def big(model: str) -> list:

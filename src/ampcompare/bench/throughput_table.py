@@ -36,6 +36,9 @@ CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
 GPU_WORDS = ("data.train_limit=12800",)
 
 
+Counted = tuple[str, int, bool]  # backend, batch size, fuse
+
+
 @dataclass
 class Combination:
     """One row: what is run, and what came of it each time."""
@@ -59,6 +62,11 @@ class Combination:
         return statistics.median(shares) if shares else None
 
     @property
+    def counted(self) -> Counted:
+        """What the bytes and arithmetic of its step depend on."""
+        return self.backend, self.batch_size, self.config.fuse
+
+    @property
     def label(self) -> str:
         return f"{self.backend} {self.execution} batch {self.batch_size}"
 
@@ -76,6 +84,7 @@ def combinations(
     for size, execution, backend in itertools.product(batch_sizes, executions, backends):
         by_hand = execution in BASELINES
         own = [f"backend={backend}", f"execution={'eager' if by_hand else execution}", f"batch_size={size}"]
+        own += ["fuse=false"] * by_hand  # whatever is asked of ours
         every = [*common, *words, *own]
         config = load_config(None, every)
         if not by_hand or backend in BASELINE_BACKENDS:
@@ -119,17 +128,17 @@ def bench_throughput(
     warmup = max(10, steps // 5)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        counts = {(r.backend, r.batch_size) for r in rows}
+        counts = {r.counted for r in rows}
         task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len(counts))
         roofline = measure("roofline", {"device": rows[0].config.device}, "the roofline")
         progress.advance(task)
         kept = Kept(out, roofline["environment"]) if go_on and out else None
-        traffic: dict[tuple[str, int], Any] = {}
+        traffic: dict[Counted, Any] = {}
         for row in rows:
-            if (row.backend, row.batch_size) not in traffic:
+            if row.counted not in traffic:
                 request = {"words": row.words, "count": True}
                 found = measure("throughput", request, f"counting {row.backend}")
-                traffic[row.backend, row.batch_size] = found["per_image"]
+                traffic[row.counted] = found["per_image"]
                 progress.advance(task)
         end: KeyboardInterrupt | None = None
         try:
@@ -156,11 +165,13 @@ def bench_throughput(
         raise UserError("bench throughput: nothing could be measured; the lines above say why")
     if end:
         raise end
+    if go_on and (refused := [row.label for row in rows if row.refused]):
+        raise UserError(f"bench throughput: {', '.join(refused)}: not measured, as said above; try again with --go-on")
 
 
 def _report(
     rows: list[Combination],
-    traffic: dict[tuple[str, int], Any],
+    traffic: dict[Counted, Any],
     roofline: dict[str, Any],
     how: dict[str, Any],
     out: Path | None,
@@ -176,7 +187,7 @@ def _report(
             cells.append([*name, "failed" if row.refused else "not measured", *[""] * (len(COLUMNS) - 4)])
             records.append({"backend": row.backend, "execution": row.execution, "refused": row.refused})
             continue
-        limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.backend, row.batch_size].items()}
+        limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.counted].items()}
         own = base.get((row.execution, row.batch_size))
         share, merged = row.rate.median / limits["eager"], row.rate.median / limits["merged"]
         peak = max(r["peak_mib"] for r in row.results)
@@ -215,7 +226,8 @@ def _report(
     console.print(machine_words(head))
     if out is not None:
         text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}{_kernels(rows)}"
-        counted = [{"backend": b, "batch_size": n, "per_image": ops} for (b, n), ops in traffic.items()]
+        keys = ("backend", "batch_size", "fuse")
+        counted = [dict(zip(keys, key, strict=True)) | {"per_image": ops} for key, ops in traffic.items()]
         body = {**how, "roofline": roofline, "traffic": counted, "rows": records}
         measured = [r for r in rows if r.results]
         for path in write_results(out, "throughput", head, body, text, lambda: _chart(measured)):

@@ -83,7 +83,7 @@ class DeviceLoader:
         return self.labels.shape[0]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images, float32 [B, C, H, W], and labels, int64 [B], from batch number `start` on.
+        """Yield images, float32 (or `dtype`) [B, C, H, W], and labels, int64 [B], from batch number `start` on.
 
         Starting at batch k gives the same batches as skipping k. Nothing in here waits for the device.
         """

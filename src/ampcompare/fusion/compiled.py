@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,7 +20,18 @@ _compiled: dict[Any, Compiled] = {}
 # Compiled in a thread of its own: what is in force in this one (autocast, O1's casts, modes) is not to be compiled in.
 # Always the same one: PyTorch 2.11 crashes when a second thread traces after a first one has ended.
 _apart = ThreadPoolExecutor(1, "compile")
+_rehearsed: set[Any] = set()  # what fake tensors came by with
 _library = torch.library.Library("ampcompare", "DEF")
+
+
+def _after_fork() -> None:
+    """A child has the executor, but not its thread."""
+    global _apart
+    _apart = ThreadPoolExecutor(1, "compile")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
@@ -28,8 +40,16 @@ def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[
     An op of PyTorch's, so that who looks on (tracing, counting, FakeTensorMode) sees one op and not what it is made of.
     """
     _library.define(f"{name}{schema}")
-    _library.impl(name, lambda *args: _run(function, *args), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"ampcompare::{name}", fake, lib=_library)
+
+    def fake_run(*args: Any) -> Any:
+        key = _key(function, args)
+        if key not in _rehearsed:
+            _refuse_in_capture(name)
+            _rehearsed.add(key)
+        return fake(*args)
+
+    _library.impl(name, lambda *args: _run(name, function, *args), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"ampcompare::{name}", fake_run, lib=_library)
 
 
 def compiled_count() -> int:
@@ -37,14 +57,27 @@ def compiled_count() -> int:
     return len(_compiled)
 
 
-def _run(function: Callable[..., Any], *args: Any) -> Any:
-    """`function` by code compiled for such arguments: shapes, strides, types, devices, and numbers as they are."""
-    key = (function, *((a.shape, a.stride(), a.dtype, a.device) if isinstance(a, Tensor) else a for a in args))
-    tensors = [a for a in args if isinstance(a, Tensor)]
+def _run(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """`function` by code compiled for such arguments."""
+    key = _key(function, args)
     code = _compiled.get(key)
+    tensors = [a for a in args if isinstance(a, Tensor)]
     if code is None:
+        if tensors[0].is_cuda:
+            _refuse_in_capture(name)
         code = _compiled[key] = _apart.submit(_compile, function, args, tensors).result()
     return code(*tensors)
+
+
+def _key(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What code is made for: shapes, strides, types, devices, and numbers as they are."""
+    return function, *((a.shape, a.stride(), a.dtype, a.device) if isinstance(a, Tensor) else a for a in args)
+
+
+def _refuse_in_capture(name: str) -> None:
+    """New code tries its variants out and waits for them, which no capture survives. Rehearsals find that so."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"{name}: arguments that it has not had yet, within the capture of a CUDA graph")
 
 
 @torch.no_grad()

@@ -58,11 +58,10 @@ class CountTogether:
 def fuse_model(model: nn.Module, *, blocks: bool = True) -> None:
     """Make the model's BatchNorms count together and, with `blocks`, take the ReLU that follows and the residual in.
 
-    In place; parameters, buffers and their names stay. `model` is to be called as a whole. For BatchNorms as
-    torchvision makes them: affine, with running statistics. Compiled executions need no `blocks`, since the compiler
-    sees the whole step.
+    In place; parameters, buffers and their names stay. `model` is to be called as a whole. Compiled executions need
+    no `blocks`, since the compiler sees the whole step.
     """
-    norms: list[Any] = [module for module in model.modules() if type(module) is nn.BatchNorm2d]
+    norms: list[Any] = [module for module in model.modules() if type(module) is nn.BatchNorm2d and _is_usual(module)]
     for norm in norms:
         norm.__class__ = UncountedNorm
     if blocks:
@@ -71,14 +70,21 @@ def fuse_model(model: nn.Module, *, blocks: bool = True) -> None:
     model.register_forward_pre_hook(CountTogether(norms))
 
 
+def _is_usual(norm: nn.BatchNorm2d) -> bool:
+    """Affine, with running statistics of a fixed momentum; any other stays as it is."""
+    return norm.affine and norm.track_running_stats and norm.momentum is not None
+
+
 def _fuse(module: Any) -> None:
     if isinstance(module, ResNet):
         _join([module.bn1, module.relu])
     elif type(module) in (BasicBlock, Bottleneck):
         basic = type(module) is BasicBlock
-        module.__class__ = FusedBasicBlock if basic else FusedBottleneck
-        for norm in (module.bn1, module.bn2) if basic else (module.bn1, module.bn2, module.bn3):
-            norm.__class__ = NormRelu
+        norms = (module.bn1, module.bn2) if basic else (module.bn1, module.bn2, module.bn3)
+        if all(type(norm) is UncountedNorm for norm in norms):
+            module.__class__ = FusedBasicBlock if basic else FusedBottleneck
+            for norm in norms:
+                norm.__class__ = NormRelu
     elif isinstance(module, nn.Sequential):
         _join(module)
 

@@ -28,8 +28,8 @@ from ampcompare.fusion.compiled import define
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
     """relu(norm(x) + residual), of x's type, as `norm` in its mode does it, but for its counter of batches.
 
-    x and residual are [B, C, H, W], fp32 or half. Can be differentiated twice. Raises ValueError, as PyTorch does, for
-    a training batch of one value a channel.
+    x and residual are [B, C, H, W], both fp32 or both half. Can be differentiated twice. Raises ValueError, as
+    PyTorch does, for a training batch of one value a channel.
     """
     if norm.training:
         return _NormRelu.apply(
@@ -45,8 +45,9 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -
 
 def norm_alone(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
     """What a BatchNorm as torchvision makes it computes, but for its counter of batches."""
+    assert norm.momentum is not None  # `fuse_model` leaves others alone
     statistics, affine = (norm.running_mean, norm.running_var), (norm.weight, norm.bias)
-    return F.batch_norm(x, *statistics, *affine, norm.training, norm.momentum or 0.0, norm.eps)
+    return F.batch_norm(x, *statistics, *affine, norm.training, norm.momentum, norm.eps)
 
 
 class _NormRelu(torch.autograd.Function):
@@ -72,11 +73,13 @@ class _NormRelu(torch.autograd.Function):
 
 def _differentiable_backward(
     dy: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, eps: float
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+) -> tuple[Tensor | None, ...]:
     """The gradients by ops that have gradients themselves: for a penalty on gradients."""
     normed = F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
-    gradient = torch.where((normed if y is None else y) > 0, dy, torch.zeros_like(dy))
-    dx, d_weight, d_bias = torch.autograd.grad(normed, (x, weight, bias), gradient, create_graph=True)
+    gradient = torch.where(~((normed if y is None else y) <= 0), dy, torch.zeros_like(dy))
+    inputs = (x, weight, bias)
+    found = iter(torch.autograd.grad(normed, [t for t in inputs if t.requires_grad], gradient, create_graph=True))
+    dx, d_weight, d_bias = (next(found) if t.requires_grad else None for t in inputs)
     return dx, None if y is None else gradient, d_weight, d_bias
 
 
@@ -119,7 +122,8 @@ def _backward(
 ) -> tuple[Tensor, ...]:
     """The gradients of x, weight, bias, and of the residual if there was one (then y is there)."""
     wide = x.float()
-    passed = (_normed(wide, weight, bias, mean, inverse).to(x.dtype) if y is None else y) > 0
+    # Not `> 0`: a nan passes the gradient on, as PyTorch's ReLU does.
+    passed = ~((_normed(wide, weight, bias, mean, inverse).to(x.dtype) if y is None else y) <= 0)
     gradient = torch.where(passed, dy.float(), 0.0)
     standard = (wide - _wide(mean)) * _wide(inverse)
     d_bias, d_weight = gradient.sum((0, 2, 3)), (gradient * standard).sum((0, 2, 3))

@@ -23,30 +23,40 @@ class Memory:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._before = 0  # the peak when a later graph was captured, bytes
         self._kept = 0  # bytes that graphs keep and no tensor has
 
     def reset(self) -> None:
         """Forget the peak so far (start-up, warm-up). A CPU's peak is the process's and cannot be reset."""
+        self._before = 0
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """What is inside captures a graph, which keeps what it takes. The peak before it is forgotten."""
+        """What is inside captures a graph, which keeps what it takes."""
+        before = self._peak() if self._kept else 0  # before the first one it was warm-up
         self.reset()
         yield
         if self._device.type == "cuda":
             peak, left = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
             self._kept += peak - left
         self.reset()
+        self._before = before
 
     def peak_mib(self) -> float:
         """MiB that tensors, workspaces and graphs had at most; on a CPU the resident set of the process."""
         if self._device.type == "cuda":
-            return (torch.cuda.max_memory_allocated(self._device) + self._kept) / MIB
+            return self._peak() / MIB
         if self._device.type == "mps":
             return torch.mps.current_allocated_memory() / MIB
         return peak_of_process()
+
+    def _peak(self) -> int:
+        """Bytes on a GPU."""
+        if self._device.type != "cuda":
+            return 0
+        return max(self._before, torch.cuda.max_memory_allocated(self._device) + self._kept)
 
     def reserved_mib(self) -> float | None:
         """MiB that PyTorch had taken from the device at most, in use or not; None on a CPU."""

@@ -35,6 +35,10 @@ class StepTimer:
         self._last = self._mark()
         self._window = Window()
 
+    def restart(self) -> None:
+        """The next lap begins here, in the same window: what came since the last one is no step's time."""
+        self._last = self._mark()
+
     def fetched(self) -> None:
         """The step's batch is there: what came before was making it."""
         self._fetched = self._mark()

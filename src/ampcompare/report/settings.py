@@ -9,6 +9,7 @@ from typing import Any
 
 from ampcompare.records.tree import flatten
 from ampcompare.report.figures import RunFigures, environment_of, label_of
+from ampcompare.schema import ADDED_LATER
 
 # What does not touch a run's figures, or is the seed.
 BOOKKEEPING = frozenset({"seed", "wandb", "output_dir", "resume", "checkpoint", "environment"})
@@ -17,8 +18,6 @@ MAX_VALUE_CHARS = 60
 DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
 NO_DEVICE = "device not recorded"
 AUTO = "auto"
-# What records from before there was such an option would say of it.
-ADDED_LATER = {"fuse": "False", "precision.keep_batchnorm_fp32": "null", "eval.tf32": "null"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
             found[key] = _shown(run.option(key))
     for key, value in ADDED_LATER.items():
         if not (is_fp32 and key.startswith("precision.")):
-            found.setdefault(key, value)
+            found.setdefault(key, _shown(value))
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
             found[key] = _shown(value)

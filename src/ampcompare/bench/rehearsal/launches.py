@@ -1,7 +1,8 @@
 """What a captured training step launches and moves under each backend, counted without a GPU.
 
-An op of PyTorch's counts as one launch, whether its kernel is one or several: a convolution's backward is two
-or more, an op on lists of tensors one for every few dozen of them, by their sizes. Views, and memory that
+An op counts as one launch, whether its kernel is one or several: a convolution's backward is two or more, an op
+on lists of tensors one for every few dozen of them, a batch norm of `fuse=true` four (`benchmarks/compiled_kernels.py
+ops`), of cuDNN's one or two. Views, and memory that
 nothing is written to, count as none. Bytes are what `ampcompare.bench.traffic` calls eager: each op reads its
 inputs and writes its outputs.
 """
@@ -38,6 +39,7 @@ GROUPS = {
     "batch norm": ("cudnn_batch_norm", "native_batch_norm", "norm_relu"),
     "activation": ("relu", "threshold"),
     "cast or copy": ("_to_copy", "copy_", "clone", "_foreach_copy"),
+    "counters": ("_foreach_add",),
     "optimizer and scale": ("_fused", "_amp", "_foreach"),
 }
 REST = "rest"
@@ -79,7 +81,7 @@ def as_markdown(found: dict[str, dict[str, dict[str, Any]]]) -> str:
         "# What a captured training step launches and moves",
         "",
         f"Batch {BATCH_SIZE}, channels_last, SGD with momentum; counted on fake CUDA tensors, no GPU was used: "
-        "`python benchmarks/step_launches.py`. An op of PyTorch's counts as one launch, an op on many tensors too. "
+        "`python benchmarks/step_launches.py`. An op counts as one launch, one on many tensors or of `fuse=true` too. "
         "MB: each op reads its inputs and writes its outputs once (batch norms read theirs twice). With `fuse`, "
         "batch norms take ReLU and residual in.",
     ]
