@@ -4,7 +4,8 @@ Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "en
 "kill_later": seconds from its first step ("all": true: W&B's service, too; "once_saved": folder: and when this part of
 the run has rows and a checkpoint there),
 "pace": seconds a step takes at least, "end_service_at": step, "signal_at": [step, number] ("all", too),
-"twice": true, "file_limit": bytes, "stdout": path; answers with a list of {"code": exit code or -signal, "said": output}.
+"twice": true, "file_limit": bytes, "stdout": path; answers with a list of {"code": exit code or -signal,
+"said": output}.
 """
 
 from __future__ import annotations
