@@ -76,9 +76,9 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
 def test_with_a_server_the_rows_go_there_and_the_run_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
     words = [word for word in ROWS if not word.startswith("wandb.")]
     given = environment(wandb_server, tmp_path, WANDB_RUN_ID="run")
-    done = zygote.run(
-        *words, "wandb.mode=online", "max_steps=2000", f"output_dir={tmp_path}", env=given, file_limit=300_000
-    )
+    words += ["wandb.mode=online", "max_steps=2000", f"output_dir={tmp_path}"]
+    # It takes 20 s at least: that a record no longer grows is known after 5 s of rows.
+    done = zygote.run(*words, env=given, file_limit=300_000, pace=0.01)
     assert done["code"] == 0, done
     assert len([line for line in told(done) if "the rows still go to the server" in line]) == 1
     sent = [row["global_step"] for row in wandb_server.runs["run"].history if "train/loss" in row]

@@ -3,8 +3,9 @@
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
 "kill_later": seconds from its first step ("all": true: W&B's service, too; "once_saved": folder: and when this part of
 the run has rows and a checkpoint there),
-"end_service_at": step, "signal_at": [step, number] ("all", too), "twice": true, "file_limit": bytes,
-"stdout": path; answers with a list of {"code": exit code or -signal, "said": output}.
+"pace": seconds a step takes at least, "end_service_at": step, "signal_at": [step, number] ("all", too),
+"twice": true, "file_limit": bytes, "stdout": path; answers with a list of {"code": exit code or -signal,
+"said": output}.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def causing(job: dict[str, Any], inner: Any) -> Any:
             subprocess.Popen(
                 ["sh", "-c", f"sleep {wait}; {until} kill -9 {os.getpid()} {also}"], start_new_session=True
             )
+        time.sleep(job.get("pace", 0))
         if job.get("end_service_at") == step:
             for pid in children_of(os.getpid()):
                 os.kill(pid, signal.SIGKILL)

@@ -54,7 +54,7 @@ def write_many_runs(folder: Path) -> None:
             end.exit.SetInParent()
             payloads.append(end.SerializeToString())
         path = folder / f"offline-run-20260101_000{number:03}-r{number:03}" / f"run-r{number:03}.wandb"
-        path.parent.mkdir()
+        path.parent.mkdir(parents=True)
         path.write_bytes(frame(payloads))
 
 
