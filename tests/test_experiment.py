@@ -92,6 +92,7 @@ def test_throughput_leaves_the_warm_up_out(quick):
     assert last["throughput/images_per_second"] == pytest.approx(32 / last["throughput/step_time_ms"] * 1e3)
 
 
+@pytest.mark.rest
 @backends(REGISTRY)
 def test_accuracy_on_synthetic_data_rises_well_above_chance(quick, backend: str):
     result, _, _ = quick(f"backend={backend}", "data.train_limit=512", "epochs=4", "optimizer.momentum=0.9")

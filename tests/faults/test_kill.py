@@ -127,6 +127,7 @@ def stories(
     return found
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "words", [*STORIES, *(pytest.param(words, marks=pytest.mark.rest) for words in MORE_STORIES)], ids=" ".join
 )

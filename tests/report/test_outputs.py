@@ -72,6 +72,7 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
     assert {path.name for path in written} == {"index.html", "comparison.csv", "comparison.json", "comparison.md"}
 
 
+@pytest.mark.rest
 def test_pictures_are_for_paper_whatever_the_names(tmp_path):
     runs = [make("none", seed, edit=full, name=HOSTILE, config={"backend": HOSTILE}) for seed in (1, 2)]
     written = write_report(analyse_runs(runs), tmp_path, ("png", "svg"))

@@ -148,6 +148,7 @@ def test_open_page_refreshes_itself_and_keeps_what_was_picked(watching, browser)
     assert "connect-src" not in last
 
 
+@pytest.mark.rest
 def test_broken_record_while_watching_leaves_the_last_page(watching):
     process, runs, out, _ = watching
     before = (out / "index.html").stat().st_mtime_ns

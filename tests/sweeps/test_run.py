@@ -147,6 +147,7 @@ def test_second_interrupt_ends_at_once(place):
     assert not is_alive(place.events("began")[0]["pid"])
 
 
+@pytest.mark.rest
 def test_run_of_a_killed_worker_is_taken_over_by_another(place):
     storage = f"sqlite:///{place.folder / 'shared.db'}"
     place.file(parameters={"x": {"values": [1, 2, 3, 4]}, "hold": {"value": "all"}})
