@@ -5,7 +5,7 @@ All that a step changes lives in tensors that stay where they are; the schedule'
 graph would freeze, are written into tensors before each launch.
 
 What runs as it did before: the first steps, an epoch's short last batch, and the steps that look at the gradients. They
-work on the same tensors and so may come between launches.
+work on the same tensors and so may come between launches. The full batches of an evaluation are a graph of their own.
 
 Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
 """

@@ -29,8 +29,9 @@ WORDS = (
     "checkpoint.every_epochs=1",
 )
 EVERY_STEP = "checkpoint.every_minutes=1e-9"
-STORIES = [(f"backend={name}",) for name in REGISTRY]
-MORE_STORIES = [
+STORIES = [
+    *((f"backend={name}",) for name in REGISTRY),
+    ("backend=native", "fuse=true"),
     ("backend=native", "precision.dtype=bfloat16"),
     ("backend=native", "training.accumulate=2", "data.train_limit=510", "optimizer.fused=true"),
     ("backend=apex_o2", "optimizer.name=adamw", "optimizer.momentum=0", "memory_format=channels_last"),
@@ -108,9 +109,7 @@ def stories(
     asking = [item for item in request.session.items if "stories" in item.fixturenames]  # type: ignore[attr-defined]
     chosen = {item.callspec.params["words"] for item in asking}  # type: ignore[attr-defined]
     found = {
-        words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), [])
-        for words in (*STORIES, *MORE_STORIES)
-        if words in chosen
+        words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), []) for words in STORIES if words in chosen
     }
     told = list(found.values())
 
@@ -128,9 +127,7 @@ def stories(
 
 
 @pytest.mark.rest
-@pytest.mark.parametrize(
-    "words", [*STORIES, *(pytest.param(words, marks=pytest.mark.rest) for words in MORE_STORIES)], ids=" ".join
-)
+@pytest.mark.parametrize("words", STORIES, ids=" ".join)
 def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str, ...], Story], words: tuple[str, ...]):
     story = stories[words]
     assert "at step 4" in story.said[2]
