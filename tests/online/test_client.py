@@ -57,6 +57,7 @@ def test_a_saved_workspace_and_report_come_back(server: Server):
     assert sorted(view["type"] for view in server.project("tester", "p").views.values()) == ["project-view", "runs"]
 
 
+@pytest.mark.rest
 def test_workspace_command_saves_view_and_report_once_however_often(server: Server, capsys: pytest.CaptureFixture[str]):
     from ampcompare.cli import main
 

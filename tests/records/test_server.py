@@ -197,6 +197,7 @@ def ask(command: list[str], env: dict[str, str]) -> str:
     return ":".join(line.split(":")[:5]).removesuffix(" with http")
 
 
+@pytest.mark.rest
 def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tmp_path: Path, capsys):
     from ampcompare.cli import main
 

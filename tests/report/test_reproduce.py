@@ -64,6 +64,7 @@ def test_unknown_name_is_one_line(analysis):
         reproduce(analysis, "nobody")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("name", ["tootouch", "recipe", "ignite"])
 def test_page_holds_the_published_charts(analysis, tmp_path, name):
     write_report(analysis, tmp_path, ("html",), reproduce=name)

@@ -124,6 +124,7 @@ def watching(tmp_path):
             process.kill()
 
 
+@pytest.mark.rest
 @pytest.mark.browser
 def test_open_page_refreshes_itself_and_keeps_what_was_picked(watching, browser):
     process, runs, out, url = watching
