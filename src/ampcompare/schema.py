@@ -205,7 +205,7 @@ class Config:
     )
     fuse: bool = option(
         False,
-        "the same numbers, within rounding, in fewer launches and passes over memory than the backend's own: BatchNorm "
+        "the same numbers, within rounding, in fewer ops and passes over memory than the backend's own: BatchNorm "
         "with ReLU and residual, counters, native's casts and unscaling; needs a compiler (optimizer.fused is another "
         "thing)",
     )

@@ -2,7 +2,7 @@
 
 An op counts as one launch, whether its kernel is one or several: a convolution's backward is two or more, an op
 on lists of tensors one for every few dozen of them, a batch norm of `fuse=true` four (`benchmarks/compiled_kernels.py
-ops`), of cuDNN's one or two. Views, and memory that
+ops`). Views, and memory that
 nothing is written to, count as none. Bytes are what `ampcompare.bench.traffic` calls eager: each op reads its
 inputs and writes its outputs.
 """
