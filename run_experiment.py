@@ -13,10 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # a checkout runs without being installed
 
-from ampcompare.arguments import parse
+from ampcompare.config.arguments import parse
 from ampcompare.errors import UserError, exit_with
-from ampcompare.stopping import EXIT_INTERRUPTED, leave
-from ampcompare.utf8 import use_utf8
+from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
+from ampcompare.program.utf8 import use_utf8
 
 USAGE = """usage: python run_experiment.py [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
 
@@ -28,8 +28,8 @@ The options, each with its default, meaning and what it may be:
 def main(words: list[str]) -> int:
     """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 129 and 143 stopped."""
     if "--help" in words or "-h" in words:
-        from ampcompare.options import describe
-        from ampcompare.schema import Config
+        from ampcompare.config.options import describe
+        from ampcompare.config.schema import Config
 
         print(USAGE + describe(Config))
         return 0
@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
 
         return run(config).exit_code
     except UserError as problem:
-        from ampcompare.agent import record_refusal
+        from ampcompare.config.sweep_choice import record_refusal
 
         record_refusal(problem)
         exit_with(problem)

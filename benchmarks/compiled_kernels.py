@@ -34,12 +34,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from ampcompare.execution import build_forward
 from ampcompare.fusion import batch, norm_relu
 from ampcompare.fusion.compiled import INDUCTOR
 from ampcompare.fusion.modules import fuse_model
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.train.execution import build_forward
 
 H100 = {"multi_processor_count": 132, "regs_per_multiprocessor": 65536, "max_threads_per_multi_processor": 2048}
 PROPERTIES = DeviceProperties(type="cuda", index=0, cc=90, major=9, max_threads_per_block=1024, warp_size=32, **H100)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torchvision.models.resnet import Bottleneck
 
-from ampcompare.measure.environment import describe_environment
+from ampcompare.machine.environment import describe_environment
 from ampcompare.precision import build_precision
 from ampcompare.precision.base import Precision
 

@@ -22,10 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
-from faults.zygote import Zygote, children_of  # noqa: E402
-from quick import QUICK  # noqa: E402
-from wandb_server import Server  # noqa: E402
-from wandb_server.clients import environment, wait_until  # noqa: E402
+from support.quick import QUICK  # noqa: E402
+from support.wandb_server import Server  # noqa: E402
+from support.wandb_server.clients import environment, wait_until  # noqa: E402
+from support.zygote import Zygote, children_of  # noqa: E402
 
 Figure = tuple[str, float, float]  # what, seconds, the aim in seconds
 ENDLESS = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null")

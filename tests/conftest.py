@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from quick import QUICK, ROOT
+from support.quick import QUICK, ROOT
 
 # No example is judged by the clock. The fixtures that properties share are folders that each example writes anew.
 settings.register_profile(
@@ -16,7 +16,7 @@ settings.register_profile(
 )
 settings.load_profile("ampcompare")
 
-LONG = ("faults", "online", "sweeps", "bench", "rehearsal", "tests")
+LONG = ("faults", "online", "sweeps", "bench", "rehearsal", "checkpoint", "machine", "train", "tests")
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
@@ -58,7 +58,7 @@ def cifar_archive() -> Path:
 @pytest.fixture
 def wandb_server():
     """A stand-in for W&B's server, on loopback. A query that it broke on fails the test."""
-    from wandb_server import Server
+    from support.wandb_server import Server
 
     server = Server()
     yield server

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick import HANG
-from records.offline_runs import plan, write_runs
+from support.offline_runs import plan, write_runs
+from support.quick import HANG
 
 from ampcompare.cli import main
 

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from properties import backends
-from quick import HANG
 from rich.console import Console
+from support.properties import backends
+from support.quick import HANG
 
 from ampcompare import metrics
-from ampcompare.config import Config, load_config
-from ampcompare.device import allows_tf32, effective_numerics, is_channels_last, set_numerics
-from ampcompare.engine import Trainer
+from ampcompare.config.load import Config, load_config
 from ampcompare.errors import UserError
-from ampcompare.evaluation import Evaluation
 from ampcompare.experiment import Result, run
+from ampcompare.machine.device import allows_tf32, effective_numerics, is_channels_last, set_numerics
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord, load_runs
+from ampcompare.train.evaluation import Evaluation
+from ampcompare.train.trainer import Trainer
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def new():
 )
 def test_old_and_new_switches_of_tf32_agree_whatever_they_were(before: str, first: bool):
     code = (
-        f"import torch\n{GETTERS}\n{before}\nfrom ampcompare.device import allow_tf32\n"
+        f"import torch\n{GETTERS}\n{before}\nfrom ampcompare.machine.device import allow_tf32\n"
         f"for on in ({first}, {not first}, {first}):\n    allow_tf32(on); print(*legacy(), *new())\n"
         "    assert torch.backends.mkldnn.matmul.fp32_precision == 'ieee'"
     )
@@ -190,7 +190,7 @@ def test_old_and_new_switches_of_tf32_agree_whatever_they_were(before: str, firs
 
 def test_tf32_that_is_left_alone_is_not_touched():
     code = (
-        f"import torch\n{GETTERS}\nfrom ampcompare.device import tf32_as\nbefore = new()\n"
+        f"import torch\n{GETTERS}\nfrom ampcompare.machine.device import tf32_as\nbefore = new()\n"
         "with tf32_as(None): pass\nassert new() == before, (new(), before)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -252,7 +252,7 @@ def test_a_collapsed_scale_is_reported_once(quick, backend: str):
 
 
 def test_an_interrupted_run_keeps_its_record(tmp_path: Path, quick_overrides: tuple[str, ...], monkeypatch):
-    from ampcompare import engine
+    from ampcompare.train import trainer as engine
 
     calls = iter(range(100))
     step = engine.Trainer.step

@@ -1,63 +1,125 @@
-"""Who may import whom, read from the source: the rules of the architecture."""
+"""Who may import whom, read from the source: the rules of the architecture, by folder (docs/house.md draws them).
+
+A new file is under the rules of its room without anyone naming it; a new room must be given its floor.
+"""
 
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "ampcompare"
+
+# From the ground up. A room may import from the floors below its own, none from its own floor or above.
+FLOORS = (
+    {"errors", "measure", "metrics", "models", "precision", "program", "wandb_client"},
+    {"config", "data", "records"},
+    {"fusion", "machine", "report", "tracking"},
+    {"sweeps", "train"},
+    {"checkpoint"},
+    {"experiment"},
+    {"bench"},
+    {"cli"},
+)
+FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+
+TORCH = {"torch", "torchvision"}
 REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
+# What runs where someone only looks at records, and what runs while something trains.
+READING = {"records", "report", "sweeps", "cli", "errors", "metrics", "wandb_client"}
+TRAINING = set(FLOOR) - READING - {"bench"} | {"errors", "metrics", "wandb_client"}
+
+FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
 
 
-def imports(path: Path) -> set[str]:
-    """Every module that a file imports anywhere in it."""
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def room_of(path: Path) -> str:
+    """The folder below the package, or the module at its top."""
+    return name_of(path).partition(".")[0]
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports anywhere in it, and what it takes from it: `a.b` and `a.b.c`."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(found)
 
 
-def modules(*parts: str) -> list[Path]:
-    """The source files of some parts of the package, by name without `.py`."""
-    found = [p for part in parts for p in (SOURCE / part).rglob("*.py")]
-    return found + [SOURCE / f"{part}.py" for part in parts if (SOURCE / f"{part}.py").is_file()]
+def rooms_used(path: Path) -> set[str]:
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("ampcompare.")}
+    return ours - {"__version__", room_of(path)}
 
 
-def test_precision_imports_nothing_of_ours_but_itself():
-    for path in modules("precision"):
-        ours = {name for name in imports(path) if name.startswith("ampcompare")}
-        assert all(name.startswith("ampcompare.precision") for name in ours), path
+def libraries(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports(path)}
 
 
-def test_reading_and_reporting_import_no_torch():
-    for path in modules("records", "report", "sweeps", "cli"):
-        assert not {name.partition(".")[0] for name in imports(path)} & {"torch", "torchvision"}, path
+def of(*rooms: str) -> list[Path]:
+    return [path for path in FILES if room_of(path) in rooms]
 
 
-def test_training_imports_none_of_the_reports_libraries():
-    parts = "experiment execution engine fit graph tracking progress models device config schema options precision data"
-    parts += " agent arguments stopping service checkpoint resume sender record_file"
-    for path in modules("measure", *parts.split()):
-        names = imports(path)
-        assert not {name.partition(".")[0] for name in names} & REPORT_LIBRARIES, path
-        assert not any(name.startswith(("ampcompare.report", "ampcompare.records")) for name in names), path
+every_file = pytest.mark.parametrize("path", FILES, ids=name_of)
 
 
-def test_nothing_imports_the_command_line():
-    for path in SOURCE.rglob("*.py"):
-        assert "ampcompare.cli" not in imports(path), path
+def test_every_room_has_a_floor_and_every_floor_its_rooms():
+    assert {room_of(path) for path in FILES} == set(FLOOR)
 
 
-def test_the_loop_names_no_backend():
-    for path in modules("engine", "execution", "graph", "fit", "experiment", "data", "measure", "progress", "tracking"):
-        strings = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
-        assert not strings & {"none", "native", "apex_o1", "apex_o2", "fp16"}, path
+@every_file
+def test_nothing_imports_upward_or_sideways(path: Path):
+    here = room_of(path)
+    above = {room for room in rooms_used(path) if FLOOR[room] >= FLOOR[here]}
+    assert not above, f"{name_of(path)} is on floor {FLOOR[here]} and imports from {sorted(above)}"
+
+
+def test_no_two_modules_import_each_other_in_a_circle():
+    modules = {f"ampcompare.{name_of(path)}": path for path in FILES}
+
+    def targets(path: Path) -> set[str]:
+        found = {full if full in modules else full.rpartition(".")[0] for full in imports(path)}
+        return found & set(modules)
+
+    done: set[str] = set()
+
+    def walk(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for target in targets(modules[name]) - {name}:
+                walk(target, (*trail, name))
+            done.add(name)
+
+    for name in modules:
+        walk(name, ())
+
+
+@pytest.mark.parametrize("path", of(*READING), ids=name_of)
+def test_reading_and_reporting_import_no_torch(path: Path):
+    assert not libraries(path) & TORCH
+
+
+@pytest.mark.parametrize("path", of(*TRAINING), ids=name_of)
+def test_training_imports_none_of_the_reports_libraries(path: Path):
+    assert not libraries(path) & REPORT_LIBRARIES
+    assert not rooms_used(path) & {"report", "records", "sweeps"}
+
+
+@pytest.mark.parametrize("path", of(*(TRAINING - {"precision", "config"})), ids=name_of)
+def test_what_trains_names_no_backend(path: Path):
+    strings = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
+    assert not strings & {"none", "native", "apex_o1", "apex_o2", "fp16"}
 
 
 def test_the_entrypoint_is_short():

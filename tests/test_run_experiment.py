@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick import HANG
+from support.quick import HANG
 
-from ampcompare.config import LEAVES
+from ampcompare.config.load import LEAVES
 from ampcompare.records import load_runs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 
 from _pytest.mark.expression import Expression
-from quick import ROOT
+from support.quick import ROOT
 
 
 def expressions(target: str) -> list[str]:

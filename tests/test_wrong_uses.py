@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties import examples
-from quick import ROOT
+from support.properties import examples
+from support.quick import ROOT
 
-from ampcompare.arguments import parse
-from ampcompare.config import LEAVES, load_config
+from ampcompare.config.arguments import parse
+from ampcompare.config.load import LEAVES, load_config
 from ampcompare.errors import UserError
-from ampcompare.sweeps.definition import read_sweep
+from ampcompare.sweeps.file.sweep import read_sweep
 
 BACKENDS = "expected one of none, native, apex_o1, apex_o2, fp16"
 HELP = "python run_experiment.py --help lists every key"

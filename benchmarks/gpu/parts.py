@@ -82,14 +82,14 @@ def tests(backends: tuple[str, ...]) -> Iterator[Part]:
 
     if "native" in backends:
         yield run("", 240, "tests/data", "tests/measure", "tests/precision", *BENCH_TESTS)
-        yield run("-waits-cuda-graph", 180, "tests/test_fit.py", "-k", "cuda_graph")
-        yield run("-waits-eager", 180, "tests/test_fit.py", "-k", "eager")
+        yield run("-waits-cuda-graph", 180, "tests/train/test_fit.py", "-k", "cuda_graph")
+        yield run("-waits-eager", 180, "tests/train/test_fit.py", "-k", "eager")
         of_no_backend = " and ".join(f"not {name}" for name in REGISTRY)
-        yield run("-others", 180, "tests/test_fit.py", "tests/test_graph.py", "-k", of_no_backend)
+        yield run("-others", 180, "tests/train/test_fit.py", "tests/train/test_graph.py", "-k", of_no_backend)
     for backend in backends:
-        yield run(f"-graph-{backend}", 180, "tests/test_graph.py", "-k", f"{backend} and not compile")
+        yield run(f"-graph-{backend}", 180, "tests/train/test_graph.py", "-k", f"{backend} and not compile")
     for backend in backends:
-        both = ("tests/test_graph.py", "tests/test_fit.py")
+        both = ("tests/train/test_graph.py", "tests/train/test_fit.py")
         yield run(f"-compile-{backend}", 360, *both, "-k", f"{backend} and compile")
 
 

@@ -11,7 +11,7 @@ import typer
 
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
-from ampcompare.utf8 import use_utf8
+from ampcompare.program.utf8 import use_utf8
 
 EXIT_INTERRUPTED = 130
 
@@ -95,7 +95,7 @@ def workspace(
     """Create or update a saved W&B view with the charts of the report as panels."""
     from ampcompare.records import load_runs
     from ampcompare.report import analyse_runs
-    from ampcompare.report.workspace import as_json, save, split_target
+    from ampcompare.report.on_wandb.workspace import as_json, save, split_target
 
     entity, project = split_target(target)
     analysis = analyse_runs(load_runs(runs or [f"wandb:{entity}/{project}"]), baseline)

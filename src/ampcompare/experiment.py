@@ -15,30 +15,30 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ampcompare.agent import check_chosen
-from ampcompare.checkpoint import Store
-from ampcompare.config import Config
-from ampcompare.console import print_line
+from ampcompare.checkpoint.files import Store
+from ampcompare.checkpoint.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
+from ampcompare.config.load import Config
+from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
-from ampcompare.device import effective_numerics, is_channels_last, resolve_device, set_numerics
-from ampcompare.distributed import World, check_last_batch, device_name, is_loss_of_another, join
-from ampcompare.engine import Trainer, learning_rate_factor
 from ampcompare.errors import UserError
-from ampcompare.execution import captures, check_execution, compiles
-from ampcompare.fit import Fit, steps_per_epoch, total_steps
-from ampcompare.graph import GraphTrainer
-from ampcompare.measure.environment import describe_environment
+from ampcompare.machine.device import effective_numerics, is_channels_last, resolve_device, set_numerics
+from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.processes import World, check_last_batch, device_name, is_loss_of_another, join
 from ampcompare.measure.memory import is_out_of_memory
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
-from ampcompare.progress import TrainingDisplay
-from ampcompare.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
-from ampcompare.rows import TrainingError
-from ampcompare.sharded import ShardedTrainer, wrap
-from ampcompare.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.program.console import print_line
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.train.display import TrainingDisplay
+from ampcompare.train.execution import captures, check_execution, compiles
+from ampcompare.train.fit import Fit, steps_per_epoch, total_steps
+from ampcompare.train.graph import GraphTrainer
+from ampcompare.train.rows import TrainingError
+from ampcompare.train.sharded import ShardedTrainer, wrap
+from ampcompare.train.trainer import Trainer, learning_rate_factor
 
 if TYPE_CHECKING:
-    from ampcompare.tracking import Tracker
+    from ampcompare.tracking.tracker import Tracker
 
 RECORDED_INTERRUPTED = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 
@@ -75,7 +75,7 @@ def _loss(problem: RuntimeError) -> str:
 
 
 def _run(config: Config, world: World, console: Console) -> Result:
-    from ampcompare.tracking import Tracker, run_name  # here: benchmarks build a trainer and need no W&B
+    from ampcompare.tracking.tracker import Tracker, run_name  # here: benchmarks build a trainer and need no W&B
 
     if not world.leads:
         console = Console(quiet=True)

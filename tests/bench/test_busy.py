@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ampcompare.bench.busy import Kernel, covered, profile_steps, summarise
+from ampcompare.bench.throughput.busy import Kernel, covered, profile_steps, summarise
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda x: (x[0], x[0] + x[1])), max_size=12)
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from quick import ROOT
+from support.quick import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -212,7 +212,7 @@ def test_every_gpu_test_is_in_some_part():
     # One collection for each would take a minute: those by keyword are joined.
     keywords = " or ".join(f"({w[w.index('-k') + 1]})" for w in words if "-k" in w)
     (rest,) = (w for w in words if "-k" not in w)
-    found = collect(*rest) | collect("tests/test_fit.py", "tests/test_graph.py", "-k", keywords)
+    found = collect(*rest) | collect("tests/train/test_fit.py", "tests/train/test_graph.py", "-k", keywords)
     assert collect("tests") == found
     assert len(found) > 40
 

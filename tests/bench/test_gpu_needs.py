@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from quick import ROOT
+from support.quick import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

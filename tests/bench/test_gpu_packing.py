@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from quick import QUICK, ROOT
+from support.quick import QUICK, ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

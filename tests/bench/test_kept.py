@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.bench.kept import NAME, Kept
+from ampcompare.bench.throughput.kept import NAME, Kept
 from ampcompare.errors import UserError
 
 HERE = {"device_name": "GPU", "torch": "2.14", "git_commit": "abc", "load": 1}

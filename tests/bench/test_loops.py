@@ -13,8 +13,8 @@ from ampcompare.bench.batches import run_batches
 from ampcompare.bench.overhead import Loops, run_overhead
 from ampcompare.bench.overhead_table import bench_overhead, verdict
 from ampcompare.bench.results import Estimate
-from ampcompare.engine import Trainer
 from ampcompare.experiment import build_trainer
+from ampcompare.train.trainer import Trainer
 
 SOME = {"device_name": "x", "torch": "1", "python": "3", "cpu_threads": 1, "cpu_count": 1, "git_commit": None}
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from ampcompare.bench.recipe import make_mlp, run_recipe
-from ampcompare.bench.recipe_config import RecipeConfig, misaligned
-from ampcompare.bench.recipe_table import PUBLISHED, bench_recipe, recipe_config
+from ampcompare.bench.recipe.config import RecipeConfig, misaligned
+from ampcompare.bench.recipe.measure import make_mlp, run_recipe
+from ampcompare.bench.recipe.table import PUBLISHED, bench_recipe, recipe_config
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 

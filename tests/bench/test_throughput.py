@@ -10,12 +10,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from ampcompare.bench import throughput_table
-from ampcompare.bench.baselines import BASELINES, HandWritten
-from ampcompare.bench.throughput import run_throughput
-from ampcompare.bench.throughput_table import bench_throughput, combinations, limit
-from ampcompare.bench.traffic import KINDS, Traffic, megabytes, per_image
-from ampcompare.config import load_config
+from ampcompare.bench.throughput import table as throughput_table
+from ampcompare.bench.throughput.baselines import BASELINES, HandWritten
+from ampcompare.bench.throughput.measure import run_throughput
+from ampcompare.bench.throughput.table import bench_throughput, combinations, limit
+from ampcompare.bench.throughput.traffic import KINDS, Traffic, megabytes, per_image
+from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY

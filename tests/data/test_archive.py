@@ -159,7 +159,7 @@ def test_sparse_member_is_refused(tmp_path):
 
 
 def test_more_images_than_memory_are_refused(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("ampcompare.data.archive.memory_budget_bytes", lambda: 500)
+    monkeypatch.setattr("ampcompare.data.sources.archive.memory_budget_bytes", lambda: 500)
     assert "its images take more than" in message_of(write_archive(tmp_path / "a.tar", files))
 
 

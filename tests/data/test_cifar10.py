@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10
 
-from ampcompare.data import build_dataset, cifar10
+from ampcompare.data import build_dataset
+from ampcompare.data.sources import cifar10
 from ampcompare.errors import UserError
 
 CLASSES = [f"class {i}" for i in range(10)]

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import write_archive
-from quick import HANG
+from support.quick import HANG
 
-from ampcompare.data import build_dataset, cache, cifar10, synthetic
+from ampcompare.data import build_dataset, cache
 from ampcompare.data.cache import cache_folder as find_cache_folder
+from ampcompare.data.sources import cifar10, synthetic
 
 
 def load(root: Path):
@@ -29,7 +30,7 @@ def stored_file(folder: Path) -> Path:
 @pytest.fixture
 def decodings(monkeypatch) -> list[str]:
     """Grows by one with each load that has to decode the images."""
-    from ampcompare.data import image_folder
+    from ampcompare.data.sources import image_folder
 
     seen: list[str] = []
     decode = image_folder._decode

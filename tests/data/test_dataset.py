@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from ampcompare.data import build_dataset, image_folder
+from ampcompare.data import build_dataset
 from ampcompare.data.dataset import balanced_subset
+from ampcompare.data.sources import image_folder
 from ampcompare.errors import UserError
 
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from ampcompare.data import build_dataset
-from ampcompare.data.decode import MAX_IMAGE_PIXELS
+from ampcompare.data.sources.decode import MAX_IMAGE_PIXELS
 from ampcompare.errors import UserError
 
 
@@ -153,7 +153,7 @@ def test_decompression_bomb_is_refused_before_it_unfolds(folder, side):
 
 
 def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
-    monkeypatch.setattr("ampcompare.data.decode.memory_budget_bytes", lambda: 10 * 3 * 6 * 5 - 1)
+    monkeypatch.setattr("ampcompare.data.sources.decode.memory_budget_bytes", lambda: 10 * 3 * 6 * 5 - 1)
     assert "10 images of 5x6 pixels need" in message_of(folder)
 
 

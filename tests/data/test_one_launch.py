@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from properties import backends
+from support.properties import backends
 
+from ampcompare.config.schema import TrainingConfig
 from ampcompare.data import DeviceLoader, ImageSet
-from ampcompare.engine import Trainer
 from ampcompare.fusion.batch import fuse_batches
 from ampcompare.fusion.compiled import compiled_count
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.schema import TrainingConfig
+from ampcompare.train.trainer import Trainer
 
 
 def loader(**changes) -> DeviceLoader:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ampcompare.data import DeviceLoader, build_dataset, synthetic
+from ampcompare.data import DeviceLoader, build_dataset
+from ampcompare.data.sources import synthetic
 
 # Written down from NumPy 2.4.6 on x86-64.
 DIGEST_OF_100 = "d8e2a5e431c43ebb"

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from faults.zygote import Zygote
+from support.zygote import Zygote
 
 
 @pytest.fixture(scope="session")

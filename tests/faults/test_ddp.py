@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick import HANG, QUICK, ROOT
+from support.quick import HANG, QUICK, ROOT
 
 from faults.test_kill import assert_same_run, record_of
 
@@ -29,7 +29,7 @@ WORDS = (
 def torchrun(folder: Path, *options: str, words: tuple[str, ...] = (), kills: str = "") -> tuple[int, str, str]:
     """Exit code, what it said, what torchrun said."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options]
-    program = [str(ROOT / "tests" / "faults" / "ddp_worker.py"), *WORDS, *words, f"output_dir={folder}"]
+    program = [str(ROOT / "tests" / "support" / "ddp_worker.py"), *WORDS, *words, f"output_dir={folder}"]
     given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "KILLS": kills}
     done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=HANG, env=given, check=False)
     return done.returncode, done.stdout, done.stderr

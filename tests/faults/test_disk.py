@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick import QUICK
-from wandb_server import Server
-from wandb_server.clients import environment
+from support.quick import QUICK
+from support.wandb_server import Server
+from support.wandb_server.clients import environment
+from support.zygote import Zygote
 
-from ampcompare.record_file import ends_whole
 from ampcompare.records import load_runs
-from faults.zygote import Zygote
+from ampcompare.tracking.record_file import ends_whole
 
 # Rows of 2 kB, many a second, and few checkpoints: the record meets the limit before they do.
 ROWS = (*QUICK, "log.every=1", "epochs=4000", "eval.every=1000", "checkpoint.every_epochs=10")

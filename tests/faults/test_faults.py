@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from quick import HANG, QUICK, ROOT
-from terminal import Terminal
+from support.quick import HANG, QUICK, ROOT
+from support.terminal import Terminal
+from support.zygote import Zygote
 
 from ampcompare.records import RunRecord, load_runs
-from faults.zygote import Zygote
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 

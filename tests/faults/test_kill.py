@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from quick import QUICK
+from support.quick import QUICK
+from support.zygote import Zygote
 
-from ampcompare.checkpoint import Store, read
+from ampcompare.checkpoint.files import Store, read
 from ampcompare.precision import REGISTRY
 from ampcompare.records import RunRecord, load_runs
-from faults.zygote import Zygote
 
 # 8 steps an epoch, 16 in all; a scale that overflows at first and grows again; rows at 3, 6, 9, ...
 WORDS = (

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick import HANG, QUICK
-from wandb_server import Server
-from wandb_server.clients import environment, wait_until
+from support.quick import HANG, QUICK
+from support.wandb_server import Server
+from support.wandb_server.clients import environment, wait_until
+from support.zygote import Zygote, children_of
 
 from ampcompare.records import load_runs
-from faults.zygote import Zygote, children_of
 
 ONLINE = (
     *(word for word in QUICK if not word.startswith("wandb.")),

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from quick import HANG, QUICK, ROOT
-from wandb_server.clients import wait_until
+from support.quick import HANG, QUICK, ROOT
+from support.wandb_server.clients import wait_until
+from support.zygote import children_of
 
-from ampcompare.checkpoint import Store, read
+from ampcompare.checkpoint.files import Store, read
 from ampcompare.records import RunRecord, load_runs
 from faults.test_kill import assert_same_state, history
-from faults.zygote import children_of
 
 STEPS = 200
 WORDS = [*QUICK, f"max_steps={STEPS}", "epochs=1000", "log.every=50", "eval.every=100", "checkpoint.every_epochs=10"]
@@ -27,7 +27,7 @@ SWEEP = {
     "command": [
         "${env}",
         sys.executable,
-        "tests/faults/held_run.py",
+        "tests/support/held_run.py",
         "${program}",
         "${args_no_hyphens}",
         *WORDS,

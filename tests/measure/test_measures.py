@@ -11,15 +11,15 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 import torch
-from quick import HANG
+from support.quick import HANG
 
+from ampcompare.machine.environment import describe_environment
 from ampcompare.measure.energy import EnergyMeter
-from ampcompare.measure.environment import describe_environment
 from ampcompare.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
-from ampcompare.measure.interval import Interval
 from ampcompare.measure.memory import Memory, is_out_of_memory
-from ampcompare.measure.scale_watch import SKIPS_IN_A_ROW, ScaleWatch
 from ampcompare.measure.timing import StepTimer
+from ampcompare.train.interval import Interval
+from ampcompare.train.scale_watch import SKIPS_IN_A_ROW, ScaleWatch
 
 CPU = torch.device("cpu")
 
@@ -87,7 +87,7 @@ def outputs(right: int, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 @pytest.mark.parametrize("most_kept", [0, 40, 2**20])
 def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones(monkeypatch: pytest.MonkeyPatch, most_kept: int):
-    monkeypatch.setattr("ampcompare.measure.interval.MAX_KEPT", most_kept)
+    monkeypatch.setattr("ampcompare.train.interval.MAX_KEPT", most_kept)
     interval = Interval()
     for loss, correct, images in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
         interval.add(torch.tensor(loss), outputs(correct, images), images)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
-from quick import HANG, QUICK, ROOT
-from wandb_server import Run, Server, Sweep
-from wandb_server.clients import create_sweep, environment, start, start_agent, train, wait_until
+from support.quick import HANG, QUICK, ROOT
+from support.wandb_server import Run, Server, Sweep
+from support.wandb_server.clients import create_sweep, environment, start, start_agent, train, wait_until
 
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
@@ -76,7 +76,7 @@ class Stage:
         words = [*ONLINE, "wandb.project=p", "epochs=40", "log.every=1", f"output_dir={folder}"]
         hold = folder / "hold"
         hold.touch()
-        command = [sys.executable, "tests/faults/held_run.py", "run_experiment.py", *words]
+        command = [sys.executable, "tests/support/held_run.py", "run_experiment.py", *words]
         process = start(command, environ | {"HOLD": str(hold)}, folder / "log")
         wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
         getattr(server, name)()

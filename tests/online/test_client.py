@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import wandb
-from wandb_server import Run, Server
-from wandb_server.clients import asking
+from support.wandb_server import Run, Server
+from support.wandb_server.clients import asking
 
 
 @pytest.fixture

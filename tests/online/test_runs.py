@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from wandb_server import Server
-from wandb_server.clients import asking, environment, wandb
+from support.wandb_server import Server
+from support.wandb_server.clients import asking, environment, wandb
 
 from ampcompare.records import RunRecord, load_runs
 from online.conftest import TROUBLES

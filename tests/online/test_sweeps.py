@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from quick import ROOT
-from wandb_server import Server
-from wandb_server.clients import environment, wandb
+from support.quick import ROOT
+from support.wandb_server import Server
+from support.wandb_server.clients import environment, wandb
 
 pytestmark = pytest.mark.rest
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcompare.execution import build_forward
 from ampcompare.precision import build_precision
 from ampcompare.precision.base import Precision
+from ampcompare.train.execution import build_forward
 
 LAYERS = 20  # more than one launch's
 

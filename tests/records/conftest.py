@@ -3,8 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from records.offline_runs import plan, write_runs
+from support.offline_runs import plan, write_runs
 
 ODD_ROWS = [
     {"global_step": 0, "train/loss": "NaN", "text": "a", "flag": True, "nested": {"a": 1, "b": {"c": "x"}}},

@@ -10,12 +10,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from properties import examples
+from support.log_writer import frame
+from support.properties import examples
 
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from ampcompare.records.protocol import Record
-from records.log_writer import frame
+from ampcompare.wandb_client.protocol import Record
 
 KEYS = ("global_step", "train/loss", "eval/accuracy", "epoch", "amp/scale_factor", "throughput/images_per_second")
 OPTIONS = ("backend", "seed", "batch_size", "epochs", "model", "data", "environment", "max_steps", "_wandb")

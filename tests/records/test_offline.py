@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quick import HANG
+from support.log_writer import frame
+from support.offline_runs import plan
+from support.quick import HANG
 
 from ampcompare.records import load_runs
 from ampcompare.records.offline import read_fragment
 from ampcompare.records.run import RunRecord, merge
 from ampcompare.records.tree import flatten
-from records.log_writer import frame
-from records.offline_runs import plan
 
 
 def read(path: Path, **options) -> RunRecord:

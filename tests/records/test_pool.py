@@ -4,7 +4,7 @@ import sys
 import threading
 
 import pytest
-from quick import HANG
+from support.quick import HANG
 
 from ampcompare.records import load_runs, pool
 

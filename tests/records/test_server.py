@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from quick import HANG
-from wandb_server import Run, Server, Sweep
-from wandb_server.clients import asking
+from support.offline_runs import plan, write_runs
+from support.quick import HANG
+from support.wandb_server import Run, Server, Sweep
+from support.wandb_server.clients import asking
 
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from records.offline_runs import plan, write_runs
 
 SOURCE = "wandb:tester/p"
 
@@ -176,7 +176,7 @@ def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
 
 @pytest.mark.rest
 def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server: Server, tmp_path: Path, capfd):
-    from wandb_server.clients import environment
+    from support.wandb_server.clients import environment
 
     add_run(wandb_server, "one")
     command = [sys.executable, "-m", "ampcompare.cli", "report", SOURCE, "--out", str(tmp_path / "report")]

@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.log_writer import frame
 
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from ampcompare.records.protocol import Record
-from records.log_writer import frame
+from ampcompare.wandb_client.protocol import Record
 
 
 def run_file(folder: Path, run_id: str, project: str = "p", seconds: int = 0, kind: str = "offline-run") -> Path:

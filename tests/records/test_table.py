@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from ampcompare.records.protocol import Record
 from ampcompare.records.table import Table
+from ampcompare.wandb_client.protocol import Record
 
 
 def table_of(*rows: dict) -> Table:

@@ -6,8 +6,8 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ampcompare.records.protocol import Record
 from ampcompare.records.tree import Tree, flatten, lookup
+from ampcompare.wandb_client.protocol import Record
 
 PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=3)
 VALUES = st.one_of(st.integers(0, 9), st.dictionaries(st.sampled_from("abc"), st.integers(0, 9), max_size=2))

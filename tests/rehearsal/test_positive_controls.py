@@ -23,7 +23,7 @@ from ampcompare.bench.rehearsal.watch import (
     WAIT,
     RehearsalError,
 )
-from ampcompare.fit import Fit
+from ampcompare.train.fit import Fit
 
 HERE = "test_positive_controls.py"
 

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from cases import BIG
-from quick import ROOT
+from support.quick import ROOT
+from support.rehearsal_cases import BIG
 
 from ampcompare.bench.rehearsal.launches import FUSED, as_markdown, count_steps, step_ops, summarize
-from ampcompare.bench.traffic import Op
+from ampcompare.bench.throughput.traffic import Op
 from ampcompare.precision import REGISTRY
 
 RESULTS = ROOT / "benchmarks" / "results"

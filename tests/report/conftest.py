@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from records.offline_runs import plan, write_runs
+from support.offline_runs import plan, write_runs
 
 BACKENDS = ("none", "native", "apex_o1")
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from records.log_writer import BLOCK, HEADER
-from records.offline_runs import plan
+from support.log_writer import BLOCK, HEADER
+from support.offline_runs import plan
 
 from ampcompare.records import load_runs
-from ampcompare.records.protocol import Record
+from ampcompare.wandb_client.protocol import Record
 from report.test_scale import MEASURED
 
 ROWS = 2_000_000

@@ -9,12 +9,12 @@ import struct
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.exports import to_csv, to_json, to_markdown
 from ampcompare.report.outputs import write_report
-from ampcompare.report.pack import pack, unpack
-from report.fakes import full, make
+from ampcompare.report.page.pack import pack, unpack
 
 HOSTILE = "=1+1|</script>\x1b*🚀"
 

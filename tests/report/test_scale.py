@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from records.log_writer import frame
-from records.offline_runs import plan
+from support.log_writer import frame
+from support.offline_runs import plan
 
 RUNS, STEPS = 200, 19_500  # a row every 5 steps and one an epoch: 4,000
 MEASURED = """

@@ -11,8 +11,8 @@ from typing import IO
 
 import pytest
 import yaml
-from quick import HANG, ROOT
-from wandb_server.clients import wait_until
+from support.quick import HANG, ROOT
+from support.wandb_server.clients import wait_until
 
 # Writes what it was given and that it began and ended. `fail` is the x that fails; the run whose x is `hold` (or every
 # one: `all`) does not end while there is a file of that name beside it; `together` is how many have to begin before

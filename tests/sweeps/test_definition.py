@@ -10,7 +10,7 @@ import yaml
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.check import problems_of
-from ampcompare.sweeps.definition import Hyperband, Metric, read_sweep
+from ampcompare.sweeps.file.sweep import Hyperband, Metric, read_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 

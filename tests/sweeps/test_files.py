@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from quick import HANG
+from support.quick import HANG
 
 from ampcompare.records import load_runs
 from ampcompare.sweeps.check import problems_of
-from ampcompare.sweeps.definition import read_sweep
+from ampcompare.sweeps.file.sweep import read_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "sweeps").glob("*.yaml"))

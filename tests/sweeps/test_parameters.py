@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ampcompare.sweeps.parameters import KINDS, Parameter, kind_of, nested, settings_of
+from ampcompare.sweeps.file.parameters import KINDS, Parameter, kind_of, nested, settings_of
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from quick import HANG, ROOT
-from terminal import Terminal
-from wandb_server.clients import wait_until
+from support.quick import HANG, ROOT
+from support.terminal import Terminal
+from support.wandb_server.clients import wait_until
 
 from ampcompare.sweeps import devices
 from ampcompare.sweeps.run import SAME_REQUEST_SECONDS

@@ -13,8 +13,8 @@ from types import FrameType
 import pytest
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.definition import Sweep
-from ampcompare.sweeps.parameters import Parameter
+from ampcompare.sweeps.file.parameters import Parameter
+from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.search import Search, sqlite_url
 
 

@@ -19,10 +19,10 @@ from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 from torchvision.transforms import functional
 
+from ampcompare.config.schema import DataConfig
 from ampcompare.data import DeviceLoader, build_dataset
 from ampcompare.data.loader import PADDING
-from ampcompare.measure.environment import describe_environment
-from ampcompare.schema import DataConfig
+from ampcompare.machine.environment import describe_environment
 
 BATCH = 128
 MEAN, STD = DataConfig().mean, DataConfig().std

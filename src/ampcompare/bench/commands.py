@@ -26,7 +26,7 @@ def recipe(
     """The AMP recipe of PyTorch's tutorials: time and peak memory beside the published figures."""
     from rich.console import Console
 
-    from ampcompare.bench.recipe_table import bench_recipe
+    from ampcompare.bench.recipe.table import bench_recipe
 
     bench_recipe(words or [], backends.split(","), device, rounds, Console(highlight=False))
 
@@ -67,7 +67,7 @@ def throughput(
     """Images a second of every combination, speed-up against `none`, and share of the machine's limit."""
     from rich.console import Console
 
-    from ampcompare.bench.throughput_table import bench_throughput
+    from ampcompare.bench.throughput.table import bench_throughput
 
     try:
         sizes = [int(size) for size in batch_sizes.split(",")]

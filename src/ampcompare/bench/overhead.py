@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 
-from ampcompare.config import load_config
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import Config
 from ampcompare.data import build_dataset
 from ampcompare.experiment import build_trainer, make_loader
-from ampcompare.fit import Fit
-from ampcompare.measure.environment import describe_environment
-from ampcompare.progress import TrainingDisplay
-from ampcompare.schema import Config
-from ampcompare.tracking import Tracker
+from ampcompare.machine.environment import describe_environment
+from ampcompare.tracking.tracker import Tracker
+from ampcompare.train.display import TrainingDisplay
+from ampcompare.train.fit import Fit
 
 CPU = torch.device("cpu")
 PARTS = ("batch", "forward and loss", "backward", "optimizer and schedule")

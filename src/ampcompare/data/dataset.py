@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampcompare.data import cifar10, image_folder, synthetic
 from ampcompare.data.arrays import Arrays
+from ampcompare.data.sources import cifar10, image_folder, synthetic
 from ampcompare.errors import UserError
 
 SOURCES = ("cifar10", "image_folder", "synthetic")

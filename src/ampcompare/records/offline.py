@@ -12,11 +12,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ampcompare.records.framing import LogReader, NotWandbFile
-from ampcompare.records.protocol import Record, unknown_kinds
 from ampcompare.records.run import NAMELESS, Fragment
 from ampcompare.records.table import Table
 from ampcompare.records.tree import Tree
+from ampcompare.wandb_client.framing import LogReader, NotWandbFile
+from ampcompare.wandb_client.protocol import Record, unknown_kinds
 
 RUNNING_SECONDS = 60  # the client flushes every 15 s by default; four misses in a row and the run is taken for dead
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from ampcompare.errors import UserError
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
 from ampcompare.records.tree import flatten
-from ampcompare.service import end_service
+from ampcompare.wandb_client.service import end_service
 
 API_PREFIX = "wandb:"
 FORMS = "wandb:ENTITY/PROJECT or wandb:ENTITY/PROJECT/SWEEP"

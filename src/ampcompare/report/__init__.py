@@ -11,7 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 
 if TYPE_CHECKING:
-    from ampcompare.report.verdict import Analysis
+    from ampcompare.report.analysis.verdict import Analysis
 
 PAGE_NAME = "index.html"
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training
@@ -31,11 +31,11 @@ def analyse_runs(
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for accuracies),
     `ignore` settings that may differ within a group. Raises UserError.
     """
-    from ampcompare.report.figures import figures_of
-    from ampcompare.report.groups import check_keys
-    from ampcompare.report.metric import choose_metric
-    from ampcompare.report.settings import describe
-    from ampcompare.report.verdict import analyse
+    from ampcompare.report.analysis.figures import figures_of
+    from ampcompare.report.analysis.groups import check_keys
+    from ampcompare.report.analysis.metric import choose_metric
+    from ampcompare.report.analysis.settings import describe
+    from ampcompare.report.analysis.verdict import analyse
 
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
@@ -75,6 +75,6 @@ def write_file(path: Path, content: bytes) -> Path:
 
 def write_page(analysis: Analysis, folder: Path) -> Path:
     """Write `index.html` into the folder; returns its path. Raises UserError."""
-    from ampcompare.report.page import render_page
+    from ampcompare.report.page.render import render_page
 
     return write_file(folder / PAGE_NAME, render_page(analysis))

@@ -10,10 +10,10 @@ from rich.console import Console
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
 from ampcompare.report import PAGE_NAME, analyse_runs, prepare_folder
+from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.charts.published import published
 from ampcompare.report.outputs import FORMATS, PICTURES, write_report
-from ampcompare.report.reproduce import published
-from ampcompare.report.table import print_table
-from ampcompare.report.verdict import Analysis
+from ampcompare.report.terminal import print_table
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def make_report(request: Request, console: Console) -> None:
 
 def watch_report(request: Request, console: Console, port: int) -> None:
     """The page, served and rebuilt until interrupted; the pictures, and a page for the shelf, at the end."""
-    from ampcompare.report.watch import watch
+    from ampcompare.report.page.watch import watch
 
     if "html" not in request.formats:
         raise UserError("--watch: shows the page; add html to --format")

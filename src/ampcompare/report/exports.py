@@ -11,11 +11,11 @@ from typing import Any
 
 from ampcompare import __version__
 from ampcompare.report import words
-from ampcompare.report.comparison import Comparison
-from ampcompare.report.figures import RunFigures
-from ampcompare.report.groups import Group
-from ampcompare.report.statistics import CONFIDENCE, Estimate, mean
-from ampcompare.report.verdict import Analysis
+from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.figures import RunFigures
+from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.statistics import CONFIDENCE, Estimate, mean
+from ampcompare.report.analysis.verdict import Analysis
 
 FIGURES = {  # column -> attribute of RunFigures
     "images_per_second": "images_per_second",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ampcompare.errors import UserError
 from ampcompare.report import PAGE_NAME, write_file
-from ampcompare.report.verdict import Analysis
+from ampcompare.report.analysis.verdict import Analysis
 
 TABLES = ("csv", "md", "json")
 PICTURES = ("png", "svg")
@@ -32,17 +32,17 @@ def write_report(
     analysis: Analysis, folder: Path, formats: Sequence[str] = FORMATS, *, reproduce: str | None = None, build: str = ""
 ) -> list[Path]:
     """Write the chosen parts, the page first; returns what was written. Raises UserError."""
-    from ampcompare.report.charts import all_charts, has_data
+    from ampcompare.report.charts.catalogue import all_charts, has_data
 
     written = []
     published = None
     charts = all_charts(analysis) if {"html", *PICTURES} & set(formats) else {}
     if reproduce is not None:
-        from ampcompare.report import reproduce as reproduction
+        from ampcompare.report.charts import published as reproduction
 
         published = reproduction.reproduce(analysis, reproduce)
     if "html" in formats:
-        from ampcompare.report.page import render_page
+        from ampcompare.report.page.render import render_page
 
         content = render_page(analysis, charts=charts, published=published, build=build)
         written.append(write_file(folder / PAGE_NAME, content))
@@ -54,7 +54,7 @@ def write_report(
             content = makers[name](analysis).encode("utf-8", "replace")
             written.append(write_file(folder / f"comparison.{name}", content))
     if kinds := tuple(name for name in PICTURES if name in formats):
-        from ampcompare.report.pictures import write_pictures
+        from ampcompare.report.charts.pictures import write_pictures
 
         everything = {**charts, **(published.charts if published else {})}
         drawn = {name: spec for name, spec in everything.items() if has_data(spec)}

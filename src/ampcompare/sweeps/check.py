@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.agent import check_parameters
-from ampcompare.arguments import parse
-from ampcompare.config import check_option, split_override
+from ampcompare.config.arguments import parse
+from ampcompare.config.load import check_option, split_override
+from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError
-from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.definition import Sweep
-from ampcompare.sweeps.parameters import nested
+from ampcompare.sweeps.file.command import build_command
+from ampcompare.sweeps.file.parameters import nested
+from ampcompare.sweeps.file.sweep import Sweep
 
 ENTRYPOINT = Path(__file__).resolve().parents[3] / "run_experiment.py"
 NO_NUMBERS = ("environment", "grad/exponents")

@@ -16,10 +16,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ampcompare.console import print_line
 from ampcompare.errors import one_line
+from ampcompare.program.console import print_line
 from ampcompare.records.tree import flatten
-from ampcompare.sweeps.definition import Sweep
+from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.search import Row
 from ampcompare.sweeps.worker import Job
 

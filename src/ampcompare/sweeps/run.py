@@ -16,14 +16,14 @@ from typing import Any
 
 from rich.console import Console
 
-from ampcompare.config import split_override
-from ampcompare.console import print_line
+from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
-from ampcompare.stopping import heard
+from ampcompare.program.console import print_line
+from ampcompare.program.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
-from ampcompare.sweeps.definition import Sweep, read_sweep
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
+from ampcompare.sweeps.file.sweep import Sweep, read_sweep
 from ampcompare.sweeps.process import Guard
 from ampcompare.sweeps.search import Search, sqlite_url
 from ampcompare.sweeps.worker import Worker, Workplace

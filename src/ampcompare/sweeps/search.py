@@ -23,8 +23,8 @@ from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.definition import Sweep
-from ampcompare.sweeps.parameters import nested
+from ampcompare.sweeps.file.parameters import nested
+from ampcompare.sweeps.file.sweep import Sweep
 
 ATTEMPTS = 2  # of a run whose worker died
 DEFINING = ("method", "parameters", "metric", "early_terminate", "program", "command")

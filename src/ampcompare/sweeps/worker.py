@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.definition import Sweep
+from ampcompare.sweeps.file.command import build_command
+from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
 from ampcompare.sweeps.search import Search, Trying

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpointing
-from quick import HANG
+from support.quick import HANG
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint  # by name, before any context: as users do
 

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
 
 from ampcompare.bench.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
-from ampcompare.bench.traffic import Op, Traffic
+from ampcompare.bench.throughput.traffic import Op, Traffic
 from ampcompare.precision.apex import cache
 
 NAME = "no GPU: a rehearsal"

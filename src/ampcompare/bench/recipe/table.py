@@ -1,0 +1,101 @@
+"""`ampcompare bench recipe`: every backend in turn, beside the published figures. Free of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ampcompare.bench.child import measure
+from ampcompare.bench.recipe.config import CPU_SIZE, RecipeConfig, misaligned
+from ampcompare.config.load import find_config, read_yaml, split_override
+from ampcompare.config.options import build, convert, leaves
+from ampcompare.errors import UserError
+from ampcompare.precision import REGISTRY
+
+# Published with the tutorial: RTX 2060 6 GB, torch 1.9 (2021).
+PUBLISHED = {"none": (8.063, 1_367_458_816), "native": (3.298, 1_803_759_616)}
+PUBLISHED_ON = "RTX 2060 6 GB, torch 1.9"
+
+
+def recipe_config(words: Sequence[str], name: str = "recipe_mlp") -> tuple[RecipeConfig, set[str]]:
+    """The config from its file and `key=value` words, and the keys that the words named. Raises UserError."""
+    known = {leaf.key: leaf for leaf in leaves(RecipeConfig)}
+    given = dict(split_override(word) for word in words)
+    values: dict[str, Any] = {}
+    for key, value in (read_yaml(find_config(name)) | given).items():
+        if key not in known:
+            raise UserError(f"{key}: no such key of the recipe; expected one of {', '.join(known)}")
+        values[key] = convert(known[key], value)
+    return build(RecipeConfig, values), set(given)
+
+
+def run_all(
+    config: RecipeConfig, backends: Sequence[str], device: str, rounds: int, say: Callable[[str], None]
+) -> dict[str, list[dict[str, Any]]]:
+    """Each backend `rounds` times, in turn (A B C A B C), each time in a process of its own. Raises UserError."""
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in backends}
+    for number in range(rounds):
+        for name in backends:
+            request = {"backend": name, "config": dataclasses.asdict(config), "device": device}
+            results[name].append(measure("recipe.measure", request, f"backend={name}"))
+            say(f"round {number + 1}/{rounds}  {name}: {results[name][-1]['seconds']:.3f} s")
+    return results
+
+
+def bench_recipe(words: Sequence[str], backends: Sequence[str], device: str, rounds: int, console: Console) -> None:
+    """Measure and print. Raises UserError for bad input."""
+    from statistics import median
+
+    unknown = [name for name in backends if name not in REGISTRY]
+    if unknown:
+        raise UserError(f"--backends {unknown[0]!r}: expected some of {', '.join(REGISTRY)}")
+    config, given = recipe_config(words)
+    where = device_type(device)
+    if where == "cpu":
+        small: dict[str, Any] = {key: value for key, value in CPU_SIZE.items() if key not in given}
+        config = dataclasses.replace(config, **small)
+        sizes = ", ".join(f"{k}={v}" for k, v in small.items())
+        if small:
+            console.print(f"On a CPU the recipe is scaled down ({sizes}): its times cannot be set beside a GPU's.")
+    for warning in misaligned(config):
+        console.print(f"warning: {warning}")
+    results = run_all(config, backends, device, rounds, lambda line: console.print(line, highlight=False))
+    environment = results[backends[0]][0]["environment"]
+    table = Table(title=f"AMP recipe: {config.layers} x {config.width}, batch {config.batch_size}", box=None)
+    for column in ("backend", "seconds", "speed-up", "peak bytes", "published s", "published bytes"):
+        table.add_column(column, justify="left" if column == "backend" else "right")
+    base = median(r["seconds"] for r in results["none"]) if "none" in results else None
+    for name, rows in results.items():
+        seconds = median(r["seconds"] for r in rows)
+        peak = rows[-1]["peak_bytes"]
+        theirs = PUBLISHED.get(name)
+        table.add_row(
+            name,
+            f"{seconds:.3f}",
+            "-" if base is None else f"{base / seconds:.2f}x",
+            "-" if peak is None else f"{peak:,}",
+            f"{theirs[0]}" if theirs else "-",
+            f"{theirs[1]:,}" if theirs else "-",
+        )
+    console.print(table)
+    what = f"{environment['device_name']}, torch {environment['torch']}"
+    console.print(f"Medians of {rounds}, each in a process of its own. {what}.", highlight=False)
+    console.print(f"Published: PyTorch's AMP recipe (2021), {PUBLISHED_ON}.", highlight=False)
+    if where == "cpu":
+        console.print("Peak bytes: PyTorch does not count them on a CPU.", highlight=False)
+
+
+def device_type(device: str) -> str:
+    """cpu, cuda or mps: what `device` means here, asked of a process that may load torch. Raises UserError."""
+    code = "import sys; from ampcompare.machine.device import resolve_device; print(resolve_device(sys.argv[1]).type)"
+    done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1].partition("UserError: ")[2]
+        raise UserError(said or f"device={device!r}: not there")
+    return done.stdout.strip()

@@ -1,0 +1,122 @@
+"""One combination's turn: training steps as `run_experiment.py` does them, or a baseline, in the steady state.
+
+Run as a program it takes {"words", "loop", "warmup", "steps"} and prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from itertools import islice
+from statistics import median
+from typing import Any
+
+import torch
+
+from ampcompare.bench.throughput.baselines import BASELINES, Done, Loop, forever
+from ampcompare.bench.throughput.busy import profile_steps
+from ampcompare.bench.throughput.traffic import per_image
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import Config
+from ampcompare.data import Dataset, build_dataset
+from ampcompare.errors import UserError
+from ampcompare.experiment import build_trainer, is_fused, make_loader
+from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics
+from ampcompare.machine.environment import describe_environment
+from ampcompare.measure.memory import Memory
+from ampcompare.measure.timing import StepTimer, wait_for
+from ampcompare.train.execution import check_execution
+from ampcompare.train.trainer import micro_batches
+
+PROFILED_STEPS = 20
+OURS = "ours"
+
+
+def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
+    """The training of `run_experiment.py`, without rows."""
+    check_execution(config, device)
+    train = make_loader(config, data.train, device, training=True)
+    trainer = build_trainer(config, data, train, device)
+    count = config.training.accumulate
+
+    def images(group: list[Any]) -> int:
+        return sum(x[1].shape[0] if isinstance(x, tuple) else x.shape[1] for x in group)
+
+    def step(group: list[Any]) -> Done:
+        result = trainer.step(group)
+        return Done(result.loss, result.images, result.cold)
+
+    groups = forever(lambda epoch: micro_batches(trainer.feed(train, epoch), count))
+    # Whole groups of full batches: the short one of an epoch would compile anew, and is no step to time.
+    full = (group for group in groups if images(group) == count * config.batch_size)
+    return Loop(full, step, trainer.precision.session(), memory=trainer.memory)
+
+
+def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) -> dict[str, Any]:
+    """Images a second and ms of each step after `warmup` ones; the host's time to queue a step; peak memory; kernels.
+
+    `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps, over the
+    median step without the profiler. None off a GPU.
+    """
+    config = load_config(None, words)
+    device = resolve_device(config.device)
+    set_numerics(config)
+    data = build_dataset(
+        source=config.data.source, root=config.data.root, train_limit=config.data.train_limit, test_limit=10
+    )
+    if len(data.train) < config.batch_size * config.training.accumulate:
+        raise UserError(
+            f"data.train_limit={config.data.train_limit}: no full step of batch_size={config.batch_size} and "
+            f"training.accumulate={config.training.accumulate} to time; raise it"
+        )
+    made = {OURS: ours, **BASELINES}[loop](config, data, device)
+    timer = StepTimer(device, warmup)
+    host_seconds, images = 0.0, 0
+    with made.session:
+        for batch in islice(made.batches, warmup):
+            timer.lap(made.step(batch).images)
+        wait_for(device)  # sync: the steady state begins on an idle device
+        memory = made.memory or Memory(device)
+        memory.reset()
+        timer.resume()
+        began = time.perf_counter()
+        for batch in islice(made.batches, steps):
+            before = time.perf_counter()
+            done = made.step(batch)
+            host_seconds += time.perf_counter() - before
+            images += done.images
+            timer.lap(done.images, cold=done.cold)
+        wait_for(device)  # sync: the window ends with its last step
+        seconds = time.perf_counter() - began
+        times = timer.pause().times_ms()
+        peak = memory.peak_mib()
+        profiled = profile_steps(lambda: made.step(next(made.batches)), min(steps, PROFILED_STEPS), device)
+    numerics = {**effective_numerics(config, device), "fused": is_fused(config, device), **made.numerics}
+    return {
+        "images_per_second": images / seconds,
+        "step_ms": times,
+        "host_ms": host_seconds / steps * 1e3,
+        "peak_mib": peak,
+        "profile": profiled,
+        "busy": min(1.0, profiled["busy_ms"] / median(times)) if profiled and times else None,
+        "loss": float(done.loss),
+        "loop": loop,
+        "config": config.to_dict(),
+        "environment": describe_environment(device, **numerics),
+    }
+
+
+def count_traffic(words: list[str]) -> dict[str, Any]:
+    """Bytes and FLOP of one image, for the roofline."""
+    config = load_config(None, words)
+    backend = config.backend if config.precision.enabled else "none"
+    model, precision = config.model, config.precision
+    size = config.batch_size
+    return {"per_image": per_image(backend, model.name, model.stem, precision.dtype, size, fuse=config.fuse)}
+
+
+if __name__ == "__main__":
+    request = json.loads(sys.argv[1])
+    torch.set_num_threads(int(request.pop("threads", torch.get_num_threads())))
+    print(json.dumps(count_traffic(request["words"]) if request.pop("count", False) else run_throughput(**request)))

@@ -1,0 +1,274 @@
+"""`ampcompare bench throughput`: backends x executions x batch sizes, in turn, beside the machine's limit.
+
+Beside the executions of a run there are two loops written by hand, `seed-style` and `plain` (`bench/baselines.py`).
+
+Free of torch: each combination runs in a process of its own, A B C A B C ..., so that a machine that slows down over an
+hour slows all alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ampcompare.bench.child import measure
+from ampcompare.bench.recipe.table import device_type
+from ampcompare.bench.results import Estimate, estimate, header, machine_words, markdown_table, write_results
+from ampcompare.bench.throughput.kept import Kept
+from ampcompare.config.load import LEAVES, load_config
+from ampcompare.config.schema import Config
+from ampcompare.errors import UserError
+
+COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "merged", "busy", "MiB")
+BASELINES = ("seed-style", "plain")
+BASELINE_BACKENDS = ("none", "native")
+LONGEST = 5  # kernels that the Markdown lists; the JSON has more
+# A ResNet50 step takes a CPU a minute, and proves nothing: fp16 is emulated there.
+CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
+GPU_WORDS = ("data.train_limit=12800",)
+
+
+Counted = tuple[str, int, bool]  # backend, batch size, fuse
+
+
+@dataclass
+class Combination:
+    """One row: what is run, and what came of it each time."""
+
+    backend: str
+    execution: str
+    batch_size: int
+    words: list[str]
+    config: Config
+    results: list[dict[str, Any]] = field(default_factory=list)
+    refused: str = ""
+
+    @property
+    def rate(self) -> Estimate:
+        return estimate([r["images_per_second"] for r in self.results])
+
+    @property
+    def busy(self) -> float | None:
+        """The share of a step in which the device works: the median over the rounds, None where it is not known."""
+        shares = [r["busy"] for r in self.results if r["busy"] is not None]
+        return statistics.median(shares) if shares else None
+
+    @property
+    def counted(self) -> Counted:
+        """What the bytes and arithmetic of its step depend on."""
+        return self.backend, self.batch_size, self.config.fuse
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend} {self.execution} batch {self.batch_size}"
+
+
+def combinations(
+    backends: Sequence[str], executions: Sequence[str], batch_sizes: Sequence[int], words: Sequence[str], device: str
+) -> list[Combination]:
+    """Every combination with its checked config. Raises UserError."""
+    known = [*LEAVES["execution"].meta["choices"], *BASELINES]
+    if wrong := [name for name in executions if name not in known]:
+        raise UserError(f"--execution {wrong[0]!r}: expected some of {', '.join(known)}")
+    common = ["data.source=synthetic", f"device={device}", "optimizer.momentum=0.9"]
+    common += CPU_WORDS if device == "cpu" else GPU_WORDS
+    found = []
+    for size, execution, backend in itertools.product(batch_sizes, executions, backends):
+        by_hand = execution in BASELINES
+        own = [f"backend={backend}", f"execution={'eager' if by_hand else execution}", f"batch_size={size}"]
+        own += ["fuse=false"] * by_hand  # whatever is asked of ours
+        every = [*common, *words, *own]
+        config = load_config(None, every)
+        if not by_hand or backend in BASELINE_BACKENDS:
+            found.append(Combination(backend, execution, size, every, config))
+    if not found:
+        raise UserError(
+            f"--execution {','.join(executions)}: loops written by hand have the backends none and native; name one "
+            "with --backends"
+        )
+    return found
+
+
+def limit(traffic: Sequence[Sequence[float]], roofline: dict[str, Any], config: Config) -> float:
+    """Images a second if each op took the longer of its arithmetic and its traffic at the measured ceilings."""
+    rates, copy = roofline["flop_per_second"], roofline["bytes_per_second"]
+    half = config.backend != "none" and config.precision.enabled
+    name = config.precision.dtype if half else "tf32" if config.tf32 and "tf32" in rates else "float32"
+    return 1 / sum(max(size / copy, flop / rates[name]) for size, flop in traffic)
+
+
+def bench_throughput(
+    backends: Sequence[str],
+    executions: Sequence[str],
+    batch_sizes: Sequence[int],
+    rounds: int,
+    steps: int,
+    device: str,
+    words: Sequence[str],
+    out: Path | None,
+    console: Console,
+    go_on: bool = False,
+) -> None:
+    """Measure, print, write. Raises UserError for bad input or if nothing could be measured.
+
+    `go_on` keeps each measurement in `out` and begins with those that are there, of this machine and these options.
+    """
+    where = device_type(device)
+    rows = combinations(backends, executions, batch_sizes, words, "cpu" if where == "cpu" else device)
+    if where == "cpu":
+        console.print(f"On a CPU the model is small ({' '.join(CPU_WORDS)}): no figure here is one of a GPU.")
+    warmup = max(10, steps // 5)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        counts = {r.counted for r in rows}
+        task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len(counts))
+        roofline = measure("throughput.roofline", {"device": rows[0].config.device}, "the roofline")
+        progress.advance(task)
+        kept = Kept(out, roofline["environment"]) if go_on and out else None
+        traffic: dict[Counted, Any] = {}
+        for row in rows:
+            if row.counted not in traffic:
+                request = {"words": row.words, "count": True}
+                found = measure("throughput.measure", request, f"counting {row.backend}")
+                traffic[row.counted] = found["per_image"]
+                progress.advance(task)
+        end: KeyboardInterrupt | None = None
+        try:
+            for number, row in itertools.product(range(rounds), rows):
+                progress.update(task, description=row.label)
+                loop = {"loop": row.execution} if row.execution in BASELINES else {}
+                request = {"words": row.words, "warmup": warmup, "steps": steps, **loop}
+                if kept and number == 0:
+                    row.results = kept.results(request)[:rounds]
+                if not row.refused and len(row.results) <= number:
+                    try:
+                        row.results.append(measure("throughput.measure", request, row.label))
+                        if kept:
+                            kept.add(request, row.results[-1])
+                    except UserError as problem:
+                        row.refused = str(problem)
+                        progress.console.print(f"{row.label}: {problem}", markup=False)
+                progress.advance(task)
+        except KeyboardInterrupt as signal:  # minutes on a GPU: what was measured so far is kept
+            end = signal
+    if any(row.results for row in rows):
+        _report(rows, traffic, roofline, {"rounds": rounds, "steps": steps, "warmup": warmup}, out, console)
+    elif not end:
+        raise UserError("bench throughput: nothing could be measured; the lines above say why")
+    if end:
+        raise end
+    if go_on and (refused := [row.label for row in rows if row.refused]):
+        raise UserError(f"bench throughput: {', '.join(refused)}: not measured, as said above; try again with --go-on")
+
+
+def _report(
+    rows: list[Combination],
+    traffic: dict[Counted, Any],
+    roofline: dict[str, Any],
+    how: dict[str, Any],
+    out: Path | None,
+    console: Console,
+) -> None:
+    base = {(r.execution, r.batch_size): r.rate.median for r in rows if r.backend == "none" and r.results}
+    cells: list[list[str]] = []
+    records: list[dict[str, Any]] = []
+    on_cpu = roofline["environment"]["device_type"] == "cpu"
+    for row in rows:
+        name = [row.backend, row.execution, str(row.batch_size)]
+        if not row.results:
+            cells.append([*name, "failed" if row.refused else "not measured", *[""] * (len(COLUMNS) - 4)])
+            records.append({"backend": row.backend, "execution": row.execution, "refused": row.refused})
+            continue
+        limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.counted].items()}
+        own = base.get((row.execution, row.batch_size))
+        share, merged = row.rate.median / limits["eager"], row.rate.median / limits["merged"]
+        peak = max(r["peak_mib"] for r in row.results)
+        speed = "" if own is None else f"{row.rate.median / own:.2f}x"
+        # fp16 products are emulated on a CPU, worse than convolutions: their rate is no ceiling there.
+        shares = ["", ""] if on_cpu and row.backend != "none" else [f"{share:.0%}", f"{merged:.0%}"]
+        busy = "" if row.busy is None else f"{row.busy:.0%}"
+        cells.append([*name, str(row.rate), speed, *shares, busy, f"{peak:,.0f}"])
+        records.append(
+            {
+                "backend": row.backend,
+                "execution": row.execution,
+                "batch_size": row.batch_size,
+                "images_per_second": row.rate,
+                "speed_up": None if own is None else row.rate.median / own,
+                "limits": limits,
+                "busy": row.busy,
+                "rounds": row.results,
+            }
+        )
+    table = Table(title="Training throughput", box=None)
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right", no_wrap=column != "images/s")
+    for cell in cells:
+        table.add_row(*cell)
+    console.print(table)
+    head = header(next(row for row in rows if row.results).results[0]["environment"])
+    rates = ", ".join(f"{k} {v / 1e12:.3g} TFLOP/s" for k, v in roofline["flop_per_second"].items())
+    note = (
+        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {_rounds(rows)} interleaved "
+        f"rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this device's measured "
+        f"ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: pointwise ops in the kernel "
+        "before them. MiB: peak memory. Busy: share of a step in which a kernel runs, by PyTorch's profiler."
+    )
+    console.print(note)
+    console.print(machine_words(head))
+    if out is not None:
+        text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}{_kernels(rows)}"
+        keys = ("backend", "batch_size", "fuse")
+        counted = [dict(zip(keys, key, strict=True)) | {"per_image": ops} for key, ops in traffic.items()]
+        body = {**how, "roofline": roofline, "traffic": counted, "rows": records}
+        measured = [r for r in rows if r.results]
+        for path in write_results(out, "throughput", head, body, text, lambda: _chart(measured)):
+            console.print(f"wrote {path}", soft_wrap=True, markup=False)
+
+
+def _rounds(rows: Sequence[Combination]) -> str:
+    """How many rounds were measured: fewer of some rows where the benchmark was interrupted."""
+    counts = {len(row.results) for row in rows if row.results}
+    return " or ".join(str(count) for count in sorted(counts))
+
+
+def _kernels(rows: list[Combination]) -> str:
+    """Where the time of a step goes on the device: the longest kernels of each row's last round."""
+    parts = []
+    for row in rows:
+        found = row.results[-1]["profile"] if row.results else None
+        if found:
+            cells = [
+                [f"`{k['name'].replace('|', ' ')[:90]}`", f"{k['count']:.1f}", f"{k['ms']:.3f}"]
+                for k in found["longest"][:LONGEST]
+            ]
+            head = f"### {row.label}: {found['kernels']:.0f} kernels and {found['busy_ms']:.2f} ms of work a step"
+            parts.append(f"{head}\n\n{markdown_table(('kernel', 'a step', 'ms a step'), cells)}")
+    return "\n\n## Where the time of a step goes\n\n" + "\n\n".join(parts) if parts else ""
+
+
+def _chart(rows: list[Combination]) -> Any:
+    import altair as alt
+
+    values = [
+        {
+            "backend": r.backend,
+            "run": f"{r.execution}, batch {r.batch_size}",
+            "images/s": r.rate.median,
+            "low": r.rate.low,
+            "high": r.rate.high,
+        }
+        for r in rows
+    ]
+    base = alt.Chart(alt.Data(values=values)).encode(y=alt.Y("backend:N", sort=None, title=None))
+    bars = base.mark_bar(height=12).encode(x=alt.X("images/s:Q", title="images per second"))
+    spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="images per second"), x2="high:Q")
+    return alt.layer(bars, spans).properties(width=460).facet(row=alt.Row("run:N", title=None, sort=None))

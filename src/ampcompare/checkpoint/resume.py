@@ -1,0 +1,291 @@
+"""What a checkpoint of a run holds, which run to go on with, and when to save.
+
+Exact: on a CPU, and on a GPU with `deterministic=true`, a run that was killed and resumed has the weights, losses and
+loss scales of one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ampcompare.checkpoint.files import CheckpointError, Store, peek, read
+from ampcompare.config.load import LEAVES, Config
+from ampcompare.config.schema import ADDED_LATER
+from ampcompare.errors import UserError
+from ampcompare.machine.device import is_channels_last
+from ampcompare.machine.processes import World
+from ampcompare.train.fit import Fit
+
+if TYPE_CHECKING:
+    from ampcompare.tracking.tracker import Tracker
+
+# What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them, since it
+# is the length of the schedule; the device and the data are compared as such, not by their names.
+FREE = re.compile(r"(output_dir|resume|max_steps|device|data\.root|log\.warmup_steps|(checkpoint|wandb)\..*)")
+FOLDER = "checkpoints"
+
+
+def capture(fit: Fit) -> dict[str, Any]:
+    """All that a run needs to go on: plain values and tensors. Waits for the device when it is written out."""
+    trainer, device = fit.trainer, fit.device
+    return {
+        "fit": fit.state_dict(),
+        "model": trainer.model.state_dict(),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scheduler": trainer.scheduler.state_dict(),
+        "precision": trainer.precision.state_dict(),
+        "random": _random_states(device),
+    }
+
+
+def restore(fit: Fit, state: Mapping[str, Any]) -> None:
+    """Put a fresh fit where another one was. Raises UserError for a state of something else."""
+    trainer = fit.trainer
+    try:
+        trainer.model.load_state_dict(state["model"])
+        trainer.optimizer.load_state_dict(state["optimizer"])
+        trainer.scheduler.load_state_dict(state["scheduler"])
+        trainer.precision.load_state_dict(state["precision"])  # after the model: fp32 masters are finer
+        fit.load_state_dict(state["fit"])
+        _set_random_states(state["random"], fit.device)
+    except Exception as problem:  # what a file that passes every check may still lack
+        lines = str(problem).strip().splitlines()
+        reason = lines[0] if lines else type(problem).__name__
+        raise UserError(
+            f"resume: the checkpoint of run {state.get('run_id')} does not fit this program ({reason}); "
+            "start anew with resume=never"
+        ) from None
+
+
+def _random_states(device: torch.device) -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        "python": [version, list(words), gauss],
+        "numpy": [torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position), int(has_gauss), float(cached)],
+    }
+
+
+def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
+    version, words, gauss = states["python"]
+    random.setstate((version, tuple(words), gauss))
+    keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What has to be the same for a run to go on: the config but for what is free, the data, the kind of device."""
+
+    config: Config
+    data: str
+    device_type: str
+    processes: int = 1
+
+    def values(self) -> dict[str, Any]:
+        """By name; the first names are those of options."""
+        config = {key: self.config.value(key) for key in LEAVES if not FREE.fullmatch(key)}
+        last = is_channels_last(self.config, torch.device(self.device_type))
+        config["memory_format"] = "channels_last" if last else "contiguous"
+        return {**config, "device": self.device_type, "data": self.data, "processes": self.processes}
+
+    def differences(self, state: Mapping[str, Any]) -> list[str]:
+        """In what a checkpoint differs, `key (theirs there, ours here)` each."""
+        here, there = self.values(), ADDED_LATER | state.get("identity", {})
+        keys = [key for key in here.keys() | there.keys() if here.get(key) != there.get(key)]
+        return [
+            "data (other images)" if key == "data" else f"{key} ({there.get(key)} there, {here.get(key)} here)"
+            for key in sorted(keys)
+        ]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """An unfinished run: its folder, taken by this process, and its state."""
+
+    store: Store
+    state: dict[str, Any]
+
+
+def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Resumed | None:
+    """The run to go on with, as `resume` says; None to start a new one.
+
+    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run, otherwise the newest one in output_dir that
+    is unfinished, of the same config, and that no other process has. Raises UserError: for `must` without such a run,
+    for a given run of another config or one that is still going on.
+    """
+    config, run_id = identity.config, os.environ.get("WANDB_RUN_ID")
+    top = Path(config.output_dir) / FOLDER
+    if not writes_checkpoints(config) and config.resume == "never":
+        return None
+    others: list[str] = []
+    for store, state in _candidates(top, run_id, say):
+        name = store.folder.name
+        if is_finished(store, state, total_steps):
+            continue
+        differences = identity.differences(state)
+        if config.resume == "never":
+            if not differences and not run_id and store.lock():
+                store.unlock()
+                step = state["fit"]["step"]
+                say(f"run {name} of this config stopped at step {step}: resume=auto goes on with it; this is a new run")
+                return None
+            continue
+        if differences:
+            others.append(f"run {name} differs in {', '.join(differences[:5])}{', ...' if differences[5:] else ''}")
+            if run_id:
+                raise UserError(f"resume={config.resume}: {others[0]}; give it the same options, or use resume=never")
+            continue
+        if not store.lock():
+            others.append(f"run {name} is going on in another process")
+            if run_id:
+                raise UserError(f"resume={config.resume}: {others[0]}; wait for it, or use resume=never")
+            continue
+        whole = store.load(say)
+        if whole is not None and not identity.differences(whole) and not is_finished(store, whole, total_steps):
+            return Resumed(store, whole)
+        store.unlock()
+    if config.resume == "must":
+        why = f"; {others[0]}" if others else ""
+        what = f"run {run_id} to go on with" if run_id else "unfinished run of this config"
+        raise UserError(f"resume='must': no {what} in {top}{why}; use resume=auto to start one")
+    return None
+
+
+def find_together(identity: Identity, total_steps: int, say: Callable[[str], None], world: World) -> Resumed | None:
+    """`find` by process 0, the answer for all. Raises UserError in each."""
+    found: Resumed | None = None
+    with world.agree():
+        if world.leads:
+            found = find(identity, total_steps, say)
+    (path,) = world.share([str(found.store.loaded) if found else None])
+    with world.agree():
+        if path is not None and found is None:
+            try:
+                found = Resumed(Store(Path(path).parent), read(Path(path)))
+            except CheckpointError as problem:
+                raise UserError(
+                    f"resume: process {world.rank} cannot read {path} ({problem}), which process 0 goes on from; "
+                    "output_dir has to be one folder for all machines"
+                ) from None
+    return found
+
+
+def is_finished(store: Store, state: Mapping[str, Any], total_steps: int) -> bool:
+    """Whether there is nothing left to do, neither to train (more `max_steps` are) nor to record."""
+    step = state["fit"]["step"]
+    return step >= total_steps and state["fit"]["evaluated"] and store.is_recorded(step)
+
+
+def _candidates(top: Path, run_id: str | None, say: Callable[[str], None]) -> Iterator[tuple[Store, dict[str, Any]]]:
+    """Runs with a readable checkpoint, newest first, each with what its newest one says."""
+    try:
+        if run_id is None:
+            folders = [path for path in top.iterdir() if path.is_dir()] if top.is_dir() else []
+        else:
+            folders = [top / run_id] if is_run_id(run_id) else []
+        found = [
+            (max(f.stat().st_mtime_ns for f in files), s, files) for s in map(Store, folders) if (files := s.files())
+        ]
+    except OSError as problem:
+        raise UserError(f"resume: {top} cannot be read ({problem.strerror}); mend it, or use resume=never") from None
+    for _, store, files in sorted(found, key=lambda entry: entry[0], reverse=True):
+        for path in files:
+            try:
+                state = peek(path)
+            except CheckpointError:  # said when the run is taken
+                continue
+            if _has_shape(state):
+                yield store, state
+                break
+        else:
+            say(f"none of the checkpoints in {store.folder} can be read: passed over")
+
+
+def _has_shape(state: Mapping[str, Any]) -> bool:
+    fit = state.get("fit")
+    return (
+        isinstance(fit, dict)
+        and isinstance(fit.get("step"), int)
+        and "evaluated" in fit
+        and isinstance(state.get("identity"), dict)
+    )
+
+
+def is_run_id(text: str) -> bool:
+    """Whether it can be the name of a folder, too; W&B says no to the others."""
+    return re.fullmatch(r"[^/\\#?%:\x00-\x1f]{1,128}", text) is not None and text not in (".", "..")
+
+
+def writes_checkpoints(config: Config) -> bool:
+    return config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None
+
+
+class RunKeeper:
+    """Saves a run's state when it is due. A save that fails is said, and the training goes on.
+
+    Of several processes all gather the state, at one step, and the one with a tracker writes it.
+    """
+
+    def __init__(
+        self,
+        tracker: Tracker | None,
+        store: Store | None,
+        identity: Identity,
+        environment: Mapping[str, Any],
+        say: Callable[[str], None],
+    ) -> None:
+        self.tracker, self.store, self.identity = tracker, store, identity
+        self.environment = json.loads(json.dumps(environment))  # plain: PyTorch's version is a class of its own
+        self.say = say
+        self.options = identity.config.checkpoint
+        self.saved_step: int | None = None
+        self._saved_at = time.monotonic()
+
+    def is_due(self, epochs: int | None = None) -> bool:
+        every, minutes = self.options.every_epochs, self.options.every_minutes
+        if epochs is not None:
+            return every is not None and epochs % every == 0
+        return minutes is not None and time.monotonic() - self._saved_at >= minutes * 60
+
+    def save(self, fit: Fit, *, best: bool = False) -> None:
+        self._saved_at = time.monotonic()
+        step, gathered = fit.step, capture(fit)
+        if self.tracker is None or self.store is None:
+            return
+        self.tracker.flush()  # what is saved has been logged
+        state = {
+            "step": step,
+            "run_id": self.tracker.run_id,
+            "config": self.identity.config.to_dict(),
+            "identity": self.identity.values(),
+            "environment": self.environment,
+            "record": self.tracker.state_dict(),
+            **gathered,
+        }
+        try:
+            if not self.store.lock():
+                raise OSError(0, f"{self.store.folder} is in use by another process")
+            self.store.save(state, best=best)
+            self.saved_step = step
+        except OSError as problem:
+            self.say(
+                f"the checkpoint at step {step} could not be written to {self.store.folder} "
+                f"({problem.strerror or problem}): going on without it"
+            )

@@ -1,0 +1,72 @@
+"""The command line of the entrypoint: every form in which people and W&B's sweep macros write options."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ampcompare.config.load import GROUPS, LEAVES, load_config
+from ampcompare.config.schema import Config
+from ampcompare.errors import UserError
+
+DEFAULT_CONFIG = "reference"
+
+
+def parse(words: Sequence[str]) -> Config:
+    """The config that the words ask for; the later word wins. Raises UserError.
+
+    `key=value`, `--key=value`, `--key value`, `--flag` for true, a JSON object or the name of a `.json` file with one,
+    Hydra's `+key=value`, and `--config NAME`.
+    """
+    name, overrides = DEFAULT_CONFIG, []
+    rest = list(reversed(words))
+    while rest:
+        word = rest.pop()
+        key, equals, value = word.partition("=")
+        if key == "--config":
+            name = value or (rest.pop() if rest and not equals else "")
+            if not name:
+                raise UserError("--config: expected a name or a path after it, such as --config demo")
+        elif word.startswith("{"):
+            overrides += _words(word, word)
+        elif equals:
+            overrides.append(word.lstrip("+"))
+        elif word.startswith("--") and word.removeprefix("--") in LEAVES.keys() | GROUPS:
+            overrides.append(f"{word}={_value_after(word.removeprefix('--'), rest)}")
+        elif word.startswith("--") and rest and "=" not in rest[-1] and not rest[-1].startswith("--"):
+            overrides.append(f"{word}={rest.pop()}")  # no such option: load_config says which is meant
+        elif word.endswith(".json"):
+            overrides += _words(_content(word), word)
+        else:
+            overrides.append(word)  # load_config says what is wrong with it
+    return load_config(name, overrides)
+
+
+def _value_after(key: str, rest: list[str]) -> str:
+    """The word after `--key`; for a flag, true unless that word is a truth value."""
+    follows = rest[-1] if rest and not rest[-1].startswith("--") else None
+    leaf = LEAVES.get(key)
+    if leaf and leaf.base is bool and (follows is None or follows.lower() not in ("true", "false")):
+        return "true"
+    if follows is None:
+        raise UserError(f"--{key}: expected a value after it, {leaf.allowed if leaf else 'a group of options'}")
+    return rest.pop()
+
+
+def _content(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        raise UserError(f"{file}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from None
+
+
+def _words(text: str, origin: str) -> list[str]:
+    """A JSON object of options as `key=value` words, written as W&B's macros write them."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise UserError(f'{origin}: not valid JSON ({problem}); expected such as {{"backend": "native"}}') from None
+    if not isinstance(content, dict):
+        raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
+    return [f"{key}={value}" for key, value in content.items()]

@@ -1,0 +1,317 @@
+"""The options of one run: every key with its meaning, default and range, and which go together.
+
+Keys that a comparison turns on (backend, seed, batch size, ...) are top level, so that sweeps and W&B can group by
+them. The resolved tree is logged whole. This module must stay free of torch: `--help` answers in under 0.5 s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from ampcompare.config.options import option
+from ampcompare.errors import UserError
+from ampcompare.precision import REGISTRY
+
+# Options that came later, with the values that runs from before had: they are pooled and resumed as such.
+ADDED_LATER: dict[str, Any] = {"fuse": False, "precision.keep_batchnorm_fp32": None, "eval.tf32": None}
+
+# What people who come from other libraries write for a backend.
+BACKEND_HINTS = {
+    **dict.fromkeys(("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"), "none"),
+    **dict.fromkeys(
+        (
+            "amp",
+            "torch.amp",
+            "torch_amp",
+            "torch-amp",
+            "autocast",
+            "16-mixed",
+            "fp16-mixed",
+            "mixed",
+            "mixed_float16",
+        ),
+        "native",
+    ),
+    **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed"), "native with precision.dtype=bfloat16"),
+    **dict.fromkeys(("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"), "apex_o1"),
+    **dict.fromkeys(("o2", "apex-o2", "apexo2"), "apex_o2"),
+    **dict.fromkeys(("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"), "fp16"),
+}
+
+# What the options are called elsewhere, by the last part of a key.
+KEY_HINTS = {
+    **dict.fromkeys(("learning_rate", "base_lr", "init_lr"), "optimizer.lr"),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "epochs"),
+    **dict.fromkeys(("bs", "batch", "train_batch_size", "per_device_train_batch_size"), "batch_size"),
+    **dict.fromkeys(("amp", "opt_level", "mixed_precision", "use_amp"), "backend"),
+    **dict.fromkeys(("gpu", "gpus", "accelerator"), "device"),
+    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val"), "training.clip_norm"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "training.accumulate"),
+    **dict.fromkeys(("arch", "model_name"), "model.name"),
+    **dict.fromkeys(("wd", "l2"), "optimizer.weight_decay"),
+}
+
+
+@dataclass
+class ModelConfig:
+    name: str = option("resnet50", "network", choices=("resnet50", "resnet18", "tiny"))
+    stem: str = option(
+        "cifar",
+        "first layers: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
+        choices=("cifar", "imagenet"),
+    )
+
+
+@dataclass
+class DataConfig:
+    source: str = option("cifar10", "where images come from", choices=("cifar10", "image_folder", "synthetic"))
+    root: str | None = option(
+        None,
+        "cifar10: folder of cifar-10-python.tar.gz; image_folder: a folder or archive with train/<class>/*",
+    )
+    train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
+    test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
+    augment: bool = option(True, "random crop with padding 4 and horizontal flip of training images")
+    mean: list[float] = option([0.4914, 0.4822, 0.4465], "per-channel mean subtracted from pixels in 0..1")
+    std: list[float] = option([0.2023, 0.1994, 0.2010], "per-channel standard deviation that divides them")
+
+
+@dataclass
+class OptimizerConfig:
+    name: str = option("sgd", "optimizer", choices=("sgd", "adam", "adamw"))
+    lr: float = option(0.1, "peak learning rate", above=0)
+    momentum: float = option(0.0, "momentum of sgd", low=0, below=1)
+    nesterov: bool = option(False, "Nesterov momentum (sgd)")
+    weight_decay: float = option(0.0, "weight decay", low=0)
+    fused: bool | None = option(
+        None,
+        "one kernel for the whole step, and the skip after an overflow decided on the device; null: on a GPU, as it is "
+        "the same arithmetic there",
+    )
+
+
+@dataclass
+class ScheduleConfig:
+    name: str = option("cosine", "learning rate after warm-up", choices=("cosine", "constant"))
+    warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0", low=0)
+
+
+@dataclass
+class PrecisionConfig:
+    enabled: bool = option(True, "false makes any backend a plain fp32 run")
+    dtype: str = option(
+        "float16",
+        "low-precision type of backend=native; apex and fp16 have one",
+        choices=("float16", "bfloat16"),
+    )
+    loss_scale: float | str = option("dynamic", "a static loss scale, or dynamic", choices=("dynamic",), above=0)
+    init_scale: float = option(65536.0, "first loss scale when dynamic", above=0)
+    growth_interval: int = option(2000, "steps without overflow before the scale grows", low=1)
+    growth_factor: float = option(2.0, "factor by which the scale grows", above=1)
+    backoff_factor: float = option(0.5, "factor after an overflow", above=0, below=1)
+    min_loss_scale: float | None = option(None, "floor of the dynamic scale (apex and fp16)", above=0)
+    max_loss_scale: float | None = option(None, "its ceiling (apex and fp16; null: 2**24)", above=0)
+    keep_batchnorm_fp32: bool | None = option(
+        None, "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no"
+    )
+    min_scale_warning: float = option(1.0, "report once when the dynamic scale falls below this", low=0)
+
+
+@dataclass
+class TrainingConfig:
+    accumulate: int = option(1, "micro-batches of batch_size per optimizer step", low=1)
+    clip_norm: float | None = option(None, "clip the L2 norm of the true gradients", above=0)
+    clip_value: float | None = option(None, "clip each true gradient element to +-this", above=0)
+    gradient_penalty: float = option(0.0, "weight of the L2 norm of the gradients in the loss", low=0)
+    label_smoothing: float = option(0.0, "label smoothing of the cross entropy", low=0, below=1)
+    on_nan: str = option("stop", "when the loss is not finite at a scale of 1", choices=("stop", "continue"))
+
+
+@dataclass
+class EvalConfig:
+    every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", low=1)
+    autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
+    tf32: bool | None = option(None, "let an evaluation in fp32 round to TF32 on the GPU; null: as tf32 says")
+    batch_size: int = option(512, "images per evaluation batch", low=1)
+
+
+@dataclass
+class LogConfig:
+    every: int = option(50, "optimizer steps between rows", low=1)
+    warmup_steps: int = option(10, "first steps left out of throughput, step times and peak memory", low=0)
+
+
+@dataclass
+class DiagnosticsConfig:
+    every: int | None = option(100, "optimizer steps between looks at the gradients, or null for none", low=1)
+
+
+@dataclass
+class CheckpointConfig:
+    every_epochs: int | None = option(1, "epochs between checkpoints", low=1)
+    every_minutes: float | None = option(
+        10.0,
+        "minutes between checkpoints, within epochs too; with both null there are none, not at the end either",
+        above=0,
+    )
+
+
+@dataclass
+class WandbConfig:
+    mode: str = option(
+        "auto",
+        "auto: online with an API key, offline without; disabled keeps no record",
+        choices=("auto", "online", "offline", "disabled"),
+        hints={**dict.fromkeys(("off", "none", "false", "no"), "disabled"), "dryrun": "offline"},
+    )
+    project: str = option(
+        "comparison-amp",
+        "project",
+        pattern=r"[^/\\#?%:\x00-\x1f]{1,128}",
+        pattern_words=r"1 to 128 characters without / \ # ? % :",
+    )
+    entity: str | None = option(None, "user or team; null: the key's default")
+    group: str | None = option(None, "group; a sweep's id goes before it")
+    name: str | None = option(None, "run name; null: from backend, model and data")
+    tags: list[str] = option([], "tags")
+    notes: str | None = option(None, "notes")
+
+
+@dataclass
+class Config:
+    backend: str = option("none", "precision backend, what is compared", choices=tuple(REGISTRY), hints=BACKEND_HINTS)
+    seed: int = option(223, "seed of weights, order and augmentation", low=0, high=2**63 - 1)
+    batch_size: int = option(128, "images per micro-batch", low=1)
+    epochs: int = option(100, "passes over the training images", low=1)
+    max_steps: int | None = option(None, "stop after so many optimizer steps; the schedule stays that of epochs", low=1)
+    device: str = option(
+        "auto",
+        "device: the first of cuda, mps, cpu that is there, or one by name",
+        pattern=r"auto|cpu|mps|cuda(:\d+)?",
+        pattern_words="one of auto, cpu, cuda, cuda:N, mps",
+        hints={"gpu": "cuda", "0": "cuda:0", "cuda:": "cuda"},
+    )
+    execution: str = option(
+        "eager",
+        "how a step is run: call by call; forward and backward compiled (torch.compile); the whole step as one CUDA "
+        "graph; compiled, then as one graph",
+        choices=("eager", "compile", "cuda_graph", "compile_graph"),
+        hints={
+            **dict.fromkeys(("torch.compile", "torch_compile", "compiled", "inductor", "true"), "compile"),
+            **dict.fromkeys(("cudagraph", "cuda-graph", "cuda_graphs", "cudagraphs", "graph"), "cuda_graph"),
+        },
+    )
+    fuse: bool = option(
+        False,
+        "the same numbers, within rounding, in fewer ops and passes over memory than the backend's own: BatchNorm "
+        "with ReLU and residual, counters, native's casts and unscaling; needs a compiler (optimizer.fused is another "
+        "thing)",
+    )
+    tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
+    memory_format: str = option(
+        "auto",
+        "layout of images and weights; auto: channels_last on an NVIDIA GPU, else contiguous",
+        choices=("auto", "contiguous", "channels_last"),
+        hints={"nchw": "contiguous", "nhwc": "channels_last"},
+    )
+    cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")
+    deterministic: bool = option(False, "only deterministic algorithms; slower, bit-identical on one machine")
+    output_dir: str = option("runs", "folder of the run's record")
+    resume: str = option(
+        "never",
+        "go on with an unfinished run of this config in output_dir: auto if there is one, must or fail, never",
+        choices=("auto", "never", "must"),
+        hints={**dict.fromkeys(("true", "yes", "allow", "1"), "auto"), **dict.fromkeys(("false", "no", "0"), "never")},
+    )
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole tree as plain values, as it is logged."""
+        return dataclasses.asdict(self)
+
+    def value(self, key: str) -> Any:
+        """The value at a dotted key."""
+        found: Any = self
+        for part in key.split("."):
+            found = getattr(found, part)
+        return found
+
+
+def check(config: Config) -> None:
+    """Raise UserError for values that are fine alone and wrong together."""
+    optimizer, precision, data = config.optimizer, config.precision, config.data
+    if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
+        raise UserError("optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them")
+    if optimizer.momentum and optimizer.name != "sgd":
+        raise UserError(
+            f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; set it to 0 or use optimizer.name=sgd"
+        )
+    for name in ("mean", "std"):
+        values = getattr(data, name)
+        if len(values) != 3 or (name == "std" and min(values) <= 0):
+            above = " above 0" if name == "std" else ""
+            raise UserError(f"data.{name}={values}: expected three numbers{above}, one per channel")
+    floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
+    if floor is not None and ceiling is not None and floor > ceiling:
+        raise UserError(
+            f"precision.min_loss_scale={floor:g}: expected at most precision.max_loss_scale={ceiling:g}; lower it"
+        )
+    if floor is not None and floor > precision.init_scale:
+        raise UserError(
+            f"precision.min_loss_scale={floor:g}: expected at most precision.init_scale={precision.init_scale:g}; "
+            "lower it or raise init_scale"
+        )
+    if config.execution != "eager" and config.training.gradient_penalty:
+        raise UserError(
+            f"execution={config.execution!r}: training.gradient_penalty={config.training.gradient_penalty:g} needs the "
+            "gradient of a gradient, which this execution does not give; use execution=eager"
+        )
+    if config.execution.endswith("_graph"):
+        if config.training.accumulate > 1:
+            raise UserError(
+                f"execution={config.execution!r}: training.accumulate={config.training.accumulate} has more than one "
+                "micro-batch in a step, the graph holds one; use execution=compile, or a larger batch_size"
+            )
+        if optimizer.fused is False:
+            raise UserError(
+                f"execution={config.execution!r}: needs optimizer.fused=true, other optimizers decide on the host; "
+                "leave optimizer.fused out"
+            )
+    backend = REGISTRY[config.backend]
+    if precision.enabled:
+        if precision.dtype not in backend.dtypes:
+            raise UserError(
+                f"precision.dtype={precision.dtype!r}: backend={config.backend} is {backend.dtypes[0]} by definition; "
+                "leave it out, or use backend=native"
+            )
+        if (floor is not None or ceiling is not None) and not backend.bounded_scale:
+            key = "min_loss_scale" if floor is not None else "max_loss_scale"
+            raise UserError(
+                f"precision.{key}={floor if floor is not None else ceiling:g}: backend={config.backend} has neither "
+                "floor nor ceiling for the loss scale; leave it out, or use backend=apex_o1"
+            )
+        if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
+            raise UserError(
+                f"precision.keep_batchnorm_fp32={str(precision.keep_batchnorm_fp32).lower()}: backend={config.backend} "
+                "has fp32 weights, BatchNorm's too; leave it out, or use backend=fp16"
+            )
+    if data.source == "image_folder" and data.root is None:
+        raise UserError(
+            "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
+            "test/<class>/*; set data.root=PATH"
+        )

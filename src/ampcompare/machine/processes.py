@@ -1,0 +1,212 @@
+"""Several processes train one model: who is who, and the few things they say to each other.
+
+Started by `torchrun --nproc-per-node=N run_experiment.py ...`, each process has a device of its own. `batch_size` is
+that of all together; each takes every N-th image of a batch, so that a run on N devices sees the batches of a run on
+one. Process 0 alone writes: the record, the console.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ampcompare.config.load import Config
+from ampcompare.errors import UserError
+
+MEETING = "ampcompare"
+MEETING_LIMIT = timedelta(minutes=5)  # machines may start at different times
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among `size`. Alone, everything here is nothing."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1  # on this machine
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place, queued on the device."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def mean_(self, tensor: Tensor) -> Tensor:
+        """The mean over all processes, in place; inf and nan of any one are in it."""
+        return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
+
+    def any(self, flags: list[bool], device: torch.device) -> list[bool]:
+        """Which flags are set anywhere: all processes ask together and get the same answer."""
+        if self.size == 1:
+            return flags
+        counts = self.sum_(torch.tensor(flags, dtype=torch.float32, device=device))
+        return [count > 0 for count in counts.tolist()]  # sync: an answer for the host
+
+    def share(self, words: list[Any]) -> list[Any]:
+        """What process 0 has to say, in all processes."""
+        if self.size > 1:
+            dist.broadcast_object_list(words)
+        return words
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every process the buffers of process 0: BatchNorm's statistics are of each one's own images."""
+        if self.size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
+    @contextmanager
+    def leader_first(self) -> Iterator[None]:
+        """What is inside is done by process 0, then by the others: a download, a cache."""
+        if self.size > 1 and not self.leads:
+            dist.barrier()
+        try:
+            yield
+        finally:
+            if self.size > 1 and self.leads:
+                dist.barrier()
+
+    @contextmanager
+    def agree(self) -> Iterator[None]:
+        """What is inside, where nobody waits for another, raises UserError in all processes if it does in one."""
+        refusal: list[str] = []
+        try:
+            yield
+        except UserError as problem:
+            if self.size == 1:
+                raise
+            refusal = problem.lines
+        if self.size > 1:
+            refusals: list[Any] = [None] * self.size
+            dist.all_gather_object(refusals, refusal)
+            for message, *details in filter(None, refusals):
+                raise UserError(message, details)
+
+
+def is_loss_of_another(problem: RuntimeError) -> bool:
+    """Whether it is what PyTorch raises where another process has ended."""
+    return isinstance(problem, dist.DistError) or "gloo" in str(problem).lower()
+
+
+@contextmanager
+def join(config: Config) -> Iterator[World]:
+    """The world of this process, as torchrun's environment variables have it. Raises UserError."""
+    size = _number("WORLD_SIZE", 1)
+    if size == 1:
+        yield World()
+        return
+    world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1))
+    check_config(config, world)
+    device = device_name(config.device, world)
+    if device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(device))
+    store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, store=_meet(store, world), rank=world.rank, world_size=world.size)
+    try:
+        yield world
+    finally:
+        dist.destroy_process_group()
+
+
+def _meet(store: dist.Store, world: World) -> dist.Store:
+    """A corner of the store for the processes of this start alone.
+
+    torchrun keeps its store when it starts the processes again, with the addresses of those that died: taken for those
+    of now, the connection was refused or never answered (PyTorch 2.14; issue 135712 there). Its count of restarts is
+    that of one machine. So process 0 names a corner, the others leave a name of their own in it, and whoever is listed
+    there by process 0 has met the one of now: those of before knew another name.
+    """
+    own = secrets.token_hex(8)
+    if world.leads:
+        store.set(MEETING, own)
+        names = [f"{own}/{rank}" for rank in range(1, world.size)]
+        store.wait(names, MEETING_LIMIT)
+        store.set(f"{own}/all", " ".join(store.get(name).decode() for name in names))
+        return dist.PrefixStore(own, store)
+    until = time.monotonic() + MEETING_LIMIT.total_seconds()
+    while time.monotonic() < until:
+        corner = store.get(MEETING).decode()
+        store.set(f"{corner}/{world.rank}", own)
+        if store.check([f"{corner}/all"]) and own in store.get(f"{corner}/all").decode().split():
+            return dist.PrefixStore(corner, store)
+        time.sleep(0.05)
+    raise dist.DistStoreError(f"process 0 has not come within {MEETING_LIMIT}")
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise UserError(f"{name}={text!r}: expected a whole number, as torchrun sets it; unset it, or use torchrun")
+    return int(text)
+
+
+def check_config(config: Config, world: World) -> None:
+    """Raise UserError for what several processes cannot do."""
+    what = f"with {world.size} processes"
+    if config.execution != "eager":
+        raise UserError(f"execution={config.execution!r}: {what} steps run eagerly; use execution=eager")
+    if config.training.gradient_penalty:
+        raise UserError(
+            f"training.gradient_penalty={config.training.gradient_penalty:g}: {what} gradients are only there after "
+            "the backward; set it to 0 or use one process"
+        )
+    if config.batch_size < world.size:
+        raise UserError(f"batch_size={config.batch_size}: {what} each needs an image; use at least {world.size}")
+
+
+def device_name(name: str, world: World) -> str:
+    """The device of this process: its own GPU where there are any."""
+    if world.size == 1 or name == "cpu":
+        return name
+    if name not in ("auto", "cuda"):
+        raise UserError(f"device={name!r}: {world.size} processes need a device each; use device=cuda or device=cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0 and name == "auto":
+        return "cpu"
+    if max(world.local_size, world.local_rank + 1) > count:
+        raise UserError(
+            f"--nproc-per-node={world.local_size}: PyTorch sees {count} GPUs of this machine; start {max(count, 1)}, "
+            "or use device=cpu"
+        )
+    return f"cuda:{world.local_rank}"
+
+
+def check_last_batch(count: int, batch_size: int, world: World) -> None:
+    """Raise UserError if the short last batch of an epoch has fewer images than there are processes."""
+    rest = count % batch_size
+    if 0 < rest < world.size:
+        raise UserError(
+            f"batch_size={batch_size}: the last batch of an epoch has {rest} of {count} images, fewer than the "
+            f"{world.size} processes; use another batch_size or data.train_limit={count - rest}"
+        )
+
+
+class AskTogether:
+    """Asks all processes at the end of a log interval what one of them may know, so that all do it at one step.
+
+    Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
+    """
+
+    def __init__(self, world: World, device: torch.device, every: int) -> None:
+        self.world, self.device, self.every = world, device, every
+
+    def at(self, step: int, *questions: Callable[[], bool]) -> list[bool]:
+        """An answer to each question, yes where any process says so. Alone, at every step."""
+        if self.world.size > 1 and step % self.every:
+            return [False] * len(questions)
+        return self.world.any([asked() for asked in questions], self.device)

@@ -1,0 +1,181 @@
+"""The figures of one run, taken from its summary, or from its history where the summary has none (a crashed run)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import lookup
+from ampcompare.report.analysis.metric import DEFAULT_METRIC
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """What a run comes down to. None is not recorded.
+
+    Accuracies are fractions 0..1 on the test split, throughput global images per second of training, `peak_mib`
+    the device's peak allocation (on a CPU the process's resident memory), `nan_losses` the number of rows in which
+    the training loss was NaN or infinite and `nan_from` the first such `global_step`. `quality` is the last value of
+    the metric that is compared, None also where that value is NaN. `clock_jumps` counts the rows whose wall clock is
+    behind that of the row before.
+    """
+
+    run: RunRecord
+    label: str
+    seed: Any
+    device: str
+    device_type: str
+    rows: int
+    epochs: float | None
+    last_accuracy: float | None
+    best_accuracy: float | None
+    best_epoch: float | None
+    images_per_second: float | None
+    step_time_ms_p50: float | None
+    step_time_ms_p95: float | None
+    peak_mib: float | None
+    skipped_steps: float | None
+    train_seconds: float | None
+    nan_losses: int
+    nan_from: float | None
+    quality: float | None = None
+    joules_per_image: float | None = None
+    clock_jumps: int = 0
+
+
+def label_of(run: RunRecord) -> str:
+    """The name under which a run is compared: its backend, and what sets it apart from that backend's default."""
+    backend = run.option("backend")
+    if not isinstance(backend, str) or not backend.strip():
+        return "unknown"
+    if backend != "none" and run.option("precision.enabled") is False:
+        return f"{backend} (off)"
+    if backend == "native" and run.option("precision.dtype") == "bfloat16":
+        return "native bf16"
+    return backend
+
+
+def environment_of(run: RunRecord) -> Mapping[str, Any]:
+    """The machine and software of a run: from its summary, or its config for a run that did not end."""
+    for holder in (run.summary, run.config):
+        environment = holder.get("environment")
+        if isinstance(environment, Mapping) and environment:
+            return environment
+    return {}
+
+
+def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
+    """The figures of a run; `metric` is the key of the one that is compared."""
+    environment = environment_of(run)
+    best, best_epoch = _best_accuracy(run)
+    nan_losses, nan_from = _bad_losses(run)
+    return RunFigures(
+        run=run,
+        label=label_of(run),
+        seed=run.option("seed"),
+        device=str(environment.get("device_name") or ""),
+        device_type=str(environment.get("device_type") or "").lower(),
+        rows=len(run.history),
+        epochs=_history(run, "epoch", np.max),
+        last_accuracy=_figure(run, "eval/accuracy", "eval/accuracy", _last),
+        best_accuracy=best,
+        best_epoch=best_epoch,
+        images_per_second=_images_per_second(run),
+        step_time_ms_p50=_summary(run, "throughput/step_time_ms_p50"),
+        step_time_ms_p95=_summary(run, "throughput/step_time_ms_p95"),
+        peak_mib=_figure(run, "memory/peak_mib", "memory/peak_mib", np.max),
+        skipped_steps=_figure(run, "amp/skipped_steps", "amp/skipped_steps", np.max),
+        train_seconds=_figure(run, "time/train_seconds", "time/train_seconds", np.max),
+        nan_losses=nan_losses,
+        nan_from=nan_from,
+        quality=_last_of(run, metric),
+        joules_per_image=_history(run, "energy/joules_per_image", np.median),
+        clock_jumps=_clock_jumps(run),
+    )
+
+
+def steady_rows(run: RunRecord) -> np.ndarray:
+    """Mask of the rows whose timing window lies after warm-up. Our own runs log no other; those of others may."""
+    warmup = run.option("log.warmup_steps")
+    if "global_step" not in run.history or not isinstance(warmup, int | float):
+        return np.ones(len(run.history), dtype=bool)
+    return ~(run.numbers("global_step") <= warmup)
+
+
+def _last(values: np.ndarray) -> float:
+    return values[-1]
+
+
+def _last_of(run: RunRecord, key: str) -> float | None:
+    """The last value logged; None where it was NaN, however good the one before."""
+    told = lookup(run.summary, key)
+    if isinstance(told, int | float) or key not in run.history:  # not `{"max": ...}`, which is not the last
+        return _summary(run, key)
+    numbers, logged_nan = run.numbers(key), run.nan_rows.get(key, np.empty(0))
+    rows = np.flatnonzero(~np.isnan(numbers))
+    if not len(rows) or (len(logged_nan) and logged_nan[-1] > rows[-1]):
+        return None
+    last = float(numbers[rows[-1]])
+    return last if math.isfinite(last) else None
+
+
+def _images_per_second(run: RunRecord) -> float | None:
+    found = _summary(run, "throughput/images_per_second_median")
+    if found is None:
+        windows = run.numbers("throughput/images_per_second")[steady_rows(run)]
+        windows = windows[np.isfinite(windows)]
+        found = float(np.median(windows)) if len(windows) else None
+    return found if found and found > 0 else None
+
+
+def _summary(run: RunRecord, key: str) -> float | None:
+    value = run.summary_number(key)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
+    values = run.values(key)
+    values = values[np.isfinite(values)]
+    return float(reduce(values)) if len(values) else None
+
+
+def _figure(run: RunRecord, summary: str, history: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
+    value = _summary(run, summary)
+    return _history(run, history, reduce) if value is None else value
+
+
+def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
+    best = _summary(run, "best/eval_accuracy")
+    if best is not None:
+        return best, _summary(run, "best/epoch")
+    if "eval/accuracy" not in run.history or not len(run.values("eval/accuracy")):
+        return None, None
+    accuracy = run.numbers("eval/accuracy")
+    row = int(np.nanargmax(accuracy))
+    epoch = run.numbers("epoch")[row] if "epoch" in run.history else math.nan
+    return float(accuracy[row]), None if math.isnan(epoch) else float(epoch)
+
+
+def _clock_jumps(run: RunRecord) -> int:
+    """Rows of a diagnostic are logged after the fact, under their own step; a jump of the clock is told by time."""
+    clock = run.values("time/elapsed_seconds")
+    return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
+
+
+def _bad_losses(run: RunRecord) -> tuple[int, float | None]:
+    """How many logged losses were NaN or infinite, and the first step of them."""
+    if "train/loss" not in run.history:
+        return 0, None
+    infinite = np.flatnonzero(np.isinf(run.numbers("train/loss")))
+    rows = np.union1d(infinite, run.nan_rows.get("train/loss", np.empty(0, dtype=np.int64)))
+    if not len(rows):
+        return 0, None
+    if "global_step" not in run.history:
+        return len(rows), None
+    step = float(run.numbers("global_step")[rows.astype(int)][0])
+    return len(rows), None if math.isnan(step) else step

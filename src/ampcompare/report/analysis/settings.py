@@ -1,0 +1,127 @@
+"""What was run, on what data and on which machine, and the settings by which runs are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from ampcompare.config.schema import ADDED_LATER
+from ampcompare.records.tree import flatten
+from ampcompare.report.analysis.figures import RunFigures, environment_of, label_of
+
+# What does not touch a run's figures, or is the seed.
+BOOKKEEPING = frozenset({"seed", "wandb", "output_dir", "resume", "checkpoint", "environment"})
+NOT_SETTINGS = frozenset({"packages"})
+MAX_VALUE_CHARS = 60
+DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
+NO_DEVICE = "device not recorded"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The common setting of a set of runs, in words."""
+
+    model: str
+    data: str
+    is_synthetic: bool
+    batch: str
+    epochs: str
+    devices: tuple[str, ...]
+    is_cpu: bool
+    is_fused: bool = False  # whether all of them ran with fuse=true; some: their groups are named by it
+
+    @property
+    def words(self) -> str:
+        """Model, data, batch size and length in one line; the data always."""
+        fused = "fused operations" if self.is_fused else ""
+        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs, fused) if part)
+
+
+def describe(figures: Sequence[RunFigures]) -> Setting:
+    """The setting of the runs. Where they differ, every value is named."""
+    datasets = _distinct(_data_of(f) for f in figures)
+    devices = _distinct(device_words(f) for f in figures if f.device) or [NO_DEVICE]
+    return Setting(
+        model=", ".join(_distinct(f.run.option("model.name") for f in figures)),
+        data=" and ".join(datasets) or "data not recorded",
+        is_synthetic=any(f.run.option("data.source") == "synthetic" for f in figures),
+        batch=_listed("batch", (f.run.option("batch_size") for f in figures)),
+        epochs=_length(figures),
+        devices=tuple(devices),
+        is_cpu=any(f.device_type == "cpu" or f.run.option("device") == "cpu" for f in figures),
+        is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
+    )
+
+
+def device_words(figures: RunFigures) -> str:
+    """The device of a run: `NVIDIA A100 (CUDA)`."""
+    if not figures.device:
+        return NO_DEVICE
+    return f"{figures.device} ({figures.device_type.upper()})" if figures.device_type else figures.device
+
+
+def settings_of(figures: RunFigures) -> dict[str, str]:
+    """Everything in a run's config and environment that must be equal for runs to be pooled; the seed is not in it.
+
+    The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself is known.
+    What was left to the machine (`auto`) counts as what it came to there.
+    """
+    run, environment = figures.run, environment_of(figures.run)
+    is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
+    found = {"backend": label_of(run)}
+    for key, _ in flatten(run.config):
+        head = key.partition(".")[0]
+        known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
+        if head not in BOOKKEEPING and key != "backend" and not known_better:
+            found[key] = _shown(run.option(key))
+    for key, value in ADDED_LATER.items():
+        if not (is_fp32 and key.startswith("precision.")):
+            found.setdefault(key, _shown(value))
+    for key, value in flatten(environment):
+        if found.get(key) == AUTO:
+            found[key] = _shown(value)
+        # What came out as the config asked for says nothing more.
+        elif key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
+            found[f"environment.{key}"] = _shown(value)
+    return found
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def short(value: str) -> str:
+    """A value as it is shown, cut where it is long."""
+    return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
+
+
+def _data_of(figures: RunFigures) -> str:
+    source = figures.run.option("data.source")
+    if source is None:
+        return ""
+    name = DATA_NAMES.get(str(source), str(source).replace("_", " "))
+    root = figures.run.option("data.root")
+    if source == "image_folder" and isinstance(root, str):  # the name alone: a report leaves the machine
+        name = f"{name} {PurePath(root.replace(chr(92), '/')).name}"
+    limit = figures.run.option("data.train_limit")
+    return f"{name} ({limit:,} training images)" if isinstance(limit, int) else name
+
+
+def _length(figures: Sequence[RunFigures]) -> str:
+    steps = [s for f in figures if (s := f.run.option("max_steps")) is not None]
+    if steps:
+        return _listed("", steps, " steps")
+    epochs = _distinct(f.run.option("epochs") for f in figures)
+    return _listed("", epochs, " epoch" if epochs == ["1"] else " epochs")
+
+
+def _listed(before: str, values: Any, after: str = "") -> str:
+    words = _distinct(values)
+    return f"{before} {', '.join(words)}{after}".strip() if words else ""
+
+
+def _distinct(values: Any) -> list[str]:
+    return list(dict.fromkeys(str(value) for value in values if value not in (None, "")))

@@ -1,0 +1,205 @@
+"""Charts that set the groups side by side: a bar each, the 95 % interval over seeds, single runs as ticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+
+import altair as alt
+import numpy as np
+
+from ampcompare.report.analysis.figures import RunFigures, steady_rows
+from ampcompare.report.analysis.groups import Group, seed_key
+from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds, ratio
+from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.charts.curves import drawn_looks
+from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, finish, over, quantity, tip
+from ampcompare.report.charts.series import Row
+from ampcompare.report.words import change, duration, mib, number
+from ampcompare.report.words import ratio as times
+
+BAR_HEIGHT, LOW_BAR_HEIGHT, MANY_BARS = 46, 18, 12
+BAR_ROOM = 1.6  # of the longest bar's length, for the figure beside it on a phone
+WIDEST_INTERVAL = 1.3  # of the longest bar; two seeds can give one that is many times as long
+QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
+
+Value = Callable[[RunFigures], float | None]
+
+
+def throughput_bars(analysis: Analysis) -> Spec:
+    """Images per second by group: the mean over seeds of each run's median after warm-up."""
+    title = "Throughput, median after warm-up"
+    return _bars(analysis, title, "images/s", lambda f: f.images_per_second, number, times, "speed")
+
+
+def peak_memory(analysis: Analysis) -> Spec:
+    """Peak memory by group."""
+    title = "Peak memory of the process" if analysis.setting.is_cpu else "Peak memory on the device"
+    return _bars(analysis, title, "MiB", lambda f: f.peak_mib, mib, lambda r: change(r - 1), "memory")
+
+
+def energy(analysis: Analysis) -> Spec:
+    """Energy per training image by group, where the GPU counts it."""
+    value: Value = lambda f: f.joules_per_image  # noqa: E731
+    return _bars(analysis, "Energy per training image", "J per image", value, number, lambda r: change(r - 1), "energy")
+
+
+def time_to_target(analysis: Analysis) -> Spec:
+    """Training time until the metric first reaches a value that every finished run reaches."""
+    metric = analysis.metric
+    target = common_target(analysis)
+    words = "a common value" if target is None else f"{target:g}{' %' if metric.is_fraction else ''}"
+    title = f"Training time to {words} {metric.name}"
+
+    def value(f: RunFigures) -> float | None:
+        return None if target is None else seconds_to(f, metric.key, target / metric.factor, metric.falls)
+
+    return _bars(analysis, title, "seconds of training", value, duration, times, None)
+
+
+def common_target(analysis: Analysis) -> float | None:
+    """The value of the metric, in its shown unit and rounded, that every finished run reaches; None without one."""
+    metric = analysis.metric
+    best = []
+    for group in analysis.groups:
+        for f in () if group.is_unfinished else group.counted:
+            values = f.run.values(metric.key) * metric.factor
+            values = values[np.isfinite(values)]
+            if len(values):
+                best.append(float(values.min() if metric.falls else values.max()))
+    if not best:
+        return None
+    worst = max(best) if metric.falls else min(best)
+    step = 1.0 if metric.is_fraction and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
+    rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step
+    return float(f"{rounded:.6g}")
+
+
+def seconds_to(figures: RunFigures, key: str, target: float, falls: bool) -> float | None:
+    """Training seconds at the first row in which the metric is at the target or better; None if it never is."""
+    run = figures.run
+    values, clock = run.numbers(key), run.numbers("time/train_seconds")
+    slack = 1e-9 * max(1.0, abs(target))
+    there = np.flatnonzero((values <= target + slack) if falls else (values >= target - slack))
+    if figures.clock_jumps or not len(there):
+        return None
+    known = clock[: there[0] + 1]
+    known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
+    return float(known[-1]) if len(known) else None
+
+
+def step_time(analysis: Analysis) -> Spec:
+    """How step times are spread over the log intervals after warm-up: 5, 25, 50, 75 and 95 % quantiles."""
+    rows: list[Row] = []
+    for group in analysis.groups:
+        windows = [f.run.numbers("throughput/step_time_ms")[steady_rows(f.run)] for f in group.counted]
+        values = np.concatenate(windows) if windows else np.empty(0)
+        values = values[np.isfinite(values)]
+        if len(values):
+            quantiles = {name: float(f"{np.percentile(values, q):.5g}") for name, q in QUANTILES.items()}
+            basis = f"{len(values):,} intervals of {len(group.counted)} runs"
+            rows.append({"backend": group.label, "kind": "box", "run": basis, "x": quantiles["p50"], **quantiles})
+    parts, x, y, colour = _sides(analysis, rows, quantity(alt.X, "step time, ms (mean of each log interval)"))
+    tips = [tip("backend"), tip("run", "over"), *(tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items())]
+    opacity = parts.dimmed(1.0)
+    low, middle = over(x, "p5"), over(x, "p25")
+    whisker = parts.of("box").mark_rule(strokeWidth=2, clip=True)
+    box = parts.of("box").mark_bar(height={"band": 0.5}, clip=True)
+    tick = parts.of("box").mark_tick(thickness=3, height={"band": 0.5}, clip=True)
+    layers = [
+        whisker.encode(x=low, x2=alt.X2(field="p95"), y=y, color=colour, opacity=opacity, tooltip=tips),
+        box.encode(x=middle, x2=alt.X2(field="p75"), y=y, color=colour, opacity=opacity, tooltip=tips),
+        tick.encode(x=x, y=y, opacity=opacity, tooltip=tips).add_params(parts.pick),
+    ]
+    note = "box: middle half, line: 5 to 95 %, mark: median"
+    return finish(layers, analysis.setting, "Step time after warm-up", rows, note=note, height=_height(rows))
+
+
+def _bars(
+    analysis: Analysis,
+    title: str,
+    unit: str,
+    value: Value,
+    show: Callable[[float], str],
+    relative: Callable[[float], str],
+    compared: str | None,
+) -> Spec:
+    rows: list[Row] = []
+    for group in analysis.groups:
+        estimate = mean(_per_seed(group, value))
+        if estimate is not None:
+            factor = _relative(analysis, group, value, compared)
+            beside = "" if factor is None else f" · {relative(factor)}"
+            rows += _bar(group, estimate, value, show(estimate.value) + beside)
+    longest = max((row["x"] for row in rows), default=1.0)
+    for row in rows:
+        if "low" in row:
+            row["low"], row["high"] = max(0.0, row["low"]), min(row["high"], longest * WIDEST_INTERVAL)
+        if row["kind"] == "bar":
+            row["end"] = max(row["x"], row.get("high", 0.0))
+    furthest = max((row["end"] for row in rows if "end" in row), default=1.0) or 1.0
+    x = quantity(alt.X, unit, domain=[0, furthest * BAR_ROOM], nice=False)
+    parts, x, y, colour = _sides(analysis, rows, x)
+    tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]
+    bars = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})
+    layers = [bars.encode(x=x, y=y, color=colour, opacity=parts.dimmed(1.0, 0.12), tooltip=tips).add_params(parts.pick)]
+    if parts.has("run"):
+        runs = parts.of("run").mark_tick(thickness=2, height={"band": 0.34})
+        layers.append(runs.encode(x=x, y=y, opacity=parts.dimmed(0.7), tooltip=tips))
+    if any("low" in row for row in rows):
+        low = over(x, "low")
+        whisker = parts.of("bar").transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5)
+        span = [*tips, tip("low", "95 % interval from", ",.4~r"), tip("high", "to", ",.4~r")]
+        layers.append(whisker.encode(x=low, x2=alt.X2(field="high"), y=y, opacity=parts.dimmed(0.9), tooltip=span))
+    texts = parts.of("bar").mark_text(align="left", dx=8, fontSize=12, fontWeight=600)
+    end = over(x, "end")
+    layers.append(texts.encode(x=end, y=y, text=alt.Text(field="text", type="nominal"), opacity=parts.dimmed(1.0)))
+    has_interval = any("low" in row for row in rows)
+    note = "line: 95 % t interval over seeds; ticks: single runs" if has_interval else None
+    return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
+
+
+def _bar(group: Group, estimate: Estimate, value: Value, text: str) -> list[Row]:
+    basis = f"mean of {len(group.counted)} runs" if estimate.n > 1 else "one seed"
+    bar: Row = {"backend": group.label, "kind": "bar", "run": basis, "x": estimate.value, "text": text}
+    if estimate.low is not None and estimate.high is not None:
+        bar |= {"low": estimate.low, "high": estimate.high}
+    rows = [bar]
+    if len(group.counted) > 1:
+        runs = [(f, value(f)) for f in group.counted]
+        rows += [
+            {"backend": group.label, "kind": "run", "run": str(f.run.name), "x": v} for f, v in runs if v is not None
+        ]
+    return rows
+
+
+def _relative(analysis: Analysis, group: Group, value: Value, compared: str | None) -> float | None:
+    """The ratio to the baseline: that of the verdict, or of a figure that only this chart has."""
+    comparison = analysis.comparison(group.label)
+    if comparison is None or comparison.baseline is None:
+        return None
+    if compared is not None:
+        estimate = getattr(comparison, compared)
+    else:
+        usable = comparison.same_device
+        estimate = ratio(_per_seed(group, value), _per_seed(comparison.baseline, value)) if usable else None
+    return None if estimate is None else estimate.value
+
+
+def _per_seed(group: Group, value: Value) -> Mapping[Hashable, float]:
+    return mean_of_seeds((seed_key(f), v) for f in group.counted if (v := value(f)) is not None)
+
+
+def _sides(analysis: Analysis, rows: list[Row], x: alt.X) -> tuple[Parts, alt.X, alt.Y, alt.Color]:
+    looks = drawn_looks(analysis, rows)
+    order = [style.label for style in looks]
+    y = alt.Y(field="backend", type="nominal", sort=order, title=None, axis=alt.Axis(labelLimit=140))
+    parts = Parts(rows, looks, x, y)
+    # No legend here: the names stand beside the bars, and a click on a bar picks it.
+    parts.pick = alt.selection_point(name="pick", fields=["backend"])
+    return parts, x, y, alt.Color(field="backend", type="nominal", scale=parts.scale("colour"), legend=None)
+
+
+def _height(rows: list[Row]) -> int:
+    count = len({row["backend"] for row in rows})
+    return max(HEIGHT, (BAR_HEIGHT if count <= MANY_BARS else LOW_BAR_HEIGHT) * count)

@@ -1,0 +1,58 @@
+"""Every chart by name: one function, one flat table and one Vega-Lite specification each, made with Altair.
+
+A specification stands alone: its data is in `datasets.data`, its subtitle names the setting and the machine. The same
+specification becomes a W&B custom chart by naming another data source. Altair checks the specification; the rows are
+put in after that, because checking them too takes seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.charts.bars import energy, peak_memory, step_time, throughput_bars, time_to_target
+from ampcompare.report.charts.curves import (
+    eval_accuracy,
+    eval_accuracy_time,
+    scale_factor,
+    throughput_curve,
+    train_accuracy,
+    train_loss,
+)
+from ampcompare.report.charts.gradients import underflow, underflow_by_layer
+from ampcompare.report.charts.parts import DATA, Spec
+from ampcompare.report.charts.tradeoff import accuracy_against_throughput
+
+CHARTS: dict[str, Callable[[Analysis], Spec]] = {
+    "eval-accuracy": eval_accuracy,
+    "eval-accuracy-time": eval_accuracy_time,
+    "throughput-bars": throughput_bars,
+    "accuracy-throughput": accuracy_against_throughput,
+    "time-to-accuracy": time_to_target,
+    "peak-memory": peak_memory,
+    "energy": energy,
+    "scale-factor": scale_factor,
+    "underflow": underflow,
+    "underflow-layers": underflow_by_layer,
+    "train-loss": train_loss,
+    "train-accuracy": train_accuracy,
+    "throughput": throughput_curve,
+    "step-time": step_time,
+}
+
+
+def all_charts(analysis: Analysis) -> dict[str, Spec]:
+    """Every chart by name. A chart for which nothing was recorded has an empty dataset."""
+    return {name: make(analysis) for name, make in CHARTS.items()}
+
+
+def has_data(spec: Spec) -> bool:
+    """Whether there is anything to draw."""
+    return bool(spec["datasets"][DATA])
+
+
+def missing_labels(spec: Spec, groups: Sequence[Group]) -> list[str]:
+    """Groups without a row in the chart."""
+    drawn = {row["backend"] for row in spec["datasets"][DATA]}
+    return [g.label for g in groups if g.label not in drawn]

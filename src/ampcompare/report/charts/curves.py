@@ -1,0 +1,158 @@
+"""Charts of what happens during training: lines over steps, epochs and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import altair as alt
+
+from ampcompare.report.analysis.metric import Metric
+from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.charts.parts import Parts, Spec, drawn_as, finish, quantity, steps, tip
+from ampcompare.report.charts.series import Row, curves, lay_out, scale_curves, time_curves
+from ampcompare.report.palette import Style
+
+CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
+SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+MAX_MARKERS = 30  # on a line; more run into each other
+MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
+
+
+def train_loss(analysis: Analysis) -> Spec:
+    """Training loss (mean over the log interval) by optimizer step."""
+    rows = curves(analysis.groups, "global_step", "train/loss")
+    return _curves(analysis, "Training loss", rows, steps("optimizer step"), quantity(alt.Y, "training loss"), ".4g")
+
+
+def train_accuracy(analysis: Analysis) -> Spec:
+    """Training accuracy (mean over the log interval, augmented images) by optimizer step, in percent."""
+    rows = curves(analysis.groups, "global_step", "train/accuracy", y_factor=100)
+    y = quantity(alt.Y, "training accuracy, %")
+    return _curves(analysis, "Training accuracy", rows, steps("optimizer step"), y, ".2f")
+
+
+def eval_accuracy(analysis: Analysis) -> Spec:
+    """The compared metric (accuracy on the test split) by epoch."""
+    return metric_curve(analysis, analysis.metric)
+
+
+def metric_curve(analysis: Analysis, metric: Metric) -> Spec:
+    """One metric by epoch."""
+    rows = curves(analysis.groups, "epoch", metric.key, y_factor=metric.factor)
+    title = f"{capital(metric.name)} by epoch"
+    return _curves(analysis, title, rows, steps("epoch"), metric_axis(metric), ".4~g", markers=True)
+
+
+def eval_accuracy_time(analysis: Analysis) -> Spec:
+    """The compared metric by wall-clock time since the start of the run, evaluation included."""
+    metric = analysis.metric
+    rows = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
+    longest = max((row["x"] or 0 for row in rows), default=0)
+    unit, factor = ("hours", 3600) if longest >= HOURS else ("minutes", 60) if longest >= MINUTES else ("seconds", 1)
+    for row in rows:
+        row["x"] = round(row["x"] / factor, 4)
+    x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
+    title = f"{capital(metric.name)} by wall-clock time"
+    return _curves(analysis, title, rows, x, metric_axis(metric), ".4~g", markers=True)
+
+
+def throughput_curve(analysis: Analysis) -> Spec:
+    """Images per second of training by optimizer step."""
+    rows = curves(analysis.groups, "global_step", "throughput/images_per_second")
+    y = quantity(alt.Y, "images/s", zero=True)
+    return _curves(analysis, "Throughput during training", rows, steps("optimizer step"), y, ",.4~r")
+
+
+def scale_factor(analysis: Analysis) -> Spec:
+    """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
+    rows = scale_curves(analysis.groups)
+    looks = drawn_looks(analysis, rows)
+    covered = lay_out(rows, [style.label for style in looks], log2=True)
+    parts = Parts(rows, looks, steps("optimizer step"), _log2_axis(rows))
+    layers = [*parts.lines(covered, "step-after"), *parts.hover(",~r")]
+    for row in rows:
+        if row["kind"].endswith("skip"):
+            row["size"] = CROSS_SIZE + CROSS_STEP * covered[row["backend"]]
+    kinds = {"skip": parts.dimmed(1.0), "run-skip": parts.on_demand(1.0)}
+    kinds = {kind: opacity for kind, opacity in kinds.items() if parts.has(kind)}
+    for kind, opacity in kinds.items():
+        crosses = parts.of(kind).mark_point(shape="cross", angle=45, filled=True, clip=True)
+        layers.append(
+            crosses.encode(
+                x=parts.x,
+                y=parts.y,
+                color=parts.colour(),
+                opacity=opacity,
+                size=drawn_as("size", alt.Size),
+                tooltip=[
+                    tip("backend"),
+                    tip("run"),
+                    tip("x", "optimizer step", ","),
+                    tip("new", "skipped since last row", ","),
+                    tip("skipped", "skipped so far", ","),
+                ],
+            )
+        )
+    note = "✕ marks skipped steps" if kinds else "no step was skipped"
+    if parts.has("run"):
+        note += "; one run of each backend"
+    return finish(layers, analysis.setting, "Loss scale factor", rows, note=note, params=[parts.show_runs])
+
+
+def drawn_looks(analysis: Analysis, rows: Sequence[Row]) -> list[Style]:
+    """The looks of the groups that have rows, in the order of the groups."""
+    drawn = {row["backend"] for row in rows}
+    return [look for label, look in analysis.looks.items() if label in drawn]
+
+
+def metric_axis(metric: Metric) -> alt.Y:
+    """The axis of a metric."""
+    return quantity(alt.Y, f"{metric.name}, %" if metric.is_fraction else metric.name)
+
+
+def capital(text: str) -> str:
+    """The text with its first letter large."""
+    return text[:1].upper() + text[1:]
+
+
+def line_note(parts: Parts) -> str | None:
+    """What the lines of a chart are, where they stand for several runs."""
+    if any("low" in row for row in parts.rows):
+        return "line: mean over seeds; band: lowest to highest seed"
+    return None
+
+
+def _curves(
+    analysis: Analysis, title: str, rows: list[Row], x: alt.X, y: alt.Y, y_format: str, *, markers: bool = False
+) -> Spec:
+    looks = drawn_looks(analysis, rows)
+    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(looks)
+    parts = Parts(rows, looks, x, y, filled_legend=markers)
+    layers = parts.lines(lay_out(rows, [style.label for style in looks]))
+    if markers:
+        shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
+        points = parts.of("line").mark_point(filled=True, size=55, opacity=1, clip=True)
+        layers.append(points.encode(x=x, y=y, color=parts.colour(), shape=shape, opacity=parts.dimmed(1.0)))
+    layers += parts.hover(y_format)
+    return finish(layers, analysis.setting, title, rows, note=line_note(parts), params=[parts.show_runs])
+
+
+def _log2_axis(rows: Sequence[Row]) -> alt.Y:
+    exponents = [math.log2(row["y"]) for row in rows if row["y"]] or [0.0]
+    low, high = math.floor(min(exponents)), math.ceil(max(exponents))
+    high = max(high, low + 1)
+    stride = max(1, math.ceil((high - low) / 9))
+    ticks = [k for k in range(low, high + 1) if k % stride == 0]
+    labels = [f"datum.value == {2.0**k!r} ? '{_power_of_two(k)}'" for k in ticks]
+    axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
+    # Room for a line's width above the highest scale and below the lowest.
+    domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
+    y = quantity(alt.Y, "loss scale", type="log", base=2, domain=domain, nice=False)
+    y.axis = axis
+    return y
+
+
+def _power_of_two(exponent: int) -> str:
+    sign = "⁻" if exponent < 0 else ""
+    return "2" + sign + "".join(SUPERSCRIPTS[int(digit)] for digit in str(abs(exponent)))

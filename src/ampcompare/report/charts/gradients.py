@@ -1,0 +1,103 @@
+"""What loss scaling is for: the share of gradient elements that fp16 flushes to zero, with and without it."""
+
+from __future__ import annotations
+
+import re
+
+import altair as alt
+import numpy as np
+
+from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.charts.curves import drawn_looks, line_note
+from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, finish, quantity, steps, tip
+from ampcompare.report.charts.series import Row, curves
+
+WITH, WITHOUT = "grad/underflow_fraction", "grad/underflow_fraction_unscaled"
+SIDES = {WITH: "with loss scaling", WITHOUT: "without"}
+ROW_HEIGHT = 13
+MAX_GROUPS = 8  # in the chart by layer, which has a row for each of them in each layer
+TITLE = "gradient elements flushed to zero, %"
+
+
+def underflow(analysis: Analysis) -> Spec:
+    """Share of non-zero gradient elements that fp16 flushes to zero, at the loss scale (solid) and at 1 (dashed)."""
+    rows = [
+        row | {"side": side, "id": f"{row['id']} {side}"}
+        for key, side in SIDES.items()
+        for row in curves(analysis.groups, "global_step", key, y_factor=100)
+        if row["kind"] == "line"
+    ]
+    x, y = steps("optimizer step"), quantity(alt.Y, TITLE, zero=True)
+    parts = Parts(rows, drawn_looks(analysis, rows), x, y)
+    dash = alt.Scale(domain=list(SIDES.values()), range=[[1, 0], [4, 3]])
+    # A symbol of its own: two legends for one field would be merged.
+    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=420, symbolStrokeWidth=2.5)
+    side = alt.StrokeDash(field="side", type="nominal", scale=dash, legend=legend)
+    layers = []
+    if any("low" in row for row in rows):
+        layers.append(parts.band())
+    line = parts.of("line").mark_line(strokeWidth=2.5, clip=True)
+    detail = alt.Detail(field="id", type="nominal")
+    encoded = line.encode(x=x, y=y, color=parts.colour(), strokeDash=side, detail=detail, opacity=parts.dimmed(1.0))
+    layers.append(encoded.add_params(parts.pick, parts.zoom))
+    for hover in parts.hover(".4~g"):
+        hover.encoding.tooltip = [tip("side", "gradients"), *hover.encoding.tooltip]
+        layers.append(hover)
+    return finish(layers, analysis.setting, "Gradients that fp16 loses", rows, note=line_note(parts))
+
+
+def underflow_by_layer(analysis: Analysis) -> Spec:
+    """The same for each layer group, the mean over the run: hollow without loss scaling, filled with it."""
+    rows: list[Row] = []
+    for group in analysis.groups[:MAX_GROUPS]:
+        for layer in _layers(group):
+            ends = {key: _mean_percent(group, f"{key}/{layer}") for key in SIDES}
+            low, high = ends[WITH], ends[WITHOUT]
+            if low is None or high is None:
+                continue
+            head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {len(group.counted)} runs"}
+            rows.append(head | {"kind": "link", "x": low, "x2": high})
+            rows += [head | {"kind": kind, "x": x, "x2": x} for kind, x in (("without", high), ("with", low))]
+    looks = drawn_looks(analysis, rows)
+    layers_in_order = list(dict.fromkeys(row["layer"] for row in rows))
+    x = quantity(alt.X, TITLE, zero=True)
+    y = alt.Y(field="layer", type="nominal", sort=layers_in_order, title=None, axis=alt.Axis(labelLimit=110))
+    parts = Parts(rows, looks, x, y, filled_legend=True)
+    offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in looks])
+    tips = [tip("backend"), tip("layer"), tip("kind", "loss scaling"), tip("x", TITLE, ".4~g"), tip("run", "over")]
+    shared = {"y": y, "yOffset": offset, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
+    link = parts.of("link").mark_rule(strokeWidth=2)
+    hollow = parts.of("without").mark_point(filled=False, size=45, strokeWidth=2)
+    solid = parts.of("with").mark_point(filled=True, size=55)
+    layers = [
+        link.encode(x=x, x2=alt.X2(field="x2"), **shared),
+        hollow.encode(x=x, tooltip=tips, **shared),
+        solid.encode(x=x, tooltip=tips, **shared).add_params(parts.pick),
+    ]
+    height = max(HEIGHT, ROW_HEIGHT * len(looks) * len(layers_in_order))
+    note = "hollow: without loss scaling; filled: with it"
+    title = "Gradients that fp16 loses, by layer"
+    return finish(layers, analysis.setting, title, rows, note=note, height=height)
+
+
+def _layers(group: Group) -> list[str]:
+    names = dict.fromkeys(
+        str(name).removeprefix(f"{WITH}/")
+        for f in group.counted
+        for name in f.run.history.columns
+        if str(name).startswith(f"{WITH}/")
+    )
+    return sorted(names, key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Layers as one would list them: layer2 before layer10, the classifier last."""
+    last = 1 if name in ("fc", "head", "classifier") else 0
+    parts = re.split(r"(\d+)", name)
+    return [(last, 0, ""), *((0, int(p), "") if p.isdigit() else (0, 0, p) for p in parts if p)]
+
+
+def _mean_percent(group: Group, key: str) -> float | None:
+    means = [float(np.mean(v)) for f in group.counted if len(v := f.run.values(key))]
+    return float(f"{np.mean(means) * 100:.5g}") if means else None

@@ -1,0 +1,219 @@
+"""What the charts share: axes, colours, legends, lines with hover, and the finish of a specification."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from ampcompare.report.analysis.settings import Setting
+from ampcompare.report.charts.series import Row
+from ampcompare.report.palette import Style
+
+Spec = dict[str, Any]
+HEIGHT = 250
+SUBTITLE_CHARS = 52  # what fits a phone's width
+LEGEND_CHARS = 46
+LABEL_CHARS = 30  # of a longer name the rest is cut
+LINE_WIDTH = 2.5
+NESTED_STEP = 2.2  # pixels by which a line is wider than one that lies on it
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+DATA = "data"
+MANY = 24  # groups beyond which a chart has neither a legend nor a layer for each
+INK = "#1c2330"
+RUNS = "runs"  # the parameter that shows single runs
+
+
+class Parts:
+    """The layers of one chart over its rows. All encodings name a backend the same way."""
+
+    def __init__(
+        self, rows: Sequence[Row], looks: Sequence[Style], x: alt.X, y: alt.Y, *, filled_legend: bool = False
+    ) -> None:
+        self.rows, self.looks, self.x, self.y = rows, looks, x, y
+        self._filled = filled_legend
+        self._legend_size = 90 if filled_legend else 420  # a line must be long enough for its dashes to be seen
+        # A click on a name in the legend singles it out, with shift several; the page hands it on to all charts.
+        bind: Any = "legend" if len(self.looks) <= MANY else alt.Undefined
+        self.pick = alt.selection_point(name="pick", fields=["backend"], bind=bind)
+        # Dragging moves, the wheel zooms only with shift or ctrl, and a finger still scrolls the page.
+        self.zoom = alt.selection_interval(
+            name="zoom",
+            bind="scales",
+            translate="[pointerdown[event.pointerType === 'mouse'], window:pointerup] > window:pointermove!",
+            zoom="wheel![event.shiftKey || event.ctrlKey]",
+        )
+        self.show_runs = alt.param(name=RUNS, value=False)
+
+    def has(self, kind: str) -> bool:
+        """Whether there are rows of this kind; a layer without any would have no extent."""
+        return any(row["kind"] == kind for row in self.rows)
+
+    def of(self, *kinds: str) -> alt.Chart:
+        """A layer of the rows of these kinds."""
+        wanted = " || ".join(f"datum.kind == '{kind}'" for kind in kinds)
+        return alt.Chart(alt.NamedData(DATA)).transform_filter(wanted)
+
+    def colour(self) -> alt.Color:
+        """Colour by backend."""
+        return alt.Color(field="backend", type="nominal", scale=self.scale("colour"), legend=self.legend())
+
+    def scale(self, attribute: str) -> alt.Scale:
+        """A fixed scale from backend to one attribute of its style."""
+        values = [getattr(style, attribute) for style in self.looks]
+        range_ = [list(v) if isinstance(v, tuple) else v for v in values]
+        return alt.Scale(domain=[style.label for style in self.looks], range=range_)
+
+    def legend(self) -> alt.Legend | None:
+        """The legend above a chart, in as many columns as fit a phone; none of very many, the page has their names."""
+        if len(self.looks) > MANY:
+            return None
+        widest = min(LABEL_CHARS, max((len(style.label) for style in self.looks), default=1))
+        columns = max(1, min(len(self.looks), LEGEND_CHARS // (widest + 7)))
+        return alt.Legend(
+            title=None,
+            orient="top",
+            columns=columns,
+            symbolSize=self._legend_size,
+            symbolType=alt.Undefined if self._filled else "stroke",
+            symbolStrokeWidth=0 if self._filled else LINE_WIDTH,
+            labelLimit=7 * LABEL_CHARS,
+        )
+
+    def dimmed(self, full: float, faint: float = 0.08) -> Any:
+        """The opacity of what is picked, and next to nothing for the rest."""
+        return alt.condition(self.pick, alt.value(full), alt.value(faint))
+
+    def on_demand(self, full: float) -> Any:
+        """Nothing, until the reader asks for single runs. (A filter would leave a layer without extent.)"""
+        shown, faint = (alt.ExprRef(f"{RUNS} ? {opacity} : 0") for opacity in (full, 0.08))
+        return alt.condition(self.pick, alt.value(shown), alt.value(faint))
+
+    def band(self, interpolate: Any = "linear") -> alt.Chart:
+        """From the lowest to the highest seed, behind the mean."""
+        area = self.of("line").transform_filter("isValid(datum.low)")
+        area = area.mark_area(interpolate=interpolate, clip=True)
+        y, y2 = over(self.y, "low"), alt.Y2(field="high")
+        detail = alt.Detail(field="id", type="nominal")
+        return area.encode(x=self.x, y=y, y2=y2, color=self.colour(), detail=detail, fillOpacity=self.dimmed(0.2, 0.03))
+
+    def lines(self, covered: Mapping[str, int], interpolate: Any = "linear") -> list[alt.Chart]:
+        """Bands, single runs (on demand, thin and faint), then the line of each backend in a layer of its own.
+
+        `covered` tells for each backend how many later lines lie on its own: each is drawn wider than those on it,
+        and with the dashes of the upper ones all stay visible. Rows have a `place`, 0 for the lowest line.
+        """
+        shared = {"x": self.x, "y": self.y, "detail": alt.Detail(field="id", type="nominal"), "color": self.colour()}
+        layers = []
+        if any("low" in row for row in self.rows):
+            layers.append(self.band(interpolate))
+        if self.has("run"):
+            thin = self.of("run").mark_line(strokeWidth=1, interpolate=interpolate, clip=True)
+            layers.append(thin.encode(**shared, opacity=self.on_demand(0.45)))
+        dash = alt.StrokeDash(field="backend", type="nominal", scale=self.scale("dash"), legend=self.legend())
+        places: list[int | None] = sorted({row["place"] for row in self.rows if row["kind"] == "line"})
+        for place in places if len(places) <= MANY else [None]:
+            width, line = LINE_WIDTH, self.of("line")
+            if place is not None:
+                width += NESTED_STEP * covered[self.looks[place].label]
+                line = line.transform_filter(f"datum.place == {place}")
+            line = line.mark_line(strokeWidth=width, interpolate=interpolate, clip=True)
+            layers.append(line.encode(**shared, strokeDash=dash, opacity=self.dimmed(1.0)))
+        if not layers:  # nothing was recorded; the specification still says what it would show
+            layers.append(self.of("line").mark_line().encode(**shared))
+        layers[-1] = layers[-1].add_params(self.pick, self.zoom)
+        return layers
+
+    def hover(self, y_format: str) -> list[alt.Chart]:
+        """Invisible points that carry the tooltips, of single runs while they are shown."""
+        tips = [tip("backend"), tip("run"), tip("x", str(self.x.title), ",~r"), tip("y", str(self.y.title), y_format)]
+        if any("low" in row for row in self.rows):
+            tips += [tip("low", "lowest seed", y_format), tip("high", "highest seed", y_format)]
+        layers = []
+        for kind, size in (("run", alt.ExprRef(f"{RUNS} ? 90 : 0")), ("line", 90)):
+            if self.has(kind):
+                points = self.of(kind).mark_point(filled=True, size=size, opacity=0, clip=True)
+                layers.append(points.encode(x=self.x, y=self.y, tooltip=tips))
+        return layers
+
+
+def is_for_screens(layer: Mapping[str, Any]) -> bool:
+    """Whether a layer only serves a reader who can point and click."""
+    opacity = layer.get("encoding", {}).get("opacity", {})
+    return layer["mark"].get("opacity") == 0 or f"{RUNS} ?" in str(opacity)
+
+
+def quantity(axis: type[alt.X] | type[alt.Y], title: str, **scale: Any) -> Any:
+    """A quantitative x or y channel over the field of the same name; its scale needs not begin at 0."""
+    field = "x" if axis is alt.X else "y"
+    if "domain" not in scale:
+        scale.setdefault("zero", False)
+    return axis(field=field, type="quantitative", title=title, scale=alt.Scale(**scale))
+
+
+def over(channel: Any, field: str) -> Any:
+    """The same channel over another field."""
+    other = channel.copy()
+    other["field"] = field
+    return other
+
+
+def drawn_as(field: str, channel: Any) -> Any:
+    """A channel that takes a field's values as they are, in pixels."""
+    return channel(field=field, type="quantitative", scale=None, legend=None)
+
+
+def steps(title: str) -> alt.X:
+    """The x channel of what is counted: optimizer steps, epochs."""
+    channel = quantity(alt.X, title, nice=False)
+    channel.axis = alt.Axis(tickMinStep=1, format=",~r")
+    return channel
+
+
+def tip(field: str, title: str | None = None, format: str | None = None) -> alt.Tooltip:
+    """One line of a tooltip."""
+    if format is None:
+        return alt.Tooltip(field=field, type="nominal", title=title or field)
+    return alt.Tooltip(field=field, type="quantitative", title=title or field, format=format)
+
+
+def finish(
+    layers: Sequence[alt.Chart],
+    setting: Setting,
+    title: str,
+    rows: list[Row],
+    *,
+    note: str | None = None,
+    height: int = HEIGHT,
+    params: Sequence[alt.Parameter] = (),
+) -> Spec:
+    """The specification with title, the setting and machine as subtitle, its look and its data."""
+    subtitle = textwrap.wrap(" · ".join([setting.words, *setting.devices]), SUBTITLE_CHARS) or [""]
+    if note:
+        subtitle += textwrap.wrap(note, SUBTITLE_CHARS)
+    chart = (
+        alt.layer(*layers)
+        .properties(
+            width="container",
+            height=height,
+            title=alt.Title(title, subtitle=subtitle, anchor="start", frame="bounds", offset=14),
+            background="transparent",
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        )
+        .configure(font=FONT)
+        .configure_title(fontSize=15, fontWeight=600, subtitleFontSize=11.5, subtitlePadding=5)
+        .configure_axis(labelFontSize=11.5, titleFontSize=12, titleFontWeight="normal", gridOpacity=0.5, tickSize=4)
+        .configure_axisX(grid=False, tickCount=6)
+        .configure_legend(labelFontSize=12.5, symbolOpacity=1)
+        .configure_tick(color=INK)
+        .configure_rule(color=INK)
+        .configure_view(stroke=None)
+    )
+    if params:
+        chart = chart.add_params(*params)
+    spec = chart.to_dict()
+    spec["description"] = f"{title}. {' '.join(subtitle)}"
+    spec["datasets"] = {DATA: rows}
+    return spec

@@ -1,0 +1,225 @@
+"""The comparison on W&B: a saved workspace view and a Report, made once and updated from then on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ampcompare.errors import UserError
+from ampcompare.report import CHARTS_JOB
+from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.charts.catalogue import all_charts, has_data
+from ampcompare.report.charts.parts import DATA, Spec
+from ampcompare.report.exports import to_markdown
+from ampcompare.report.on_wandb.charts import custom_chart, fields_of, preset_name, table_of
+
+VIEW_TITLE = "AMP Compare"
+VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one
+REPORT_TITLE = "What does mixed precision buy?"
+FINISH_TIMEOUT_SECONDS = 60.0
+CHARTS_RUN = "ampcompare-charts"  # id of the run that holds the tables of the charts
+FIND_VIEWS = """
+query AmpCompareViews($entityName: String, $projectName: String, $viewType: String) {
+  project(name: $projectName, entityName: $entityName) {
+    allViews(viewType: $viewType) { edges { node { id name displayName } } }
+  }
+}
+"""
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """`entity/project` in two. Raises UserError."""
+    parts = target.removeprefix("wandb:").split("/")
+    if len(parts) != 2 or not all(part.strip() for part in parts):
+        raise UserError(f"{target!r}: expected ENTITY/PROJECT, as in the address of the project's page")
+    return parts[0].strip(), parts[1].strip()
+
+
+def drawn_charts(analysis: Analysis) -> dict[str, Spec]:
+    """The charts that have something to show."""
+    return {name: spec for name, spec in all_charts(analysis).items() if has_data(spec)}
+
+
+def custom_panels(charts: Mapping[str, Spec], entity: str) -> list[Any]:
+    """Each chart of the page as a panel: its preset over its table in the charts' run."""
+    import wandb_workspaces.reports.v2 as wr
+
+    panels = []
+    for place, (name, spec) in enumerate(charts.items()):
+        panels.append(
+            wr.CustomChart(
+                query={"summaryTable": {"tableKey": table_key(name)}},
+                chart_name=f"{entity}/{preset_name(name, custom_chart(spec))}",
+                chart_fields=fields_of(spec["datasets"][DATA]),
+                chart_strings={},
+                layout=wr.Layout(x=12 * (place % 2), y=9 * (place // 2), w=12, h=9),
+            )
+        )
+    return panels
+
+
+def live_panels(analysis: Analysis) -> list[Any]:
+    """W&B's own panels over the same metrics, grouped by the compared key; they follow runs as they go on."""
+    import wandb_workspaces.reports.v2 as wr
+
+    group: dict[str, Any] = {
+        "groupby": wr.Config(analysis.keys[0]),
+        "groupby_aggfunc": "mean",
+        "groupby_rangefunc": "minmax",
+    }
+    metric = analysis.metric.key
+    lines = [
+        ("Training loss", "train/loss", False),
+        (f"{analysis.metric.name.capitalize()}", metric, False),
+        ("Loss scale factor", "amp/scale_factor", True),
+        ("Throughput, images/s", "throughput/images_per_second", False),
+        ("Gradient elements flushed to zero", "grad/underflow_fraction", False),
+    ]
+    panels: list[Any] = [
+        wr.LinePlot(title=title, x="global_step", y=[key], log_y=log or None, **group) for title, key, log in lines
+    ]
+    bars = {"Throughput, images/s": "throughput/images_per_second", "Peak memory, MiB": "memory/peak_mib"}
+    panels += [wr.BarPlot(title=title, metrics=[key], **group) for title, key in bars.items()]
+    trade = wr.ScatterPlot(
+        title=f"{analysis.metric.name.capitalize()} against throughput",
+        x=wr.SummaryMetric("throughput/images_per_second"),
+        y=wr.SummaryMetric(metric),
+    )
+    return [*panels, trade, wr.RunComparer(diff_only=True)]
+
+
+def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mapping[str, Spec]) -> Any:
+    """The view: the page's charts, then live panels, runs grouped by the compared key. Needs no server."""
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces.expr import Config
+
+    ours = [ws.Section(name=VIEW_TITLE, panels=custom_panels(charts, entity), is_open=True, pinned=True)]
+    view = ws.Workspace(
+        entity=entity,
+        project=project,
+        name=VIEW_TITLE,
+        sections=[*(ours if charts else []), ws.Section(name="Live", panels=live_panels(analysis), is_open=True)],
+        settings=ws.WorkspaceSettings(x_axis="global_step", max_runs=100),
+        runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
+    )
+    view._internal_name = VIEW_NAME
+    return view
+
+
+def build_report(analysis: Analysis, entity: str, project: str, charts: Mapping[str, Spec]) -> Any:
+    """The Report: the verdict with its table and reasons for doubt, then the charts. Its run set asks the server."""
+    import wandb_workspaces.reports.v2 as wr
+
+    panels = custom_panels(charts, entity) or live_panels(analysis)
+    return wr.Report(
+        entity=entity,
+        project=project,
+        title=REPORT_TITLE,
+        description=analysis.verdict.headline,
+        width="fluid",
+        blocks=[
+            wr.MarkdownBlock(text=to_markdown(analysis)),
+            wr.PanelGrid(runsets=[wr.Runset(entity=entity, project=project)], panels=panels),
+        ],
+    )
+
+
+def as_json(analysis: Analysis, entity: str, project: str) -> str:
+    """View, charts and verdict as they would be saved, for a look without a server."""
+    charts = drawn_charts(analysis)
+    view = build_workspace(analysis, entity, project, charts)._to_model().model_dump(by_alias=True, exclude_none=True)
+    specs = {name: custom_chart(spec) for name, spec in charts.items()}
+    return json.dumps({"view": view, "charts": specs, "verdict": to_markdown(analysis)}, indent=1) + "\n"
+
+
+def save(analysis: Analysis, entity: str, project: str, *, with_report: bool, say: Callable[[str], None]) -> None:
+    """Create or update the charts, the view and, if asked for, the Report. Raises UserError where W&B refuses."""
+    import wandb
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
+
+    try:
+        api = wandb.Api()
+        charts = drawn_charts(analysis)
+        if problem := _keep_presets(api, entity, charts):
+            say(f"W&B does not take custom charts here ({problem}): its own panels alone are saved")
+            charts = {}
+        view = build_workspace(analysis, entity, project, charts)
+        view._internal_id = _find(api, entity, project, "project-view", VIEW_NAME, VIEW_TITLE)
+        say(f"workspace: {view.save().url}")
+        if with_report:
+            report = build_report(analysis, entity, project, charts)
+            report.id = _find(api, entity, project, "runs", "", REPORT_TITLE)
+            say(f"report: {report.save().url}")
+        if charts:
+            _log_tables(charts, entity, project, say)
+    except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
+        raise UserError(
+            f"{entity}/{project}: W&B does not take it: {problem}; check `wandb login` and the name"
+        ) from None
+
+
+def table_key(name: str) -> str:
+    """Where a chart's table is found in the summary of the charts' run."""
+    return f"charts/{name}"
+
+
+def _keep_presets(api: Any, entity: str, charts: Mapping[str, Spec]) -> str | None:
+    """Create the charts' presets; returns why W&B does not take them, or None.
+
+    One of the same name has the very same content, so that it is there already is fine.
+    """
+    import wandb
+    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
+
+    for name, spec in charts.items():
+        chart = custom_chart(spec)
+        title = f"AMP Compare: {chart['title']['text']}"
+        try:
+            api.create_custom_chart(entity, preset_name(name, chart), title, "vega2", "private", chart)
+        except (wandb.errors.Error, WandbApiFailedError) as problem:
+            if not any(word in str(problem).lower() for word in ("exist", "duplicate")):
+                return str(problem)
+    return None
+
+
+def _log_tables(charts: Mapping[str, Spec], entity: str, project: str, say: Callable[[str], None]) -> None:
+    """Put the tables into the one run that is kept for them; no report reads it as a training run."""
+    import wandb
+
+    settings = wandb.Settings(
+        console="off", quiet=True, x_disable_stats=True, disable_git=True, finish_timeout=FINISH_TIMEOUT_SECONDS
+    )
+    try:
+        run = wandb.init(
+            entity=entity,
+            project=project,
+            id=CHARTS_RUN,
+            name="charts of AMP Compare",
+            job_type=CHARTS_JOB,
+            resume="allow",
+            settings=settings,
+        )
+        for name, spec in charts.items():
+            columns, cells = table_of(spec["datasets"][DATA])
+            run.log({table_key(name): wandb.Table(columns=[*columns], data=cells, allow_mixed_types=True)})
+        run.finish()
+    except Exception as problem:  # tables are artifacts, of which W&B's client asks much; the view is saved by now
+        reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
+        say(f"the data of the custom charts could not be uploaded ({reason}): their panels stay empty")
+
+
+def _find(api: Any, entity: str, project: str, kind: str, name: str, title: str) -> str:
+    """The id of the view of that name or, failing it, that title; empty where there is none yet."""
+    from wandb_workspaces._graphql import execute_graphql
+
+    wanted = {"entityName": entity, "projectName": project, "viewType": kind}
+    found = execute_graphql(api, FIND_VIEWS, wanted).get("project")
+    if found is None:
+        raise UserError(f"{entity}/{project}: no such project, or it may not be read with this key")
+    nodes = [edge["node"] for edge in (found.get("allViews") or {}).get("edges") or []]
+    for matches in (lambda n: name and n.get("name") == name, lambda n: n.get("displayName") == title):
+        for node in nodes:
+            if matches(node):
+                return node["id"]
+    return ""

@@ -1,0 +1,213 @@
+"""A sweep file as a Sweep: read, checked against W&B's schema, every violation told at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps.file.command import DEFAULT_COMMAND
+from ampcompare.sweeps.file.parameters import Parameter, kind_of, nested, settings_of
+from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations
+
+LARGEST = 1_000_000  # bytes of a file
+MOST_NODES, DEEPEST = 100_000, 50
+LONGEST = 400  # characters of what is said of one thing
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What the sweep goes by: a logged metric, which way is better, and the value that is good enough."""
+
+    name: str
+    maximize: bool = False
+    target: float | None = None
+
+
+@dataclass(frozen=True)
+class Hyperband:
+    """Early termination: at the n-th value of the metric in `bands`, only the best 1/eta of the runs go on.
+
+    Unless `strict`, a run is judged by its best value so far rather than by its newest.
+    """
+
+    bands: tuple[int, ...]
+    eta: int = 3
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep file says."""
+
+    path: Path
+    name: str
+    method: str
+    parameters: tuple[Parameter, ...]
+    program: str | None = None
+    command: tuple[str, ...] = DEFAULT_COMMAND
+    metric: Metric | None = None
+    run_cap: int | None = None
+    hyperband: Hyperband | None = None
+    project: str | None = None
+    entity: str | None = None
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def total(self) -> int | None:
+        """How many runs it comes to; None for a search without `run_cap`, which goes on until it is stopped."""
+        if self.method != "grid":
+            return self.run_cap
+        points = math.prod(p.grid_size() for p in self.parameters)
+        return points if self.run_cap is None else min(points, self.run_cap)
+
+    def grid_point(self, index: int) -> dict[str, Any]:
+        """The parameters of one point of the grid, as a tree.
+
+        The first parameter of the file changes fastest: with the backend first, every prefix of the sweep compares
+        all backends on equal terms.
+        """
+        values = []
+        for parameter in self.parameters:
+            index, place = divmod(index, parameter.grid_size())
+            values.append(parameter.grid_value(place))
+        return nested(self.parameters, values)
+
+
+Check = Callable[[Sweep, bool], list[str]]
+
+
+def read_sweep(path: str | Path, check: Check | None = None) -> Sweep:
+    """The sweep in a YAML file. Raises UserError with a line for each thing that is wrong.
+
+    `check` says what else is wrong with a sweep; where the file breaks the schema it gets what is left of it.
+    """
+    path = Path(path)
+    content = _read(path)
+    problems = list(violations(content))
+    sweep = _sweep(path, content)
+    keys = [parameter.key for parameter in sweep.parameters]
+    for twice in dict.fromkeys(key for key in keys if keys.count(key) > 1):
+        problems.append(f"parameters: {twice} is in there twice; leave one out")
+    problems += check(sweep, not problems) if check else []
+    if problems:
+        raise violations_error(path, problems)
+    return sweep
+
+
+def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
+    """What can be understood of a sweep, all of it where it breaks no rule."""
+
+    def part(key: str, kind: type) -> Any:
+        value = content.get(key)
+        return value if isinstance(value, kind) else None
+
+    metric, early, tree = part("metric", dict), part("early_terminate", dict), part("parameters", dict)
+    command = part("command", list)
+    goal = (metric or {}).get("goal", "minimize")
+    return Sweep(
+        path=path,
+        name=part("name", str) or path.stem,
+        method=part("method", str) or "grid",
+        parameters=tuple(_parameters(tree or {}, ())),
+        program=part("program", str),
+        command=tuple(str(word) for word in command or DEFAULT_COMMAND),
+        metric=Metric(str(metric.get("name")), goal == "maximize", metric.get("target")) if metric else None,
+        run_cap=part("run_cap", int),
+        hyperband=_hyperband(early) if early and not list(early_violations(early)) else None,
+        project=part("project", str),
+        entity=part("entity", str),
+        raw=content,
+    )
+
+
+def violations_error(path: Path, problems: Sequence[str]) -> UserError:
+    """One error for all that is wrong with a sweep file; a line each."""
+    told = [problem if len(problem) <= LONGEST else problem[: LONGEST - 3] + "..." for problem in problems]
+    if len(told) == 1:
+        return UserError(f"{path}: {told[0]}")
+    return UserError(f"{path}: {len(told)} things are wrong, nothing was started:", told)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        if not path.is_file():  # a pipe would never end
+            known = ", ".join(sorted(str(p) for p in Path("sweeps").glob("*.yaml")))
+            raise UserError(f"{path}: no such file" + (f"; expected one such as {known}" if known else ""))
+        if path.stat().st_size > LARGEST:
+            raise UserError(f"{path}: larger than {LARGEST:,} bytes, no sweep is")
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader())  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark or problem.context_mark
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        raise UserError(f"{where}: not valid YAML: {problem.problem or problem.context}") from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:  # ValueError: not UTF-8, a NUL
+        reason = getattr(problem, "strerror", None) or problem
+        raise UserError(f"{path}: cannot be read as YAML: {reason}") from None
+    if not isinstance(content, dict):
+        found = "nothing" if content is None else f"a {type(content).__name__}"
+        raise UserError(f"{path}: expected a sweep (method, parameters, ...), found {found}")
+    if not _is_finite(content):
+        raise UserError(f"{path}: nested too deeply, or in itself, or with more than {MOST_NODES:,} values")
+    if "method" not in content and "parameters" not in content and content:
+        raise UserError(
+            f"{path}: not a sweep, it has neither method nor parameters; "
+            f"a config is run with: python run_experiment.py --config {path}"
+        )
+    return content
+
+
+def _loader() -> type:
+    """YAML's safe loader, which takes the last of two equal keys in silence, made to refuse them."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key} is there twice", node.start_mark)
+            return super().construct_mapping(node, deep)
+
+    return Loader
+
+
+def _is_finite(content: Any) -> bool:
+    """Whether the content, with every alias written out, stays within bounds: a few lines of YAML may hold 10**9."""
+    left, stack = MOST_NODES, [(content, 0)]
+    while stack:
+        value, depth = stack.pop()
+        left -= 1
+        if left < 0 or depth > DEEPEST:
+            return False
+        if isinstance(value, dict):
+            stack += [(inner, depth + 1) for inner in value.values()]
+        elif isinstance(value, list):
+            if len(value) > left:
+                return False
+            stack += [(inner, depth + 1) for inner in value]
+    return True
+
+
+def _parameters(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Parameter]:
+    """The parameters of a tree that are in order."""
+    for name, spec in tree.items():
+        if not isinstance(name, str) or not isinstance(spec, dict):
+            continue
+        if isinstance(spec.get("parameters"), dict):
+            yield from _parameters(spec["parameters"], (*path, name))
+        elif (kind := kind_of(spec)) and not list(leaf_violations(spec, name, None)):
+            yield Parameter((*path, name), kind, settings_of(kind, spec))
+
+
+def _hyperband(early: Mapping[str, Any]) -> Hyperband:
+    eta = early.get("eta", 3)
+    if "min_iter" in early:
+        bands = [early["min_iter"] * eta**i for i in range(20)]
+    else:
+        bands = sorted({early["max_iter"] // eta**i for i in range(1, early["s"] + 1)} - {0}) or [1]
+    return Hyperband(tuple(bands), eta, early.get("strict", False))

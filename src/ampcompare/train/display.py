@@ -1,0 +1,85 @@
+"""What a run shows while it goes on: a bar in a terminal, a line every log interval elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ampcompare.program.console import print_line
+
+
+class TrainingDisplay:
+    """Shows rows and steps of one run on the console."""
+
+    def __init__(self, console: Console, total_steps: int, name: str) -> None:
+        self.console, self.total = console, total_steps
+        self._latest: dict[str, Any] = {}
+        self._progress: Progress | None = None
+        if console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[metrics]}", markup=False),
+                TimeRemainingColumn(compact=True),
+                TextColumn("left"),
+                console=console,
+            )
+            self._task = self._progress.add_task(name, total=total_steps, metrics="")
+
+    def __enter__(self) -> TrainingDisplay:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress:
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._progress.stop()
+
+    def step(self, step: int) -> None:
+        """A step was enqueued; says nothing of the device."""
+        if self._progress:
+            self._progress.update(self._task, completed=step)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """A row was logged."""
+        self._latest |= row
+        if self._progress:
+            self._progress.update(self._task, metrics=self._metrics(self._latest))
+        elif "train/loss" in row:
+            step = row["global_step"]
+            left = row["time/elapsed_seconds"] / step * (self.total - step)
+            self.say(f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {_clock(left)} left")
+        elif "eval/accuracy" in row:
+            self.say(f"epoch {row['epoch']:.2f}  eval loss {row['eval/loss']:.4f}  eval acc {row['eval/accuracy']:.2%}")
+
+    def say(self, line: str) -> None:
+        """One line for the user, above the bar where there is one."""
+        print_line(self.console, line)
+
+    @staticmethod
+    def _metrics(row: Mapping[str, Any]) -> str:
+        parts = []
+        if "train/loss" in row:
+            parts += [f"loss {row['train/loss']:.4f}", f"acc {row['train/accuracy']:.1%}"]
+        if "eval/accuracy" in row:
+            parts.append(f"eval {row['eval/accuracy']:.1%}")
+        if "throughput/images_per_second" in row:
+            parts.append(f"{row['throughput/images_per_second']:,.1f} img/s")
+        if "amp/scale_factor" in row:
+            parts.append(f"scale {row['amp/scale_factor']:g}")
+        return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,135 @@
+"""Loss, accuracy and counters of one log interval: gathered on the device, copied once at its end, read when there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampcompare.machine.processes import World
+from ampcompare.measure.timing import wait_until
+
+# Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval has.
+MAX_KEPT = 2**20
+
+
+@dataclass(frozen=True)
+class IntervalValues:
+    """What an interval came to, on the host. `nonfinite_steps` are positions (0-based) within the interval.
+
+    `scalars` and `looks` are the tensors that were given at its end: numbers, lists for those with elements.
+    """
+
+    loss: float
+    accuracy: float
+    nonfinite_steps: list[int]
+    scalars: dict[str, float]
+    looks: list[dict[str, float | list[float]]]
+
+
+class Interval:
+    """The steps since the last row: their losses and outputs as they are, put together once at the end."""
+
+    def __init__(self, world: World | None = None) -> None:
+        self._world = world or World()
+        self._losses: list[Tensor] = []
+        self._images: list[int] = []
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+        self._kept = 0
+        self._resumed: list[Tensor] = []  # the losses of a checkpoint: the mean over processes already
+        self._correct: Tensor | None = None  # in outputs that are not kept any more
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def add(self, loss: Tensor, outputs: Sequence[tuple[Tensor, Tensor]], images: int) -> None:
+        """One step: its mean loss (0-d), logits [B, classes] and labels [B] of its micro-batches, and its images.
+
+        The tensors are kept as they are; nothing is queued on the device for most steps.
+        """
+        self._losses.append(loss)
+        self._images.append(images)
+        self._outputs.extend(outputs)
+        self._kept += sum(logits.numel() for logits, _ in outputs)
+        if self._kept > MAX_KEPT:
+            self._correct = self._count()
+
+    def _count(self) -> Tensor:
+        """How many of the kept outputs, and of those before them, were right."""
+        if self._outputs:
+            logits, labels = (torch.cat(parts) for parts in zip(*self._outputs, strict=True))
+            found = (logits.argmax(1) == labels).sum()
+            self._correct = found if self._correct is None else self._correct + found
+        self._outputs, self._kept = [], 0
+        assert self._correct is not None
+        return self._correct
+
+    def _mean_losses(self) -> Tensor:
+        """Each step's loss over all processes. A mean of three equal numbers may differ from them in its last bit."""
+        ours = [self._world.mean_(torch.stack(self._losses))] if self._losses else []
+        return torch.cat([*self._resumed, *ours])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps so far, of all processes. Waits for the device when it is written out."""
+        return {
+            "losses": self._mean_losses() if self._images else None,
+            "images": list(self._images),
+            "correct": self._world.sum_(self._count().clone()) if self._images else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from a state of `state_dict`."""
+        losses, correct = state["losses"], state["correct"]
+        self._losses, self._resumed = [], [] if losses is None else [losses.to(device)]
+        self._images = list(state["images"])
+        self._outputs, self._kept = [], 0
+        self._correct = None if correct is None else correct.to(device) * self._world.leads  # counted once
+
+    def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
+        """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
+        totals = [self._mean_losses(), self._world.sum_(self._count())]
+        images = self._images
+        self._losses, self._resumed, self._correct, self._images = [], [], None, []
+        tensors = [*totals, *scalars.values(), *(x for look in looks for x in look.values())]
+        return Reading(images, tensors, list(scalars), [list(look) for look in looks])
+
+
+class Reading:
+    """The values of a closed interval on their way to the host. On a GPU by pinned memory, behind the queued steps."""
+
+    def __init__(
+        self, images: list[int], tensors: Sequence[Tensor], scalars: list[str], looks: list[list[str]]
+    ) -> None:
+        self._images, self._scalars, self._looks = images, scalars, looks
+        self._shapes = [tensor.shape for tensor in tensors]
+        values = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+        self._arrived: torch.cuda.Event | None = None
+        if values.device.type == "cuda":
+            device = values.device
+            pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            values = pinned.copy_(values, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record(torch.cuda.current_stream(device))
+        self._values = values
+
+    def read(self) -> IntervalValues:
+        """The values. Waits for the device up to the interval's end, not for what was queued after it."""
+        if self._arrived is not None:
+            wait_until(self._arrived)  # sync: the copy of this interval; one interval later it is there
+        numbers = iter(self._values.tolist())
+        losses, (correct,), *rest = [[next(numbers) for _ in range(shape.numel())] for shape in self._shapes]
+        values = iter(zip(rest, self._shapes[2:], strict=True))
+        scalars = {key: next(values)[0][0] for key in self._scalars}
+        looks = [{key: _plain(*next(values)) for key in keys} for keys in self._looks]
+        images = sum(self._images)
+        loss = sum(n * x for n, x in zip(self._images, losses, strict=True)) / images
+        bad = [i for i, x in enumerate(losses) if not math.isfinite(x)]
+        return IntervalValues(loss, correct / images, bad, scalars, looks)
+
+
+def _plain(values: list[float], shape: torch.Size) -> float | list[float]:
+    return values if shape else values[0]

@@ -1,0 +1,237 @@
+"""The rows of log intervals: gathered on the device, read when their values have come, judged.
+
+On a GPU a row is read one log interval after its own, when its values have long arrived, so that the host need not wait
+for the steps it has queued; each row carries its own step. Before an evaluation and at the end, whatever ends the run,
+all rows are read. A killed process loses the row that was waiting, beside the steps since.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampcompare.config.load import Config
+from ampcompare.machine.processes import World
+from ampcompare.measure.gradients import FIRST_EXPONENT
+from ampcompare.measure.memory import Memory
+from ampcompare.measure.timing import Window
+from ampcompare.metrics import Histogram
+from ampcompare.precision.base import Precision
+from ampcompare.train.interval import Interval, IntervalValues, Reading
+from ampcompare.train.scale_watch import ScaleWatch
+from ampcompare.train.trainer import StepResult
+
+Row = dict[str, Any]
+
+
+class TrainingError(Exception):
+    """The training cannot go on: one line that names the step, the reason and what to try. Exit code 1."""
+
+
+class Clock:
+    """The time of a run and the part of it that went into training: what every row begins with."""
+
+    def __init__(self) -> None:
+        self._began = self._resumed = time.perf_counter()
+        self._train_seconds = 0.0
+
+    def resume(self) -> None:
+        """From here on it is training."""
+        self._resumed = time.perf_counter()
+
+    def pause(self) -> None:
+        """Up to here it was."""
+        now = time.perf_counter()
+        self._train_seconds += now - self._resumed
+        self._resumed = now
+
+    def row_at(self, step: int, position: float) -> Row:
+        """The row of a step and a position in epochs, with the clocks as they stand."""
+        return {
+            "global_step": step,
+            "epoch": position,
+            "time/elapsed_seconds": time.perf_counter() - self._began,
+            "time/train_seconds": self._train_seconds,
+        }
+
+    def state_dict(self) -> Row:
+        return {"elapsed_seconds": time.perf_counter() - self._began, "train_seconds": self._train_seconds}
+
+    def load_state_dict(self, state: Row) -> None:
+        self._began = time.perf_counter() - state["elapsed_seconds"]
+        self._train_seconds = state["train_seconds"]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A log interval that has ended on the host: its row but for the values that are still on their way."""
+
+    step: int
+    row: Row
+    steps: int
+    windows: list[Window]
+    reading: Reading
+    looks: list[Row]  # the rows of the looks at the gradients, likewise
+
+
+class Rows:
+    """Gathers each log interval and hands its row to `on_row`, notes for the user to `on_note`.
+
+    `clock` begins each row. With `lag` rows are read one interval late; None is what the device needs.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        precision: Precision,
+        world: World,
+        *,
+        clock: Clock,
+        memory: Memory,
+        on_row: Callable[[Row], None],
+        on_note: Callable[[str], None],
+        lag: bool | None = None,
+    ) -> None:
+        self.config, self.precision, self.device = config, precision, precision.device
+        self.clock, self.memory, self.on_row, self.on_note = clock, memory, on_row, on_note
+        self.lag = self.device.type == "cuda" if lag is None else lag
+        self.interval = Interval(world)
+        self.watch = ScaleWatch(config.precision.min_scale_warning)
+        self._looks: list[tuple[int, float, dict[str, Tensor]]] = []
+        self._waiting: list[Waiting] = []
+        # Plain arrays: a run of two million steps must not keep two million Python floats.
+        self._step_times, self._throughputs = array("f"), array("f")
+
+    def add(self, result: StepResult) -> None:
+        """One step of the interval."""
+        self.interval.add(result.loss, result.outputs, result.images)
+
+    def look(self, step: int, position: float, gradients: dict[str, Tensor]) -> None:
+        """A look at the gradients, which has a row of its own."""
+        self._looks.append((step, position, gradients))
+
+    def close(self, step: int, position: float, result: StepResult, rate: float, windows: list[Window]) -> None:
+        """End the interval at a step and its position in epochs: queue the copy of its values, read the one before.
+
+        `result` is that of the step, `rate` the learning rate that it had, `windows` the timed ones of the interval.
+        """
+        looks, self._looks = self._looks, []
+        steps = len(self.interval)
+        scalars = {
+            "amp/scale_factor": self.precision.scale_factor(),
+            "amp/skipped_steps": self.precision.skipped_steps(),
+        }
+        if "grad/norm" in result.gradients:
+            scalars["grad/norm"] = result.gradients["grad/norm"]
+        # The row of this very step carries its gradient norm itself.
+        looked = [{k: x for k, x in g.items() if s != step or k != "grad/norm"} for s, _, g in looks]
+        look_rows = [self.clock.row_at(s, where) for s, where, _ in looks]
+        row = self.clock.row_at(step, position)
+        row |= {"train/learning_rate": rate, "memory/peak_mib": self.memory.peak_mib()}
+        reserved = self.memory.reserved_mib()
+        if reserved is not None:
+            row["memory/reserved_mib"] = reserved
+        reading = self.interval.close(scalars, looked)
+        self._waiting.append(Waiting(step, row, steps, windows, reading, look_rows))
+        self._read(len(self._waiting) - self.lag)
+
+    def read_all(self) -> None:
+        """Hand out all rows that wait."""
+        self._read(len(self._waiting))
+
+    def save(self, problem: BaseException) -> None:
+        """Hand out the rows that wait when the run ends early; what of them is lost is added to the problem."""
+        try:
+            self._read(len(self._waiting), judge=False)
+        except Exception as second:  # a device that failed gives nothing any more
+            problem.add_note(f"the rows of the last log interval are lost: {second}")
+
+    def summary(self) -> Row:
+        """What the rows came to so far."""
+        found: Row = {}
+        if self._throughputs:
+            found["throughput/images_per_second_median"] = median(self._throughputs)
+        if self._step_times:
+            found["throughput/step_time_ms_p50"] = median(self._step_times)
+            twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
+            found["throughput/step_time_ms_p95"] = twentieths[-1]
+        if self.precision.scales_dynamically():
+            found["amp/scale_collapsed_at_step"] = self.watch.collapsed_at
+        return found
+
+    def _read(self, count: int, *, judge: bool = True) -> None:
+        """Hand out the rows of the oldest `count` intervals that wait."""
+        for _ in range(count):
+            waiting = self._waiting.pop(0)
+            values = waiting.reading.read()
+            for row, look in zip(waiting.looks, values.looks, strict=True):
+                found = {k: exponent_histogram(x) if isinstance(x, list) else x for k, x in look.items()}
+                self.on_row(row | found)
+            self.on_row(waiting.row | self._figures(values, waiting.windows))
+            if judge:
+                self._judge(waiting, values)
+
+    def _figures(self, values: IntervalValues, windows: list[Window]) -> Row:
+        row: Row = {"train/loss": values.loss, "train/accuracy": values.accuracy, **values.scalars}
+        row["amp/skipped_steps"] = round(row["amp/skipped_steps"])
+        times = [t for window in windows for t in window.times_ms()]
+        if times:
+            throughput = sum(window.images for window in windows) / sum(times) * 1e3
+            row |= {
+                "throughput/images_per_second": throughput,
+                "throughput/step_time_ms": sum(times) / len(times),
+                "throughput/data_time_ms": sum(t for w in windows for t in w.data_times_ms()) / len(times),
+            }
+            self._throughputs.append(throughput)
+            self._step_times.extend(times)
+        return row
+
+    def _judge(self, waiting: Waiting, values: IntervalValues) -> None:
+        scale, skipped = values.scalars["amp/scale_factor"], round(values.scalars["amp/skipped_steps"])
+        if self.precision.scales_dynamically():
+            note = self.watch.look(waiting.step, waiting.steps, scale, skipped)
+            if note:
+                self.on_note(note)
+        if values.nonfinite_steps:
+            self._judge_loss(waiting.step - waiting.steps + values.nonfinite_steps[0] + 1, scale)
+
+    def _judge_loss(self, step: int, scale: float) -> None:
+        """Stop on a loss that was not finite at a step and that no loss scale can mend."""
+        if self.precision.scales_dynamically() and scale > 1:
+            return
+        what = f"step {step}: the training loss is not finite (loss scale {scale:g})"
+        if self.config.training.on_nan == "stop":
+            raise TrainingError(
+                f"{what}; try a smaller optimizer.lr or training.clip_norm, or go on with training.on_nan=continue"
+            )
+        self.on_note(f"{what}; going on (training.on_nan=continue)")
+
+    def state_dict(self) -> Row:
+        """What has been gathered. All rows have to be read before."""
+        assert not self._waiting
+        return {
+            "interval": self.interval.state_dict(),
+            "looks": list(self._looks),
+            "watch": self.watch.state_dict(),
+            "step_times": torch.tensor(self._step_times),
+            "throughputs": torch.tensor(self._throughputs),
+        }
+
+    def load_state_dict(self, state: Row) -> None:
+        self.interval.load_state_dict(state["interval"], self.device)
+        self._looks = [(n, x, {k: v.to(self.device) for k, v in look.items()}) for n, x, look in state["looks"]]
+        self.watch.load_state_dict(state["watch"])
+        self._step_times = array("f", state["step_times"].tolist())
+        self._throughputs = array("f", state["throughputs"].tolist())
+
+
+def exponent_histogram(counts: list[float]) -> Histogram:
+    """The histogram of `look_at_gradients` with the edges of its bins, as exponents of two."""
+    return Histogram([int(n) for n in counts], [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)])

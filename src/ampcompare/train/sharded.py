@@ -1,0 +1,56 @@
+"""The training step of one process among several: DDP around the model, each loss weighed by its share of the batch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ampcompare.machine.processes import World
+from ampcompare.train.trainer import StepResult, Trainer
+
+
+def wrap(model: nn.Module, world: World) -> nn.Module:
+    """The model in DDP, which adds up the gradients of all processes while they are computed.
+
+    Buffers are not sent around at each step: BatchNorm's statistics count in evaluations alone (`share_buffers`).
+    """
+    if world.size == 1:
+        return model
+    device = next(model.parameters()).device
+    known = inspect.signature(DistributedDataParallel).parameters
+    # Renamed between PyTorch 2.11 and 2.14.
+    quiet = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    ids = [device] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, **{quiet: False})  # type: ignore[arg-type]
+
+
+class ShardedTrainer(Trainer):
+    """A Trainer for this process's share of each batch.
+
+    Gradients are reduced before they are unscaled and looked at, so that inf and nan of one process are in all of them,
+    and all skip the same steps.
+    """
+
+    def __init__(self, *args: Any, world: World, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.processes = world.size
+
+    def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Batches with the number of images that they have in all processes."""
+        return zip(loader.epoch(epoch, start), islice(loader.whole_sizes(), start, None), strict=True)
+
+    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
+        self._images = sum(count for _, count in batches)
+        return super().step([batch for batch, _ in batches], diagnose=diagnose)
+
+    def count_images(self, batches: Sequence[Any]) -> int:
+        return self._images
+
+    def reducing(self, last: bool) -> AbstractContextManager[Any]:
+        return nullcontext() if last else self.model.no_sync()  # type: ignore[operator]

@@ -1,0 +1,181 @@
+"""The training step. No backend is named here.
+
+The host waits for the device where a comment says `sync:` and nowhere else, never in a step (but for an optimizer that
+is not fused, inside the backend).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.fusion.compiled import compiled_count
+from ampcompare.measure.gradients import gradient_norm, look_at_gradients
+from ampcompare.measure.memory import Memory
+from ampcompare.precision.base import Precision
+from ampcompare.train.evaluation import Batch, Evaluation, Loader
+from ampcompare.train.execution import build_forward
+
+
+@dataclass
+class StepResult:
+    """What a step came to, all on the device."""
+
+    loss: Tensor
+    outputs: list[Batch]  # logits [B, classes] and labels [B] of each micro-batch
+    images: int
+    gradients: dict[str, Tensor] = field(default_factory=dict)  # grad/... metrics, where they were asked for
+    cold: bool = False  # whether something was compiled in it: no step to time
+
+
+class Trainer:
+    """One optimizer step under any backend: accumulate, penalise, unscale, look, clip, step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: LRScheduler,
+        precision: Precision,
+        config: TrainingConfig,
+        criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+        *,
+        compiled: bool = False,
+    ) -> None:
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.precision, self.config = precision, config
+        # The optimizer's parameters are the model's in their order, also where a backend put masters in their place.
+        self._layer_groups = [name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()]
+        # Looked up at each call: a backend may have replaced the function by then.
+        self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
+        self.forward = build_forward(model, self.criterion, compiled)
+        self.processes = 1
+        self._pieces = compiled_count()
+        self.memory = Memory(precision.device)
+
+    def begin(self) -> None:
+        """Steps come from here on: what an evaluation had compiled is none of theirs."""
+        self._pieces = compiled_count()
+
+    def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on, as `step` takes them."""
+        return loader.epoch(epoch, start)
+
+    def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
+        """What evaluates the model on a loader, again and again."""
+        return Evaluation(self.model, loader, self.precision, autocast=autocast)
+
+    def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
+        """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
+
+        With `diagnose` the result holds `grad/norm` and the underflow fractions; with clipping by norm, `grad/norm`.
+        """
+        result = self.compute(batches, diagnose=diagnose)
+        self.scheduler.step()
+        return result
+
+    def compute(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
+        """What the device does in a step: all but the schedule."""
+        precision, config = self.precision, self.config
+        if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
+            self.model.train()
+        images = self.count_images(batches)
+        losses, outputs, cold = [], [], False
+        for number, (inputs, labels) in enumerate(batches, 1):
+            last = number == len(batches)
+            with self.reducing(last):
+                with precision.forward_context():
+                    logits, loss = self.forward(inputs, labels)
+                cold |= self.forward.cold
+                if config.gradient_penalty:
+                    loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
+                # Each micro-batch weighs by its images: the last one of an epoch may be short. Over processes the
+                # mean is taken of gradients and losses.
+                share = labels.shape[0] * self.processes / images
+                if share != 1:
+                    loss = loss * share
+                precision.backward(loss, sync=last)
+            losses.append(loss.detach())
+            # Who was right is counted at the interval's end, in one go: here it took two thirds of the loop's own time.
+            outputs.append((logits.detach(), labels))
+
+        gradients = self._look_and_clip(diagnose)
+        precision.step(self.optimizer)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
+        pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
+        return StepResult(loss, outputs, images, gradients, cold or self._pieces > pieces)
+
+    def count_images(self, batches: Sequence[Batch]) -> int:
+        """The images of a step, in all processes."""
+        return sum(labels.shape[0] for _, labels in batches)
+
+    def reducing(self, last: bool) -> AbstractContextManager[Any]:
+        """The context of a micro-batch: only in a step's last one do several processes add up their gradients."""
+        return nullcontext()
+
+    def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
+        config, precision = self.config, self.precision
+        if not (diagnose or config.clip_norm or config.clip_value):
+            return {}
+        precision.unscale_(self.optimizer)
+        pairs = zip(self._layer_groups, self._parameters(), strict=True)
+        named = [(name, p) for name, p in pairs if p.grad is not None]
+        parameters = [p for _, p in named]
+        found: dict[str, Tensor] = {}
+        if diagnose or config.clip_norm:
+            found["grad/norm"] = self._norm(parameters)
+        if diagnose:
+            groups: dict[str, list[Tensor]] = {}
+            for name, parameter in named:
+                groups.setdefault(name, []).append(parameter.grad)  # type: ignore[arg-type]
+            found |= look_at_gradients(groups, precision.scale_factor())
+        if config.clip_value:
+            torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
+        if config.clip_norm:
+            norm = self._norm(parameters) if config.clip_value else found["grad/norm"]
+            torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
+        return found
+
+    @staticmethod
+    def _norm(parameters: Sequence[Tensor]) -> Tensor:
+        """In fp32: the norm of fp16 gradients, taken in fp16, overflows."""
+        return gradient_norm([p.grad for p in parameters if p.grad is not None])
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def _gradient_penalty(self, loss: Tensor) -> Tensor:
+        """L2 norm of the true gradients, differentiable: through scaled gradients, as in PyTorch's AMP examples."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
+        inverse = 1.0 / self.precision.scale_factor().detach()
+        square = torch.stack([(g.float() * inverse).square().sum() for g in scaled]).sum()
+        return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
+
+
+def micro_batches(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
+    """Lists of up to `count` batches: the micro-batches of one optimizer step."""
+    while group := list(islice(batches, count)):
+        yield group
+
+
+def learning_rate_factor(step: int, *, name: str, warmup_steps: float, total_steps: int) -> float:
+    """The factor on the peak learning rate at a step: linear warm-up, then constant or half a cosine to 0."""
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    if name == "constant":
+        return 1.0
+    progress = min(1.0, (step - warmup_steps) / max(1.0, total_steps - warmup_steps))
+    return 0.5 * (1.0 + math.cos(math.pi * progress))

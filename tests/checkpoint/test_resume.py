@@ -1,0 +1,180 @@
+"""Which run a new process goes on with, and what it says when it does not."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ampcompare.checkpoint.files import Store
+from ampcompare.checkpoint.resume import FREE, Identity
+from ampcompare.config.load import LEAVES, load_config
+from ampcompare.config.schema import ADDED_LATER
+from ampcompare.errors import UserError
+from ampcompare.experiment import run
+from ampcompare.train.display import TrainingDisplay
+
+
+class Killed(BaseException):
+    """The end of a process, as far as the code in it can see."""
+
+
+@pytest.fixture
+def play(tmp_path: Path, quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    """Run quickly, without a record; `until` a step at which it dies. Gives what was printed."""
+
+    def go(*words: str, until: int | None = None) -> str:
+        def step(self: TrainingDisplay, step: int) -> None:
+            if step == until:
+                raise Killed
+
+        monkeypatch.setattr(TrainingDisplay, "step", step)
+        text = io.StringIO()
+        given = (*quick_overrides, "wandb.mode=disabled", f"output_dir={tmp_path}", *words)
+        try:
+            result = run(load_config(None, given), Console(file=text, width=300))
+        except Killed:
+            assert until
+        else:
+            assert until is None
+            assert result.exit_code == 0
+        return text.getvalue()
+
+    return go
+
+
+def refusal(play, *words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        play(*words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def folders(tmp_path: Path) -> list[str]:
+    return sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+
+
+def test_auto_goes_on_with_the_unfinished_run_and_then_starts_a_new_one(play, tmp_path: Path):
+    play(until=6)
+    (name,) = folders(tmp_path)
+    assert f"going on with run {name} at step 4" in play("resume=auto")
+    assert folders(tmp_path) == [name]
+    assert "going on" not in play("resume=auto")
+    assert len(folders(tmp_path)) == 2
+
+
+def test_never_starts_a_new_run_and_says_that_there_is_an_unfinished_one(play, tmp_path: Path):
+    play(until=6)
+    (name,) = folders(tmp_path)
+    assert f"run {name} of this config stopped at step 4: resume=auto goes on with it" in play()
+    assert len(folders(tmp_path)) == 2
+
+
+def test_must_without_an_unfinished_run_is_refused(play, tmp_path: Path):
+    assert refusal(play, "resume=must") == (
+        f"resume='must': no unfinished run of this config in {tmp_path}/checkpoints; use resume=auto to start one"
+    )
+
+
+def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_path: Path):
+    play(until=6)
+    (name,) = folders(tmp_path)
+    words = ("resume=must", "optimizer.lr=0.05", "epochs=3")
+    assert f"run {name} differs in epochs (2 there, 3 here), optimizer.lr (0.1 there, 0.05 here)" in refusal(
+        play, *words
+    )
+    assert "going on" not in play("resume=auto", *words[1:])
+
+
+def test_a_checkpoint_from_before_an_option_was_added_is_gone_on_with():
+    identity = Identity(load_config(None, []), "data", "cpu")
+    before = {k: v for k, v in identity.values().items() if k not in ADDED_LATER} | {"memory_format": "contiguous"}
+    assert identity.differences({"identity": before}) == []
+    fused = Identity(load_config(None, ["fuse=true"]), "data", "cpu")
+    assert fused.differences({"identity": before}) == ["fuse (False there, True here)"]
+
+
+def test_other_images_are_another_run(play):
+    play(until=6)
+    assert "data (other images)" in refusal(play, "resume=must", "data.test_limit=32")
+
+
+def test_a_run_that_was_named_must_have_the_same_config(play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "named")
+    play(until=6)
+    assert folders(tmp_path) == ["named"]
+    assert "resume=auto: run named differs in seed (223 there, 1 here)" in refusal(play, "resume=auto", "seed=1")
+    monkeypatch.setenv("WANDB_RUN_ID", "another")
+    assert "no run another to go on with" in refusal(play, "resume=must")
+    monkeypatch.setenv("WANDB_RUN_ID", "../named")
+    assert "no run ../named to go on with" in refusal(play, "resume=must")
+
+
+def test_a_run_that_is_still_going_on_is_left_alone(play, tmp_path: Path):
+    play(until=6)
+    (name,) = folders(tmp_path)
+    store = Store(tmp_path / "checkpoints" / name)
+    assert store.lock()
+    assert f"run {name} is going on in another process" in refusal(play, "resume=must")
+    store.unlock()
+    assert "going on with run" in play("resume=must")
+
+
+def test_what_touches_no_number_may_differ(play):
+    play("max_steps=3")
+    words = ("checkpoint.every_epochs=2", "log.warmup_steps=0", "wandb.name=other", "max_steps=null")
+    assert "at step 3" in play("resume=must", *words)
+
+
+def test_a_damaged_newest_checkpoint_costs_what_came_after_the_one_before(play, tmp_path: Path):
+    play("epochs=3", until=11)
+    (name,) = folders(tmp_path)
+    newest = Store(tmp_path / "checkpoints" / name).files()[0]
+    newest.write_bytes(newest.read_bytes()[:5000])
+    said = play("epochs=3", "resume=must")
+    assert f"checkpoint {newest.name} is damaged" in said
+    assert "at step 4" in said
+
+
+def test_if_all_are_damaged_a_new_run_is_begun_and_it_is_said(play, tmp_path: Path):
+    play(until=6)
+    for file in (tmp_path / "checkpoints").rglob("*.pt"):
+        file.write_bytes(b"not one")
+    assert "none of the checkpoints" in play("resume=auto")
+
+
+def test_without_checkpoints_there_is_no_folder(play, tmp_path: Path):
+    play("checkpoint.every_epochs=null", "checkpoint.every_minutes=null")
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, tmp_path: Path):
+    play(until=6)
+    (name,) = folders(tmp_path)
+    store = Store(tmp_path / "checkpoints" / name)
+    state = store.load(print)
+    assert state
+    del state["optimizer"]
+    store.save(state, best=True)
+    assert "does not fit this program" in refusal(play, "resume=must")
+
+
+def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path):
+    (tmp_path / "checkpoints").write_text("in the way")
+    said = play()
+    assert said.count("could not be written") == 2
+    assert "going on without it" in said
+
+
+def test_every_option_is_either_free_or_part_of_what_a_run_is():
+    free = {key for key in LEAVES if FREE.fullmatch(key)}
+    assert {key for key in free if not key.startswith(("wandb.", "checkpoint."))} == {
+        "output_dir",
+        "resume",
+        "max_steps",
+        "device",
+        "data.root",
+        "log.warmup_steps",
+    }

@@ -1,0 +1,139 @@
+"""The config: what files and words become, and the one line that a mistake gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ampcompare.config.load import CONFIG_DIR, LEAVES, Config, load_config
+from ampcompare.errors import UserError
+
+
+def message(*words: str, name: str | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        load_config(name, words)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_reference_is_the_seed_experiment():
+    config = load_config("reference")
+    assert (config.model.name, config.model.stem, config.data.source) == ("resnet50", "cifar", "cifar10")
+    assert (config.batch_size, config.epochs, config.seed) == (128, 100, 223)
+    assert (config.optimizer.name, config.optimizer.lr) == ("sgd", 0.1)
+    assert (config.optimizer.momentum, config.optimizer.weight_decay) == (0.0, 0.0)
+    assert (config.schedule.name, config.schedule.warmup_epochs) == ("cosine", 0.0)
+    assert config.data.mean == [0.4914, 0.4822, 0.4465]
+    assert config.data.std == [0.2023, 0.1994, 0.2010]
+    assert config.data.augment is True
+    assert config.tf32 is False
+    assert config.wandb.project == "comparison-amp"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(CONFIG_DIR.glob("*.yaml")) - {CONFIG_DIR / "recipe_mlp.yaml"}), ids=lambda p: p.stem
+)
+def test_every_config_file_loads(path: Path):
+    assert isinstance(load_config(path.stem), Config)
+    assert load_config(str(path)) == load_config(path.stem)
+
+
+def test_later_words_win_and_both_forms_are_understood():
+    config = load_config("demo", ["--backend=native", "optimizer.lr=0.05", "backend=apex_o1", "--seed=1"])
+    assert (config.backend, config.optimizer.lr, config.seed) == ("apex_o1", 0.05, 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("deterministic=True", "deterministic", True),  # str() of a bool, as W&B's agent writes it
+        ("deterministic=false", "deterministic", False),
+        ("optimizer.lr=1e-05", "optimizer.lr", 1e-05),
+        ("max_steps=None", "max_steps", None),
+        ("max_steps=null", "max_steps", None),
+        ("max_steps=1e3", "max_steps", 1000),
+        ("optimizer={'lr': 0.25, 'momentum': 0.5}", "optimizer.lr", 0.25),  # nested parameters of a sweep
+        ("wandb.tags=[a, b]", "wandb.tags", ["a", "b"]),
+        ("wandb.name=a=b: [c] {d} #e", "wandb.name", "a=b: [c] {d} #e"),  # a text stays as it was typed
+        ("wandb.name=123", "wandb.name", "123"),
+        ("precision.loss_scale=128", "precision.loss_scale", 128.0),
+        ("precision.loss_scale=Dynamic", "precision.loss_scale", "dynamic"),
+        ("data.root=/tmp/a folder/été", "data.root", "/tmp/a folder/été"),
+    ],
+)
+def test_words_become_values(word: str, key: str, value: object):
+    found: object = load_config(None, [word])
+    for part in key.split("."):
+        found = getattr(found, part)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("backend=apex_o1", "precision.dtype=bfloat16"), "backend=apex_o1 is float16 by definition"),
+        (("backend=native", "precision.min_loss_scale=1"), "backend=native has neither floor nor ceiling"),
+        (("backend=native", "precision.keep_batchnorm_fp32=true"), "backend=native has fp32 weights, BatchNorm's too"),
+        (("backend=apex_o1", "precision.keep_batchnorm_fp32=false"), "backend=apex_o1 has fp32 weights"),
+        (("backend=apex_o1", "precision.min_loss_scale=1e6"), "expected at most precision.init_scale"),
+        (("optimizer.name=adam", "optimizer.momentum=0.9"), "only sgd has it"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(words: tuple[str, ...], expected: str):
+    assert expected in message(*words)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("backend: native\n\tseed: 1\n", "line 2: not valid YAML"),
+        ("backend: [native\n", "not valid YAML"),
+        ("- a\n- b\n", "expected lines of the form key: value"),
+        ("just words\n", "just words: no such key"),
+        ("seed: 1\nseed: 2\n", "line 2: not valid YAML: found duplicate key seed"),
+        ("optimizer:\n  rate: 0.1\n", "optimizer.rate: no such key"),
+        ("optimizer:\n  lr: fast\n", "optimizer.lr='fast': expected a number above 0"),
+        ("backend: null\n", "backend=None: expected one of none"),
+        ("benchmark: recipe\nwidth: 8\n", "the config of a benchmark; run it with: ampcompare bench recipe"),
+        ("method: grid\nparameters: {}\n", "this is a sweep, not a config; run it with: wandb sweep"),
+        ("wandb:\n  notes: ${oc.env:HOME}\n", "interpolation is not supported"),
+    ],
+)
+def test_a_bad_file_is_named_with_the_place(tmp_path: Path, content: str, expected: str):
+    path = tmp_path / "mine.yaml"
+    path.write_text(content)
+    text = message(name=str(path))
+    assert "mine.yaml" in text
+    assert expected in text
+
+
+def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):
+    path = tmp_path / "binary.yaml"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    assert "binary.yaml" in message(name=str(path))
+    assert "no such file; expected a path or one of demo, recipe_mlp, reference, strong" in message(name="nowhere")
+    assert message(name="x" * 5000)
+    assert message(name="a\0b")
+
+
+def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("")
+    assert load_config(str(path)) == Config()
+    path.write_text("optimizer:\nseed: 223\n")
+    assert load_config(str(path)) == Config()
+
+
+def test_a_flat_key_in_a_file_is_understood(tmp_path: Path):
+    path = tmp_path / "flat.yaml"
+    path.write_text("optimizer.lr: 0.5\n")
+    assert load_config(str(path)).optimizer.lr == 0.5
+
+
+def test_every_option_says_what_it_means():
+    for leaf in LEAVES.values():
+        assert leaf.meta["help"], leaf.key
+        assert leaf.allowed, leaf.key

@@ -1,0 +1,202 @@
+"""Two processes on the CPU train what one does with the whole batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from support.distributed_worker import CASES
+from support.quick import HANG, ROOT
+
+from ampcompare.config.load import load_config
+from ampcompare.errors import UserError
+from ampcompare.machine import processes as distributed
+from ampcompare.machine.processes import AskTogether, World, check_config, check_last_batch, device_name, join
+from ampcompare.records import load_runs
+from ampcompare.train.interval import Interval
+
+TWO = World(rank=1, size=2, local_rank=1)
+
+
+def torchrun(processes: int, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *command]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=HANG, env=environment)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
+    """What one process found, and each of two."""
+    alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
+    worker = str(ROOT / "tests" / "support" / "distributed_worker.py")
+    torchrun(1, worker, str(alone))
+    torchrun(2, worker, str(together))
+    one, first, second = (
+        json.loads(path.read_text())
+        for path in (alone / "rank0.json", together / "rank0.json", together / "rank1.json")
+    )
+    return one, first, second
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "not finite"])
+def test_two_processes_log_what_one_does(runs: tuple[dict, dict, dict], case: str):
+    one, first, _ = (found[case] for found in runs)
+    tolerance = 1e-5 if case == "none" else 2e-2
+    for key in ("train/loss", "train/accuracy", "eval/loss", "eval/accuracy", "amp/scale_factor", "amp/skipped_steps"):
+        ours, truth = ([row[key] for row in found["rows"] if key in row] for found in (first, one))
+        absolute = 0.04 if "accuracy" in key else 0.0  # a single image
+        assert ours == pytest.approx(truth, rel=tolerance, abs=absolute), key
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_both_processes_have_the_same_rows_weights_and_skipped_steps(runs: tuple[dict, dict, dict], case: str):
+    _, first, second = (found[case] for found in runs)
+    keys = [k for k in first["rows"][0] if not k.startswith(("time/", "throughput/", "memory/"))]
+    for ours, theirs in zip(first["rows"], second["rows"], strict=True):
+        assert repr([ours.get(k) for k in keys]) == repr([theirs.get(k) for k in keys])
+    assert repr(first["weights"]) == repr(second["weights"])
+    if "overflow" in case:
+        assert first["rows"][-2]["amp/skipped_steps"] > 0 or first["rows"][-1].get("amp/skipped_steps", 0) > 0
+
+
+def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
+    one, first, second = (found["none"]["seen"] for found in runs)
+    for whole, ours, theirs in zip(one, first, second, strict=True):
+        assert sorted(ours + theirs) == sorted(whole)
+    assert sorted(image for part in first + second for image in part) == list(range(90))
+
+
+def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_overrides: tuple[str, ...]):
+    words = [*quick_overrides, "backend=apex_o1", f"output_dir={tmp_path}"]
+    done = torchrun(2, str(ROOT / "run_experiment.py"), *words)
+    (record,) = load_runs([tmp_path])
+    assert record.state == "finished"
+    assert record.summary["environment"]["processes"] == 2
+    assert record.history["global_step"].max() == 8
+    assert done.stdout.count("record: ") == 1
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("batch_size=1", "batch_size=1: with 2 processes each needs an image"),  # all see it
+        ("resume=must", "resume='must': no unfinished run"),  # process 0 alone looks
+    ],
+)
+def test_a_mistake_ends_all_processes_before_training_and_is_said_once(
+    tmp_path: Path, quick_overrides: tuple[str, ...], words: str, message: str
+):
+    given = [*quick_overrides, words, f"output_dir={tmp_path}"]
+    done = torchrun(2, str(ROOT / "run_experiment.py"), *given, check=False)
+    assert done.returncode != 0
+    assert done.stderr.count("error: ") == 1
+    assert f"error: {message}" in done.stderr
+    assert "exitcode: 2" in done.stderr
+    assert not list(tmp_path.rglob("*.wandb"))
+
+
+def meet(store: dist.Store, *ranks: int) -> list[dist.Store]:
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(lambda rank: distributed._meet(store, World(rank, len(ranks), rank)), ranks))
+
+
+def test_processes_that_were_started_again_do_not_see_what_the_dead_left():
+    store = dist.HashStore()
+    for start in range(3):
+        first, second, third = meet(store, 1, 0, 2)  # in any order
+        assert not second.check(["address"])
+        first.set("address", str(start))
+        assert third.get("address") == str(start).encode()
+
+
+def test_a_process_that_comes_before_the_new_first_one_waits_for_it():
+    store = dist.HashStore()
+    meet(store, 0, 1)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(distributed._meet, store, World(1, 2, 1))
+        with pytest.raises(TimeoutError):
+            early.result(0.3)
+        late = distributed._meet(store, World(0, 2, 0))
+        late.set("address", "new")
+        assert early.result(5).get("address") == b"new"
+
+
+def test_a_process_whose_first_one_never_comes_gives_up(monkeypatch: pytest.MonkeyPatch):
+    store = dist.HashStore()
+    meet(store, 0, 1)
+    monkeypatch.setattr(distributed, "MEETING_LIMIT", timedelta(seconds=0.2))
+    with pytest.raises(dist.DistStoreError, match="process 0 has not come"):
+        distributed._meet(store, World(1, 2, 1))
+    with pytest.raises(dist.DistStoreError):
+        distributed._meet(store, World(0, 2, 0))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["execution=compile"], "execution='compile': with 2 processes"),
+        (["training.gradient_penalty=1"], "training.gradient_penalty=1: with 2 processes"),
+        (["batch_size=1"], "batch_size=1: with 2 processes"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused(words: list[str], message: str):
+    with pytest.raises(UserError, match=message):
+        check_config(load_config(None, words), TWO)
+
+
+def test_a_last_batch_with_too_few_images_is_refused_with_a_number_that_works():
+    with pytest.raises(UserError, match=r"the last batch of an epoch has 1 of 65 images.*data\.train_limit=64"):
+        check_last_batch(65, 32, TWO)
+    check_last_batch(66, 32, TWO)
+    check_last_batch(64, 32, TWO)
+
+
+def test_processes_do_not_share_a_device():
+    assert device_name("cpu", TWO) == "cpu"
+    assert device_name("cuda:1", World()) == "cuda:1"
+    with pytest.raises(UserError, match="device='cuda:1': 2 processes need a device each"):
+        device_name("cuda:1", TWO)
+
+
+def test_without_torchrun_there_is_one_process():
+    with join(load_config(None)) as world:
+        assert world == World()
+
+
+def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UserError, match="WORLD_SIZE='two': expected a whole number"), join(load_config(None)):
+        pass
+
+
+def test_alone_a_request_to_stop_is_heard_at_every_step():
+    ask = AskTogether(World(), torch.device("cpu"), 50)
+    assert ask.at(3, lambda: True, lambda: False) == [True, False]
+
+
+class Alike(World):
+    """As if all processes had the same numbers."""
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mul_(self.size)
+
+
+def test_the_losses_of_a_checkpoint_are_those_that_were_computed_by_any_number_of_processes():
+    for size in range(2, 9):
+        losses = [torch.tensor(0.1 * n) for n in range(1, 50)]
+        interval, resumed = Interval(Alike(0, size)), Interval(Alike(0, size))
+        for loss in losses:
+            interval.add(loss, [(torch.eye(2), torch.tensor([0, 0]))], 2 * size)
+        state = interval.state_dict()
+        resumed.load_state_dict(state, torch.device("cpu"))
+        assert torch.equal(resumed.state_dict()["losses"], state["losses"])
+        assert resumed.close({}).read().loss == interval.close({}).read().loss

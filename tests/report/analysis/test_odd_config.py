@@ -1,0 +1,55 @@
+"""A record's config with anything in any place: the run is analysed, never a traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.fakes import Plan, make, plan
+
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import flatten
+from ampcompare.report import analyse_runs, exports
+from ampcompare.report.page.render import render_page
+
+KNOWN = [key for key, _ in flatten(plan("native")["config"])]
+GROUPS = ["model", "data", "precision"]
+MORE = ["max_steps", "log.warmup_steps", "environment", "environment.device_name", "eval.autocast"]
+PLACES = [*KNOWN, *GROUPS, *MORE]
+SINGLE = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=6)
+ANYTHING = st.recursive(
+    SINGLE, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+ODD = ({}, [], {"a": {}}, [None], "", "\ud800</script>", True, -1, float("nan"), float("inf"), 10**400)
+SHORT = {"steps": 20, "epochs": 2}
+
+
+def run_with(place: str, value: Any, seed: int = 1, *, flat: bool = False) -> RunRecord:
+    """A run with that value there; `flat`: under the dotted key itself, as a sweep may log it."""
+
+    def edit(made: Plan) -> None:
+        made["summary"].pop("environment")  # as of a run that did not end: the config's own counts
+        tree, last = made["config"], place
+        while "." in last and not flat:
+            group, _, last = last.partition(".")
+            tree[group] = tree = dict(inner) if isinstance(inner := tree.get(group), dict) else {}
+        tree[last] = value
+
+    return make("native", seed, edit=edit, **SHORT)
+
+
+@example(place="epochs", value={}, flat=False)
+@given(place=st.sampled_from(PLACES) | st.text(max_size=6), value=ANYTHING, flat=st.booleans())
+def test_any_value_in_any_place_of_a_config_is_analysed(place: str, value: Any, flat: bool):
+    analysis = analyse_runs([make("none", **SHORT), run_with(place, value, flat=flat)])
+    assert sum(len(group.runs) for group in analysis.groups) == 2
+    assert all((exports.to_csv(analysis), exports.to_markdown(analysis), exports.to_json(analysis)))
+
+
+@pytest.mark.rest
+def test_a_page_shows_runs_with_odd_values_in_every_place():
+    odd = [run_with(place, ODD[n % len(ODD)], n) for n, place in enumerate(PLACES)]
+    page = render_page(analyse_runs([make("none", **SHORT), *odd])).decode()
+    assert all(run.id in page for run in odd)

@@ -1,0 +1,83 @@
+"""Runs made in memory, as the reader would return them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ampcompare.records import RunRecord
+from ampcompare.report.analysis.figures import RunFigures, figures_of
+from support.offline_runs import Plan, plan
+
+
+def run_of(made: Plan, *, state: str = "finished", problems: tuple[str, ...] = ()) -> RunRecord:
+    """The RunRecord of a plan, without a file in between."""
+    history = pd.DataFrame(made["rows"])
+    nan_rows = {}
+    for name in history:
+        column = history[name]
+        logged_nan = [i for i, row in enumerate(made["rows"]) if row.get(name) == "NaN"]
+        if logged_nan:
+            history[name] = pd.to_numeric(column.replace("NaN", np.nan)).astype(float)
+            nan_rows[name] = np.array(logged_nan)
+    given = made["wandb"]
+    return RunRecord(
+        id=given["id"],
+        name=given["name"],
+        group=given.get("group", ""),
+        state=state,
+        config=made["config"],
+        summary=made["summary"],
+        history=history.astype(float) if len(history) else history,
+        problems=list(problems),
+        nan_rows=nan_rows,
+        tags=tuple(given.get("tags", ())),
+        started_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def full(plan: Plan) -> None:
+    """Add what only some runs log: energy, and looks at the gradients of two layers."""
+    unscaled = {"none": 0.04, "native": 0.05, "apex_o1": 0.06}.get(plan["config"]["backend"], 0.07)
+    for row in plan["rows"]:
+        if "eval/accuracy" in row:
+            row["energy/joules_per_image"] = 8.0 * unscaled
+        elif row["global_step"] % 20 == 0:
+            for where, factor in (("", 1.0), ("/conv1", 1.5), ("/layer10", 0.5)):
+                row[f"grad/underflow_fraction{where}"] = unscaled * factor / 10
+                row[f"grad/underflow_fraction_unscaled{where}"] = unscaled * factor
+
+
+def make(backend: str, seed: int = 1, *, edit: Callable[[Plan], Any] | None = None, **options: Any) -> RunRecord:
+    """One run; `edit` may change its plan."""
+    state = options.pop("state", "finished")
+    problems = options.pop("problems", ())
+    made = plan(backend, seed, **options)
+    if edit:
+        edit(made)
+    return run_of(made, state=state, problems=problems)
+
+
+def figures(**values: Any) -> RunFigures:
+    """Figures with the given values and nothing else."""
+    backend = values.pop("backend", "none")
+    state, seed = values.pop("state", "finished"), values.pop("seed", 1)
+    run = values.pop("run", None) or make("none", seed, steps=50, state=state, config={"backend": backend})
+    named = dict.fromkeys(RunFigures.__dataclass_fields__) | {
+        "run": run,
+        "label": backend,
+        "seed": seed,
+        "device": "D",
+        "device_type": "cuda",
+        "rows": 1,
+        "nan_losses": 0,
+        "clock_jumps": 0,
+    }
+    return RunFigures(**(named | values))
+
+
+__all__ = ["figures", "figures_of", "full", "make", "plan", "run_of"]

@@ -1,0 +1,40 @@
+"""run_experiment.py that waits at step HELD_AT while the file $HOLD is there; a request to stop frees it, too."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import run_experiment
+from ampcompare.program.stopping import StopRequest, leave
+from ampcompare.train.display import TrainingDisplay
+
+HELD_AT = 60
+asked: list[str] = []
+shown, ask = TrainingDisplay.step, StopRequest._ask
+
+
+def step(self: TrainingDisplay, step: int) -> None:
+    shown(self, step)
+    while step == HELD_AT and Path(os.environ["HOLD"]).exists() and not asked:
+        time.sleep(0.05)
+
+
+def note(self: StopRequest, reason: str, number: int) -> None:
+    asked.append(reason)
+    ask(self, reason, number)
+
+
+def main(words: list[str]) -> Any:
+    TrainingDisplay.step = step  # type: ignore[method-assign]
+    StopRequest._ask = note  # type: ignore[method-assign]
+    return run_experiment.main(words)
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[2:]))  # the first is the sweep's program

@@ -1,0 +1,25 @@
+"""What tests share as values: where the checkout is, a quick run, when a wait is a hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Seconds. A wait in a test waits for the thing itself; only what hangs reaches this, however busy the machine is.
+HANG = 900
+
+# A small but complete run: a network of 5 k parameters on synthetic data, in seconds on a CPU.
+QUICK = (
+    "model.name=tiny",
+    "data.source=synthetic",
+    "data.train_limit=128",
+    "data.test_limit=64",
+    "batch_size=32",
+    "epochs=2",
+    "log.every=2",
+    "log.warmup_steps=2",
+    "diagnostics.every=2",
+    "device=cpu",
+    "wandb.mode=offline",
+)

@@ -1,0 +1,218 @@
+"""Runs of the training in forked processes, which can be killed for real without loading torch for each.
+
+Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
+"kill_later": seconds from its first step ("all": true: W&B's service, too; "once_saved": folder: and when this part of
+the run has rows and a checkpoint there),
+"pace": seconds a step takes at least, "end_service_at": step, "signal_at": [step, number] ("all", too),
+"twice": true, "file_limit": bytes, "stdout": path; answers with a list of {"code": exit code or -signal,
+"said": output}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from support.quick import HANG, ROOT
+
+AT_ONCE = 4
+
+
+class Zygote:
+    """The process that forks, from a test's side."""
+
+    def __init__(self, **env: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+        ours = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=kept | ours | env,
+            cwd=ROOT,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def run(self, *words: str, **job: Any) -> dict[str, Any]:
+        """One run, to its end."""
+        return self.run_all([{"words": words, **job}])[0]
+
+    def run_all(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Several runs at the same time, as most of one is waiting for W&B's client."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(jobs) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait(HANG)
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that one has started, as W&B's service by a run."""
+    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [int(stat.split()[0]) for stat in stats if stat.rpartition(")")[2].split()[1] == str(pid)]
+
+
+def until_saved(folder: Path) -> str:
+    """Shell's words that wait for a checkpoint from now on, and for a record of several rows."""
+    mark = folder / "mark"
+    mark.touch()
+    wanted = ("step-*.pt", "run-*.wandb -size +16k")
+    waits = (f"until find {folder} -newer {mark} -name {name} | grep -q .; do sleep 0.1; done;" for name in wanted)
+    return " ".join(waits)
+
+
+def causing(job: dict[str, Any], inner: Any) -> Any:
+    """The display's step with trouble of other kinds than signals."""
+
+    def step(self: Any, step: int) -> None:
+        inner(self, step)
+        if wait := job.pop("kill_later", None):  # from the first step on, whatever the start took
+            also = " ".join(map(str, children_of(os.getpid()))) if job.get("all") else ""
+            until = until_saved(Path(folder)) if (folder := job.get("once_saved")) else ""
+            subprocess.Popen(
+                ["sh", "-c", f"sleep {wait}; {until} kill -9 {os.getpid()} {also}"], start_new_session=True
+            )
+        time.sleep(job.get("pace", 0))
+        if job.get("end_service_at") == step:
+            for pid in children_of(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+        if job.get("remove_at", [0])[0] == step:
+            import shutil
+
+            shutil.rmtree(job["remove_at"][1])
+        if job.get("clock_at") == step:
+            real = time.time
+            time.time = lambda: real() - 86_400  # type: ignore[assignment]
+        if job.get("out_of_memory_at") == step:
+            import torch
+
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        if job.get("watch_every") and step % job["watch_every"] == 0:
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            handles = len(os.listdir("/proc/self/fd"))
+            folder = next(w for w in job["words"] if w.startswith("output_dir=")).partition("=")[2]
+            with open(f"{folder}/watched", "a") as file:
+                file.write(f"{pages} {handles}\n")
+
+    return step
+
+
+def child(job: dict[str, Any]) -> None:
+    import run_experiment
+    from ampcompare.program.stopping import leave
+    from ampcompare.train.display import TrainingDisplay
+
+    os.environ.update(job.get("env", {}))
+    at, number = job.get("signal_at") or (job.get("kill_at"), signal.SIGKILL)
+    shown = TrainingDisplay.step
+
+    def step(self: TrainingDisplay, step: int) -> None:
+        shown(self, step)
+        if step == at:
+            for _ in range(1 + bool(job.get("twice"))):
+                for pid in [*(children_of(os.getpid()) if job.get("all") else []), os.getpid()]:
+                    os.kill(pid, number)
+
+    TrainingDisplay.step = causing(job, step)  # type: ignore[method-assign]
+    if limit := job.get("file_limit"):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    leave(run_experiment.main(list(job["words"])))
+
+
+def fork(job: dict[str, Any], output: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    os.dup2(os.open(job["stdout"], os.O_WRONLY) if "stdout" in job else output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.setpgid(0, 0)
+    code: Any = 70
+    try:
+        child(job)
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+class Output:
+    """What a run says, through a pipe: a limit to the size of files must not fall on it."""
+
+    def __init__(self) -> None:
+        self.start, self.end = os.pipe()
+        os.set_blocking(self.start, False)
+        self.parts: list[bytes] = []
+
+    def drain(self) -> None:
+        """Take what is there. The end of the pipe does not come before that of W&B's client."""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self.start, 65_536):
+                self.parts.append(part)
+
+
+def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    waiting, going, answers = list(enumerate(jobs)), {}, {}
+    while waiting or going:
+        while waiting and len(going) < AT_ONCE:
+            number, job = waiting.pop(0)
+            output = Output()
+            going[fork(job, output.end)] = number, output, time.monotonic()
+            os.close(output.end)
+        for _, output, _ in going.values():
+            output.drain()
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        now = time.monotonic()
+        for known, (_, _, began) in going.items():
+            if now - began > HANG and known != pid:
+                os.kill(known, signal.SIGKILL)
+        if pid == 0:
+            time.sleep(0.02)
+            continue
+        number, output, _ = going.pop(pid)
+        output.drain()
+        os.close(output.start)
+        answers[number] = {
+            "code": os.waitstatus_to_exitcode(status),
+            "said": b"".join(output.parts).decode("utf-8", "replace"),
+        }
+    return [answers[number] for number in range(len(jobs))]
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    # What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin.
+    import torch._inductor  # noqa: F401
+    import wandb.sdk.launch  # noqa: F401
+
+    import ampcompare.experiment  # noqa: F401
+
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(play(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

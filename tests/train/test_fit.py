@@ -1,0 +1,293 @@
+"""Rows that are read one interval late say the same as rows read at once, and none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.properties import backends
+
+from ampcompare.config.load import load_config
+from ampcompare.data import build_dataset
+from ampcompare.experiment import build_trainer, make_loader
+from ampcompare.measure.timing import wait_for
+from ampcompare.precision import REGISTRY
+from ampcompare.train.fit import Fit
+from ampcompare.train.interval import Reading
+from ampcompare.train.rows import TrainingError
+from ampcompare.train.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+class Stopped(Exception):
+    """An end from outside."""
+
+
+def make_fit(quick: tuple[str, ...], *words: str, lag: bool, stop_at: int | None = None, **on: Any) -> tuple[Fit, list]:
+    """A Fit and the list that its rows come to, each with the step at which it came."""
+    config = load_config(None, [*quick, *words])
+    device = torch.device("cuda" if torch.cuda.is_available() and config.device == "cuda" else "cpu")
+    data = build_dataset(source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=64)
+    train, test = (make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test))
+    came: list[tuple[int, dict[str, Any]]] = []
+
+    def on_step(step: int) -> None:
+        if step == stop_at:
+            raise Stopped
+
+    fit = Fit(
+        build_trainer(config, data, train, device),
+        train,
+        test,
+        config,
+        on_row=lambda row: came.append((fit.step, row)),
+        lag=lag,
+        **({"on_step": on_step} | on),
+    )
+    return fit, came
+
+
+def measured(rows: list) -> list[dict[str, Any]]:
+    """Rows without what the clock says."""
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "throughput/", "memory/"))} for _, row in rows]
+
+
+@backends(REGISTRY)
+def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[str, ...], backend: str):
+    words = (f"backend={backend}", "log.every=3", "diagnostics.every=2", "training.clip_norm=1", "epochs=3")
+    found = {}
+    for lag in (False, True):
+        fit, came = make_fit(quick_overrides, *words, lag=lag)
+        summary = fit.run()
+        found[lag] = measured(came), summary["best/eval_accuracy"]
+    assert found[True] == found[False]
+
+
+def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overrides: tuple[str, ...]):
+    words = ("log.every=3", "diagnostics.every=null", "epochs=2", "data.train_limit=256")  # 8 steps an epoch, 16 in all
+    fit, came = make_fit(quick_overrides, *words, lag=True)
+    fit.run()
+    steps = [(at, row["global_step"], "eval/loss" in row) for at, row in came]
+    assert steps == [
+        (6, 3, False),
+        (8, 6, False),
+        (8, 8, True),
+        (12, 9, False),
+        (15, 12, False),
+        (16, 15, False),
+        (16, 16, False),
+        (16, 16, True),
+    ]
+    elapsed = [row["time/elapsed_seconds"] for _, row in came]
+    assert elapsed == sorted(elapsed)
+
+
+def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_overrides: tuple[str, ...]):
+    words = ("optimizer.lr=1e30", "log.every=4", "data.train_limit=512")
+    problems = []
+    for lag in (False, True):
+        fit, came = make_fit(quick_overrides, *words, lag=lag)
+        with pytest.raises(TrainingError) as caught:
+            fit.run()
+        problems.append(str(caught.value))
+        assert fit.step == (8 if lag else 4)  # one interval later
+        # The row that shows it is kept, and with lag that of the interval after.
+        assert [row["global_step"] for _, row in came if "train/loss" in row] == ([4, 8] if lag else [4])
+    assert problems[0] == problems[1]
+
+
+def test_a_late_loss_that_is_not_finite_stops_also_at_the_runs_end(quick_overrides: tuple[str, ...]):
+    fit, _ = make_fit(quick_overrides, "optimizer.lr=1e30", "log.every=8", lag=True)
+    with pytest.raises(TrainingError, match="the training loss is not finite"):
+        fit.run()
+
+
+def test_the_scale_watch_names_the_same_step_when_rows_are_late(quick_overrides: tuple[str, ...]):
+    words = ("backend=native", "data.std=[1e-30,1e-30,1e-30]", "log.every=1", "epochs=6", "training.on_nan=continue")
+    found = []
+    for lag in (False, True):
+        notes: list[str] = []
+        fit, _ = make_fit(quick_overrides, *words, lag=lag, on_note=notes.append)
+        found.append((fit.run()["amp/scale_collapsed_at_step"], notes))
+    assert found[0][0] > 0
+    assert found[0] == found[1]
+
+
+def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tuple[str, ...]):
+    for lag in (False, True):
+        fit, came = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=lag, stop_at=7)
+        with pytest.raises(Stopped):
+            fit.run()
+        assert [row["global_step"] for _, row in came if "train/loss" in row] == [3, 6]
+
+
+def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(quick_overrides: tuple[str, ...], monkeypatch):
+    fit, _ = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=True, stop_at=4)
+
+    def fails(self: Reading) -> None:
+        raise RuntimeError("device-side assert")
+
+    monkeypatch.setattr(Reading, "read", fails)
+    with pytest.raises(Stopped) as caught:
+        fit.run()
+    assert caught.value.__notes__ == ["the rows of the last log interval are lost: device-side assert"]
+
+
+class Meter:
+    """Energy as the steps spend it: 10 J each, and 1000 J more for one that warms up or compiles."""
+
+    def __init__(self, *_: Any) -> None:
+        self.spent = self.began = 0.0
+
+    def start(self) -> None:
+        self.began = self.spent
+
+    def joules(self) -> float:
+        return self.spent - self.began
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "compiles_at", "energy"),
+    [
+        (0, None, [6 / 180, 6 / 180]),
+        (2, None, [4 / 116, 6 / 180]),  # epochs of five full batches and one of 20
+        (8, None, [4 / 116]),  # in the second epoch
+        (2, 4, [2 / 52, 6 / 180]),
+        (2, 6, [6 / 180]),  # nothing is left of the first epoch
+    ],
+)
+def test_energy_counts_from_the_end_of_warm_up_and_of_a_compilation(
+    quick_overrides: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    warm_up: int,
+    compiles_at: int | None,
+    energy: list[float],
+):
+    monkeypatch.setattr("ampcompare.train.fit.EnergyMeter", Meter)
+    words = (f"log.warmup_steps={warm_up}", "data.train_limit=180", "log.every=3")
+    made, came = make_fit(quick_overrides, *words, lag=True)
+    step = Trainer.step
+
+    def counted(self: Trainer, *args: Any, **kwargs: Any) -> Any:
+        result = step(self, *args, **kwargs)
+        result.cold = made.step == compiles_at
+        made.energy.spent += 1010 if result.cold or made.step <= warm_up else 10  # type: ignore[attr-defined]
+        return result
+
+    monkeypatch.setattr(Trainer, "step", counted)
+    made.run()
+    found = [row["energy/joules_per_image"] for _, row in came if "energy/joules_per_image" in row]
+    assert found == pytest.approx([10 * x for x in energy])
+
+
+class Waits:
+    """Notes each wait of the host for the device that a program asks for, while `on`.
+
+    PyTorch's own debug mode sees copies and what reads a value, not these.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on = False
+        self.seen: list[str] = []
+        for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
+            monkeypatch.setattr(owner, "synchronize", self.noted(owner.__name__, owner.synchronize))
+
+    def noted(self, name: str, wait: Callable[..., None]) -> Callable[..., None]:
+        def noted(*args: Any) -> None:
+            if self.on:
+                self.seen.append(name)
+            wait(*args)
+
+        return noted
+
+
+def test_each_way_to_wait_for_a_device_is_noted(monkeypatch: pytest.MonkeyPatch):
+    done: list[Any] = []
+    for owner in (torch.cuda, torch.cuda.Stream):  # an event waits for nothing here, the others need a driver
+        monkeypatch.setattr(owner, "synchronize", lambda *args: done.append(args))
+    waits = Waits(monkeypatch)
+    for waits.on in (False, True):
+        wait_for(torch.device("cuda"))
+        torch.cuda.Event().synchronize()
+        torch.cuda.Stream.synchronize("stream")  # type: ignore[arg-type]
+    assert waits.seen == ["torch.cuda", "Event", "Stream"]
+    assert done == [(torch.device("cuda"),), ("stream",)] * 2
+
+
+@pytest.mark.parametrize("lag", [True, False])
+def test_a_late_row_waits_for_nothing_where_the_device_is_an_interval_behind(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lag: bool
+):
+    made: list[torch.cuda.Event] = []
+    begin = Reading.__init__
+
+    def with_event(self: Reading, *args: Any) -> None:
+        begin(self, *args)
+        self._arrived = torch.cuda.Event()
+        made.append(self._arrived)
+
+    monkeypatch.setattr(Reading, "__init__", with_event)
+    monkeypatch.setattr(torch.cuda.Event, "query", lambda self: self is not made[-1])
+    waits = Waits(monkeypatch)
+
+    def on_step(step: int) -> None:
+        waits.on = 3 <= step < 13
+
+    fit, came = make_fit(
+        quick_overrides, "log.every=2", "data.train_limit=512", "epochs=1", lag=lag, on_step=on_step
+    )  # 16 steps
+    fit.run()
+    assert waits.seen == ([] if lag else ["Event"] * 5)  # after the steps 4, 6, ... 12
+    assert sum("train/loss" in row for _, row in came) == 8
+
+
+def run_watched(quick: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool) -> list[str]:
+    """Train 100 steps on a GPU; the waits of the steps 31 to 80. What PyTorch sees itself is an error there.
+
+    The device has done all in the middle of each log interval, and is behind when the interval ends.
+    """
+    waits = Waits(monkeypatch)
+
+    def on_step(step: int) -> None:
+        if step % 10 == 5:
+            waits.on = False
+            torch.cuda.set_sync_debug_mode("default")
+            torch.cuda.synchronize()
+        elif step % 10 == 9:
+            torch.cuda._sleep(20_000_000)  # 10 ms
+        waits.on = 30 <= step < 80
+        torch.cuda.set_sync_debug_mode("error" if waits.on else "default")
+
+    words = ("device=cuda", *words, "optimizer.momentum=0.9", "epochs=1", "data.train_limit=3200", "log.every=10")
+    fit, came = make_fit(quick, *words, lag=lag, on_step=on_step)
+    try:
+        fit.run()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert fit.step == 100
+    assert sum("train/loss" in row for _, row in came) == 10
+    return waits.seen
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", list(REGISTRY))
+@pytest.mark.parametrize(
+    "execution", ["eager", "compile", "cuda_graph", "compile_graph", "eager fuse", "cuda_graph fuse"]
+)
+def test_fifty_steps_on_a_gpu_wait_for_nothing(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, backend: str, execution: str
+):
+    """Logging, diagnostics and the decision to skip a step included."""
+    execution, _, fuse = execution.partition(" ")
+    words = (f"backend={backend}", f"execution={execution}", f"fuse={bool(fuse)}")
+    if execution.endswith("_graph"):
+        words = (*words, "diagnostics.every=null")
+    assert run_watched(quick_overrides, monkeypatch, *words, lag=True) == []
+
+
+@pytest.mark.gpu
+def test_rows_that_are_read_at_once_wait_on_a_gpu(quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    assert "Event" in run_watched(quick_overrides, monkeypatch, "diagnostics.every=null", lag=False)

@@ -1,0 +1,306 @@
+"""The training step and evaluation, with small real networks under every backend."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.models import tiny
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.train.evaluation import Evaluation
+from ampcompare.train.trainer import Trainer, learning_rate_factor, micro_batches
+
+BACKENDS = list(REGISTRY)
+FP32_WEIGHTS = ["none", "native", "apex_o1"]
+SCALED = [name for name in BACKENDS if name != "none"]
+
+
+def network(batch_norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    if batch_norm:
+        return tiny(4)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 4, (count,), generator=generator)
+    images = torch.randn(count, 3, 8, 8, generator=generator)
+    images[torch.arange(count), :, labels * 2] += 1.5
+    return images, labels
+
+
+def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None, **options) -> Trainer:
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.pop("lr", 0.1), momentum=options.pop("momentum", 0.0))
+    precision = build_precision(backend, "cpu", **options)
+    model, optimizer = precision.prepare(model, optimizer)
+    return Trainer(model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, config or TrainingConfig())
+
+
+def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The gradients that a step hands to the optimizer, flat and in fp32, and its grad/... metrics."""
+    seen = []
+    step = made.precision.step
+
+    def look(optimizer: torch.optim.Optimizer) -> None:
+        seen.append(torch.cat([p.grad.float().flatten() for g in optimizer.param_groups for p in g["params"]]))
+        step(optimizer)
+
+    made.precision.step = look
+    found = made.step(batches).gradients
+    return seen[0], found
+
+
+def weights(made: Trainer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in made.model.parameters()]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_loss_falls_and_stays_close_to_fp32(backend: str):
+    losses = {}
+    for name in ("none", backend):
+        made = trainer(name, network(batch_norm=True), init_scale=1024.0)
+        losses[name] = [made.step([batch(seed=i % 4)]).loss.item() for i in range(20)]
+    assert losses[backend][-1] < 0.9 * losses[backend][0]
+    assert losses[backend] == pytest.approx(losses["none"], rel=0.02)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_micro_batches_are_as_one_batch(backend: str):
+    images, labels = batch(30)
+    whole = trainer(backend, network(), init_scale=256.0)
+    parts = trainer(backend, network(), init_scale=256.0)
+    one = whole.step([(images, labels)])
+    # Of unequal sizes, as at the end of an epoch.
+    many = parts.step([(images[:12], labels[:12]), (images[12:24], labels[12:24]), (images[24:], labels[24:])])
+    assert many.loss.item() == pytest.approx(one.loss.item(), rel=1e-3)
+    assert torch.cat([logits for logits, _ in many.outputs]).argmax(1).equal(one.outputs[0][0].argmax(1))
+    assert torch.cat([labels for _, labels in many.outputs]).equal(labels)
+    assert many.images == 30
+    for a, b, start in zip(weights(whole), weights(parts), network().parameters(), strict=True):
+        assert (a - start).norm() > 0
+        assert (a - b).norm() <= 0.01 * (a - start).norm()
+
+
+@settings(max_examples=25)
+@given(
+    backend=st.sampled_from(BACKENDS),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    exponent=st.integers(0, 12),
+)
+def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(backend: str, sizes: list[int], exponent: int):
+    images, labels = batch(sum(sizes))
+    parts = list(zip(images.split(sizes), labels.split(sizes), strict=True))
+    split = applied_gradients(trainer(backend, network(), init_scale=2.0**exponent), parts)[0]
+    whole = applied_gradients(trainer(backend, network(), init_scale=2.0**exponent), [(images, labels)])[0]
+    assert (split - whole).norm() <= 5e-3 * whole.norm()
+
+
+@settings(max_examples=25)
+@given(
+    backend=st.sampled_from(BACKENDS),
+    # Not smaller: fp16 gradients are stored in fp16, and below about 1e-5 an element rounds by more than a per cent.
+    bound=st.floats(0.1, 10),
+    value=st.none() | st.floats(1e-2, 1),
+    exponent=st.integers(0, 12),
+    count=st.integers(1, 3),
+)
+def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | None, exponent: int, count: int):
+    config = TrainingConfig(clip_norm=bound, clip_value=value)
+    batches = [batch(8, seed=i) for i in range(count)]
+    ours = applied_gradients(trainer(backend, network(), config, init_scale=2.0**exponent), batches)[0]
+    truth = applied_gradients(trainer("none", network(), config), batches)[0]
+    plain = applied_gradients(trainer("none", network()), batches)[0]
+    by_value = plain if value is None else plain.clamp(-value, value)
+    expected = by_value * min(1.0, bound / by_value.norm().item())
+    assert (truth - expected).norm() <= 1e-4 * expected.norm()
+    assert (ours - truth).norm() <= 0.02 * truth.norm()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_scheduler_step_per_optimizer_step(backend: str):
+    made = trainer(backend, network())
+    made.step([batch(8), batch(8, seed=2)])
+    assert made.scheduler.last_epoch == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_clipping_by_norm_bounds_the_true_gradients(backend: str, accumulate: int):
+    bound = 1e-3
+    made = trainer(backend, network(), TrainingConfig(clip_norm=bound), init_scale=1024.0)
+    applied, found = applied_gradients(made, [batch(16, seed=i) for i in range(accumulate)])
+    assert applied.norm().item() == pytest.approx(bound, rel=1e-2)
+    assert found["grad/norm"].item() > bound  # the norm before clipping
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_clipping_by_value_bounds_each_element(backend: str):
+    made = trainer(backend, network(), TrainingConfig(clip_value=1e-4), init_scale=1024.0)
+    applied, _ = applied_gradients(made, [batch()])
+    assert applied.abs().max().item() == pytest.approx(1e-4, rel=1e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
+    model = network()
+    images, labels = batch()
+    F.cross_entropy(model(images), labels).backward()
+    truth = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
+    result = trainer(backend, network(), init_scale=4096.0).step([(images, labels)], diagnose=True)
+    assert result.gradients["grad/norm"].item() == pytest.approx(truth, rel=5e-3)
+
+
+@pytest.mark.parametrize("backend", SCALED)
+def test_overflow_skips_the_step_and_halves_the_scale_with_weights_bit_identical(backend: str):
+    made = trainer(backend, network(), momentum=0.9, init_scale=2.0**10)
+    made.step([batch()])
+    before = weights(made)
+    momentum = copy.deepcopy(made.optimizer.state_dict()["state"])
+    images, labels = batch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.step([(images * float("inf"), labels)])
+    assert all(torch.equal(a, b) for a, b in zip(weights(made), before, strict=True))
+    after = made.optimizer.state_dict()["state"]
+    assert all(torch.equal(after[k]["momentum_buffer"], momentum[k]["momentum_buffer"]) for k in momentum)
+    assert made.precision.scale_factor().item() == 2.0**9
+    assert made.precision.skipped_steps().item() == 1
+
+
+@pytest.mark.parametrize("backend", SCALED)
+def test_an_overflow_in_the_first_micro_batch_is_not_lost(backend: str):
+    made = trainer(backend, network(), init_scale=2.0**10)
+    before = weights(made)
+    images, labels = batch()
+    made.step([(images * float("inf"), labels), (images, labels)])
+    assert all(torch.equal(a, b) for a, b in zip(weights(made), before, strict=True))
+    assert made.precision.skipped_steps().item() == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_first_step_that_is_skipped_raises_no_false_scheduler_warning(backend: str):
+    made = trainer(backend, network(), init_scale=2.0**24)
+    images, labels = batch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.step([(images * 1e4, labels)])
+        made.step([(images, labels)])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_penalty_is_that_of_fp32(backend: str):
+    config = TrainingConfig(gradient_penalty=0.5)
+    ours = trainer(backend, network(), config, init_scale=128.0).step([batch()]).loss.item()
+    truth = trainer("none", network(), config).step([batch()]).loss.item()
+    plain = trainer("none", network()).step([batch()]).loss.item()
+    assert truth > plain + 0.01
+    assert ours == pytest.approx(truth, rel=5e-3)
+
+
+@pytest.mark.parametrize("backend", FP32_WEIGHTS)
+def test_underflow_is_less_with_scaling_than_without(backend: str):
+    images, labels = batch()
+    made = trainer(backend, network(), init_scale=2.0**12)
+    scaled_down = [(images * 1e-6, labels)]  # gradients of the first layer around 1e-8
+    found = made.step(scaled_down, diagnose=True).gradients
+    at_scale, at_one = (found[f"grad/underflow_fraction{s}"].item() for s in ("", "_unscaled"))
+    assert 0 < at_one < 1
+    assert at_scale == at_one if backend == "none" else at_scale < at_one
+
+
+@pytest.mark.parametrize("backend", FP32_WEIGHTS)
+def test_evaluation_is_untouched_by_autocast(backend: str):
+    class Loader:
+        def __len__(self) -> int:
+            return 1
+
+        def epoch(self, epoch: int, start: int = 0):
+            yield batch()
+
+    seen = []
+    model = network(batch_norm=True)
+    model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    made = trainer(backend, model)
+    full = Evaluation(made.model, Loader(), made.precision).run()
+    assert seen == [torch.float32]
+    assert full == Evaluation(network(batch_norm=True), Loader(), build_precision("none")).run()
+    Evaluation(made.model, Loader(), made.precision, autocast=True).run()
+    assert seen[1] is (torch.float32 if backend == "none" else torch.float16)
+
+
+def test_evaluation_counts_every_image_once_whatever_the_batches():
+    images, labels = batch(20)
+
+    class Loader:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def __len__(self) -> int:
+            return -(-20 // self.size)
+
+        def epoch(self, epoch: int, start: int = 0):
+            yield from zip(images.split(self.size), labels.split(self.size), strict=True)
+
+    model, precision = network(), build_precision("none")
+    logits = model(images)
+    found = Evaluation(model, Loader(6), precision).run()
+    assert found["eval/loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-6)
+    assert found["eval/accuracy"] == (logits.argmax(1) == labels).double().mean().item()
+    assert found["eval/top5_accuracy"] == 1.0  # four classes
+    assert Evaluation(model, Loader(20), precision).run() == pytest.approx(found)
+
+
+def test_evaluation_changes_nothing():
+    class Loader:
+        def __len__(self) -> int:
+            return 1
+
+        def epoch(self, epoch: int, start: int = 0):
+            yield batch()
+
+    model = tiny(4)
+    before = copy.deepcopy(model.state_dict())
+    Evaluation(model, Loader(), build_precision("none")).run()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_two_backends_in_one_process_do_not_influence_each_other():
+    def losses(made: list[Trainer]) -> list[list[float]]:
+        return [[t.step([batch(seed=i)]).loss.item() for t in made] for i in range(6)]
+
+    alone = [losses([trainer(name, network())]) for name in BACKENDS]
+    together = losses([trainer(name, network()) for name in BACKENDS])
+    for column, single in enumerate(alone):
+        assert [row[column] for row in together] == [row[0] for row in single]
+
+
+def test_micro_batches_keep_every_batch():
+    numbers = iter(range(7))
+    assert list(micro_batches(numbers, 3)) == [[0, 1, 2], [3, 4, 5], [6]]  # type: ignore[arg-type]
+
+
+def test_learning_rate_warms_up_and_falls_along_a_cosine():
+    def factor(step: int, warmup: float = 0, name: str = "cosine") -> float:
+        return learning_rate_factor(step, name=name, warmup_steps=warmup, total_steps=100)
+
+    assert factor(0) == 1.0
+    assert factor(50) == pytest.approx(0.5)
+    assert factor(100) == pytest.approx(0.0, abs=1e-12)
+    assert [factor(s, warmup=4) for s in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert factor(99, name="constant") == 1.0
+    truth = torch.optim.lr_scheduler.CosineAnnealingLR(torch.optim.SGD([torch.zeros(1)], lr=1.0), T_max=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(100):
+            assert factor(step) == pytest.approx(truth.get_last_lr()[0], abs=1e-9)
+            truth.step()

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import io
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.log_writer import HEADER, chunk, frame
+
+from ampcompare.wandb_client.framing import BLOCK_BYTES, LogReader, NotWandbFile
+
+SIZES = random.Random(0)
+PAYLOADS = [SIZES.randbytes(SIZES.choice((0, 1, 50, 300, 7000, 40_000))) for _ in range(40)]
+FILE = frame(PAYLOADS)
+
+
+def read(data: bytes) -> tuple[list[bytes], list[str]]:
+    reader = LogReader(io.BytesIO(data))
+    return list(reader), reader.problems()
+
+
+def is_subsequence(part: list[bytes], whole: list[bytes]) -> bool:
+    rest = iter(whole)
+    return all(any(item == other for other in rest) for item in part)
+
+
+def test_every_record_of_a_whole_file_comes_back_in_order():
+    assert read(FILE) == (PAYLOADS, [])
+
+
+@pytest.mark.parametrize("size", range(BLOCK_BYTES - 30, BLOCK_BYTES + 30))
+def test_records_that_end_anywhere_near_a_block_border_come_back(size):
+    payloads = [bytes(size - len(HEADER)), b"next", b""]
+    assert read(frame(payloads)) == (payloads, [])
+
+
+def test_file_cut_at_any_byte_gives_the_records_before_the_cut():
+    small = frame([bytes([i]) * (i * 11 % 90) for i in range(30)])
+    whole = read(small)[0]
+    for cut in range(len(small)):
+        records, problems = read(small[:cut])
+        assert records == whole[: len(records)], cut
+        ends_inside = frame(records) != small[:cut]
+        assert bool(problems) == ends_inside, (cut, problems)
+
+
+@settings(max_examples=150)
+@given(cut=st.integers(0, len(FILE)))
+def test_long_file_cut_anywhere_gives_a_prefix(cut):
+    records, _ = read(FILE[:cut])
+    assert records == PAYLOADS[: len(records)]
+
+
+@settings(max_examples=150)
+@given(place=st.integers(len(HEADER), len(FILE) - 1), noise=st.binary(min_size=1, max_size=200))
+def test_damage_costs_no_record_outside_its_block_and_invents_none(place, noise):
+    damaged = FILE[:place] + noise + FILE[place + len(noise) :]
+    damaged = damaged[: len(FILE)]
+    records, problems = read(damaged)
+    assert is_subsequence(records, PAYLOADS)
+    if damaged != FILE:
+        assert problems
+        assert len(records) < len(PAYLOADS)
+    # Whatever lies two blocks further on is untouched.
+    later = frame(PAYLOADS + [b"end"] * 10_000)
+    records, _ = read(later[:place] + noise + later[place + len(noise) :])
+    assert records[-1] == b"end"
+
+
+@settings(max_examples=100)
+@given(noise=st.binary(max_size=5000))
+def test_noise_raises_nothing_but_not_wandb_file(noise):
+    for data in (noise, HEADER + noise):
+        try:
+            read(data)
+        except NotWandbFile:
+            assert data is noise
+
+
+def test_damaged_place_is_named():
+    place = len(HEADER) + 7 + 3
+    damaged = bytearray(frame([b"first", b"second"]))
+    damaged[place] ^= 0xFF
+    records, problems = read(bytes(damaged))
+    assert records == []
+    assert problems[0] == f"Damaged at byte 7 (a bad checksum): skipped to byte {len(damaged)}."
+
+
+def test_unknown_chunk_type_with_a_good_checksum_is_named():
+    records, problems = read(HEADER + chunk(1, b"a") + chunk(9, b"b"))
+    assert records == [b"a"]
+    assert "unknown chunk type 9" in problems[0]
+
+
+def test_zeros_after_the_last_record_are_told():
+    records, problems = read(FILE + bytes(100_000))
+    assert records == PAYLOADS
+    assert "zero bytes" in problems[0]
+
+
+def test_many_damaged_blocks_make_few_sentences():
+    blocks = bytearray(frame([bytes(30_000)] * 50))
+    for block in range(0, len(blocks), BLOCK_BYTES):
+        blocks[block + 100] ^= 1
+    assert len(read(bytes(blocks))[1]) < 9
+
+
+def test_record_without_its_end_does_not_swallow_the_next():
+    records, problems = read(HEADER + chunk(2, b"begun") + chunk(1, b"next"))
+    assert records == [b"next"]
+    assert "no end" in problems[0]
+
+
+def test_end_without_its_beginning_is_skipped():
+    records, problems = read(HEADER + chunk(4, b"end") + chunk(1, b"next"))
+    assert records == [b"next"]
+    assert "no beginning" in problems[0]
+
+
+def test_damaged_file_header_is_told_and_the_records_read():
+    records, problems = read(b"XXXX" + FILE[4:])
+    assert records == PAYLOADS
+    assert problems == ["The file header is damaged."]
+
+
+def test_other_format_version_is_told():
+    records, problems = read(FILE[:6] + b"\x07" + FILE[7:])
+    assert records == PAYLOADS
+    assert "version 7" in problems[0]
+
+
+def test_empty_file_says_so():
+    assert read(b"") == ([], ["The file is empty: the run had written nothing yet."])
+
+
+def test_a_file_of_something_else_is_refused():
+    with pytest.raises(NotWandbFile):
+        read(b"PNG" + bytes(range(256)) * 10)
+
+
+def test_reads_in_blocks_however_short_the_reads_are():
+    class Slow(io.BytesIO):
+        def read(self, size: int = -1) -> bytes:
+            return super().read(min(size, 1000))
+
+    assert list(LogReader(Slow(FILE))) == PAYLOADS
+
+
+def test_each_byte_of_a_file_is_read_once_and_little_is_held():
+    """Work and memory grow with the file, not with its square."""
+    asked: list[int] = []
+
+    class Counted(io.BytesIO):
+        def read(self, size: int = -1) -> bytes:
+            asked.append(size)
+            return super().read(size)
+
+    data = frame([bytes(300)] * 20_000)
+    assert sum(1 for _ in LogReader(Counted(data))) == 20_000
+    assert max(asked) == BLOCK_BYTES
+    assert sum(asked) < len(data) + 3 * BLOCK_BYTES  # at its end a short block, and one of nothing
