@@ -1,12 +1,13 @@
-"""What `execution=compile` makes of a training step on an H100, seen without one: its kernels, counted by name.
+"""What `execution=compile` makes of a training step on an H100, seen without one: its kernels, counted by
+name.
 
     python benchmarks/compiled_kernels.py native --fuse
     python benchmarks/compiled_kernels.py apex_o1 --model tiny --keep DIR
     python benchmarks/compiled_kernels.py ops      the ops of `fuse=true`, each by itself
 
-The step is traced on the CPU; its graphs are then given to Inductor with tensors that say they are on a GPU, whose
-properties are made up here, and the code is read before it would be compiled. Bound to PyTorch 2.14's insides: where a
-later one asks the device something else, it fails and needs another line below.
+The step is traced on the CPU; its graphs are then given to Inductor with tensors that say they are on a GPU,
+whose properties are made up here, and the code is read before it would be compiled. Bound to PyTorch 2.14's
+insides: where a later one asks the device something else, it fails and needs another line below.
 """
 
 from __future__ import annotations
@@ -41,8 +42,14 @@ from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.execution import build_forward
 
-H100 = {"multi_processor_count": 132, "regs_per_multiprocessor": 65536, "max_threads_per_multi_processor": 2048}
-PROPERTIES = DeviceProperties(type="cuda", index=0, cc=90, major=9, max_threads_per_block=1024, warp_size=32, **H100)
+H100 = {
+    "multi_processor_count": 132,
+    "regs_per_multiprocessor": 65536,
+    "max_threads_per_multi_processor": 2048,
+}
+PROPERTIES = DeviceProperties(
+    type="cuda", index=0, cc=90, major=9, max_threads_per_block=1024, warp_size=32, **H100
+)
 NAMED = SimpleNamespace(name="H100", major=9, minor=0, total_memory=80 << 30, L2_cache_size=50 << 20, **H100)
 
 Graph = tuple[torch.fx.GraphModule, list[Any]]
@@ -97,7 +104,10 @@ def code_for_gpu(graph: torch.fx.GraphModule, inputs: list[Any], *, is_backward:
     graph.recompile()
     nothing, no_context = lambda *args, **kwargs: None, lambda *args: contextlib.nullcontext()
     with FakeTensorMode() as mode:
-        fake = [torch.empty_strided(shape, stride, dtype=dtype, device="cuda:0") for shape, stride, dtype in inputs]
+        fake = [
+            torch.empty_strided(shape, stride, dtype=dtype, device="cuda:0")
+            for shape, stride, dtype in inputs
+        ]
         FakeTensorProp(graph, mode=mode).propagate_dont_convert_inputs(*fake)
         with contextlib.ExitStack() as stack:
             for name, value in {
@@ -107,7 +117,9 @@ def code_for_gpu(graph: torch.fx.GraphModule, inputs: list[Any], *, is_backward:
                 "torch.cuda.get_device_properties": lambda *args: NAMED,
                 "torch.cuda.get_device_capability": lambda *args: (9, 0),
                 "torch._dynamo.utils.preserve_rng_state": contextlib.nullcontext,
-                "torch._dynamo.device_interface.CudaInterface.Worker.get_device_properties": lambda *args: NAMED,
+                "torch._dynamo.device_interface.CudaInterface.Worker.get_device_properties": lambda *args: (
+                    NAMED
+                ),
                 "torch._inductor.runtime.hints.DeviceProperties.create": lambda device: PROPERTIES,
                 "torch._inductor.compile_fx.get_cuda_device_context": no_context,
                 "torch._inductor.fx_passes.fuse_attention._sfdp_init": nothing,
@@ -147,7 +159,9 @@ def fused_ops() -> Iterator[tuple[str, torch.fx.GraphModule, list[Any]]]:
             return found if isinstance(found, tuple) else (found,)
 
         with torch.no_grad():
-            graph = make_fx(of_tensors, tracing_mode="fake", decomposition_table=select_decomp_table())(*tensors)
+            graph = make_fx(of_tensors, tracing_mode="fake", decomposition_table=select_decomp_table())(
+                *tensors
+            )
         yield name, graph, [(tuple(t.shape), t.stride(), t.dtype) for t in tensors]
 
 

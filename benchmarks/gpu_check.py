@@ -1,14 +1,14 @@
 """Everything that needs a GPU, part by part: tests, benchmarks, trainings. `make gpu-check` runs it.
 
-    python benchmarks/gpu_check.py [--out FOLDER] [--archive FILE] [--data cifar10|synthetic|PATH] [--only WORD]
-                                   [--minutes N] [--list]
+    python benchmarks/gpu_check.py [--out FOLDER] [--archive FILE] [--data cifar10|synthetic|PATH] [--only
+                                   WORD] [--minutes N] [--list]
 
-It runs from a checkout, installed or not; what a part lacks here is said before anything runs, and the part is
-left out. Each has at most eight minutes and a log in the folder; one that passed is not run again, one that was cut
-short goes on where it was. With `--minutes` nothing is started that could not end within them. Each start ends by
-packing figures and records into one archive, whose path is the last line. `summary.md` says what passed, failed,
-lacks something or is still to do, `claims.md` what the figures come to beside what is claimed.
-Exit code 0 when all parts passed, 1 otherwise, 2 without a GPU, 130 when told to end.
+It runs from a checkout, installed or not; what a part lacks here is said before anything runs, and the part
+is left out. Each has at most eight minutes and a log in the folder; one that passed is not run again, one
+that was cut short goes on where it was. With `--minutes` nothing is started that could not end within them.
+Each start ends by packing figures and records into one archive, whose path is the last line. `summary.md`
+says what passed, failed, lacks something or is still to do, `claims.md` what the figures come to beside what
+is claimed. Exit code 0 when all parts passed, 1 otherwise, 2 without a GPU, 130 when told to end.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ def read_words(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu-check")
     parser.add_argument("--archive", type=Path, help="where to pack what came out; by default OUT.tar.xz")
-    parser.add_argument("--data", default="cifar10", help="cifar10, synthetic, or a folder or archive of images")
+    parser.add_argument(
+        "--data", default="cifar10", help="cifar10, synthetic, or a folder or archive of images"
+    )
     parser.add_argument("--only", default="", help="parts with this in their name")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end within so many")
-    parser.add_argument("--list", action="store_true", help="name the parts, what they run and what they lack here")
+    parser.add_argument(
+        "--list", action="store_true", help="name the parts, what they run and what they lack here"
+    )
     return parser.parse_args(words)
 
 
@@ -150,7 +154,10 @@ class Check:
             print(f"    {runner.run_part(part, self.out, self.env, seconds)}", flush=True)
             self.has_passed()
         if late:
-            print(f"{budget.minutes:g} minutes do not hold {', '.join(late)}; started again it goes on with {late[0]}")
+            print(
+                f"{budget.minutes:g} minutes do not hold {', '.join(late)}; started again it goes on with "
+                f"{late[0]}"
+            )
 
 
 def take_home(out: Path, archive: Path) -> None:

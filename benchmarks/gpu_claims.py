@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_claims.py FOLDER
 
-reads the throughput files in the folder, the newest of each folder in it, and the record of the run of 100 epochs. A
-ratio is taken within one file only, where both took turns; each file that can answer a claim has a line. Exit code 0
-when all hold, 1 when one does not or has not been measured, 2 for a folder without results.
+reads the throughput files in the folder, the newest of each folder in it, and the record of the run of 100
+epochs. A ratio is taken within one file only, where both took turns; each file that can answer a claim has a
+line. Exit code 0 when all hold, 1 when one does not or has not been measured, 2 for a folder without results.
 """
 
 from __future__ import annotations
@@ -35,12 +35,20 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        return self.found is not None and (self.found >= self.limit if self.at_least else self.found <= self.limit)
+        return self.found is not None and (
+            self.found >= self.limit if self.at_least else self.found <= self.limit
+        )
 
     def cells(self) -> list[str]:
         found = "" if self.found is None else f"{self.found:.3g}"
         verdict = "not measured" if self.found is None else "holds" if self.holds else "does not hold"
-        return [self.words, f"{'at least' if self.at_least else 'at most'} {self.limit:g}", found, verdict, self.source]
+        return [
+            self.words,
+            f"{'at least' if self.at_least else 'at most'} {self.limit:g}",
+            found,
+            verdict,
+            self.source,
+        ]
 
 
 def rate(row: Row) -> float:
@@ -48,11 +56,17 @@ def rate(row: Row) -> float:
 
 
 def pick(rows: list[Row], backend: str, *executions: str) -> list[Row]:
-    return [r for r in rows if r["backend"] == backend and r["execution"] in executions and "images_per_second" in r]
+    return [
+        r
+        for r in rows
+        if r["backend"] == backend and r["execution"] in executions and "images_per_second" in r
+    ]
 
 
 def best(rows: list[Row], backend: str) -> Row | None:
-    """The backend's fastest row of ours, in a file that compares the executions with the loops written by hand."""
+    """The backend's fastest row of ours, in a file that compares the executions with the loops written by
+    hand.
+    """
     by_hand = any(r["execution"] in BY_HAND for r in rows)
     return max(pick(rows, backend, *OURS), key=rate, default=None) if by_hand else None
 
@@ -98,7 +112,9 @@ def beside_native(rows: list[Row]) -> list[Claim]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The throughput files: all in the folder, and the newest of each folder in it, which holds the rounds before."""
+    """The throughput files: all in the folder, and the newest of each folder in it, which holds the rounds
+    before.
+    """
 
     def date(path: Path) -> str:
         return path.stem.rpartition("-")[2]
@@ -120,7 +136,9 @@ def fastest_native(folder: Path) -> tuple[tuple[str, ...], float] | None:
     for name, rows in tables(folder).items():
         words = OPTIONS.get(name.partition("/")[0])
         if words is not None:
-            found += [((f"execution={row['execution']}", *words), rate(row)) for row in pick(rows, "native", *OURS)]
+            found += [
+                ((f"execution={row['execution']}", *words), rate(row)) for row in pick(rows, "native", *OURS)
+            ]
     return max(found, key=lambda pair: pair[1], default=None)
 
 
@@ -135,13 +153,20 @@ def judge(folder: Path) -> list[Claim]:
 
 
 def hundred_epochs(runs: Path) -> Claim:
-    """The minutes of the reference experiment, by its own record: a part that was cut short went on where it was."""
+    """The minutes of the reference experiment, by its own record: a part that was cut short went on where it
+    was.
+    """
     from ampcompare.records import load_runs
 
     minutes, source = None, ""
     for run in load_runs([runs]) if runs.is_dir() else []:
         seconds = run.summary_number("time/elapsed_seconds")
-        if run.option("epochs") == 100 and run.option("backend") == "native" and run.state == "finished" and seconds:
+        if (
+            run.option("epochs") == 100
+            and run.option("backend") == "native"
+            and run.state == "finished"
+            and seconds
+        ):
             minutes, source = seconds / 60, f"evaluated every {run.option('eval.every')} epochs"
     return Claim("native, 100 epochs with evaluation: minutes", 10, minutes, source, at_least=False)
 
@@ -149,7 +174,9 @@ def hundred_epochs(runs: Path) -> Claim:
 def main(words: list[str]) -> int:
     folder = Path(words[0]) if len(words) == 1 else None
     if folder is None or not files(folder):
-        print("error: expected one folder with throughput-*.json; `make gpu-check` makes one", file=sys.stderr)
+        print(
+            "error: expected one folder with throughput-*.json; `make gpu-check` makes one", file=sys.stderr
+        )
         return 2
     claims = judge(folder)
     rows = ["| " + " | ".join(claim.cells()) + " |" for claim in claims]

@@ -2,9 +2,10 @@
 
     python benchmarks/o1_overhead.py [rounds]
 
-The network has ResNet50's 53 convolutions and 161 parameters with an eighth of the channels and 8x8 images, so that
-the time is that of Python and dispatch, not of arithmetic. The backends run in turn (A B C A B C), the figure is
-the median of the rounds' ratios. Prints one line of JSON after the table, with the machine. Exit code 1 above 1.25.
+The network has ResNet50's 53 convolutions and 161 parameters with an eighth of the channels and 8x8 images,
+so that the time is that of Python and dispatch, not of arithmetic. The backends run in turn (A B C A B C),
+the figure is the median of the rounds' ratios. Prints one line of JSON after the table, with the machine.
+Exit code 1 above 1.25.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ FORWARDS = 5  # a round's time is that of so many forwards
 
 def narrow_resnet50(width: int = 8) -> nn.Sequential:
     """ResNet50's blocks (3, 4, 6, 3) from `width` channels up; ResNet50 itself has 64."""
-    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
     channels = width
     for stage, blocks in enumerate((3, 4, 6, 3)):
         planes = width * 2**stage
@@ -72,7 +77,10 @@ def main() -> None:
     for name, values in times.items():
         print(f"{name:8} {statistics.median(values):7.2f} ms")
     low, high = statistics.quantiles(ratios, n=20)[0], statistics.quantiles(ratios, n=20)[-1]
-    print(f"apex_o1 / native: {ratio:.2f} (5 to 95 % of {rounds} rounds: {low:.2f} to {high:.2f}; limit {LIMIT})")
+    print(
+        f"apex_o1 / native: {ratio:.2f} (5 to 95 % of {rounds} rounds: {low:.2f} to {high:.2f}; limit "
+        f"{LIMIT})"
+    )
     environment = describe_environment(torch.device("cpu"))
     medians = {name: statistics.median(values) for name, values in times.items()}
     print(json.dumps({"ratio": ratio, "rounds": rounds, "forward_ms": medians, "environment": environment}))

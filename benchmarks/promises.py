@@ -3,7 +3,8 @@
 
     python benchmarks/promises.py [help] [report] [long_record] [load] [killed] [stopped]
 
-No test judges by the clock; this does, and exits with 1 where an aim was missed. Without names it measures all.
+No test judges by the clock; this does, and exits with 1 where an aim was missed. Without names it measures
+all.
 """
 
 from __future__ import annotations

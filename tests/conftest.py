@@ -10,9 +10,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support.quick import QUICK, ROOT
 
-# No example is judged by the clock. The fixtures that properties share are folders that each example writes anew.
+# No example is judged by the clock. The fixtures that properties share are folders that each example writes
+# anew.
 settings.register_profile(
-    "ampcompare", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "ampcompare",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("ampcompare")
 

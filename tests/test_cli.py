@@ -58,7 +58,8 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
     code = (
         "import sys; from ampcompare.cli import main\n"
         "try: main(sys.argv[1:])\n"
-        "except SystemExit as end: print(end.code, sorted({'torch', 'torchvision', 'wandb'} & set(sys.modules)))"
+        "except SystemExit as end: print(end.code, sorted({'torch', 'torchvision', 'wandb'} & "
+        "set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, "report", str(runs), "--out", str(tmp_path), "--format", "html"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
@@ -128,7 +129,8 @@ def test_help_imports_nothing_heavy():
     code = (
         "import sys; from ampcompare.cli import main\n"
         "try: main(['--help'])\n"
-        "except SystemExit: print(sorted({'torch', 'wandb', 'pandas', 'altair', 'vl_convert'} & set(sys.modules)))"
+        "except SystemExit: print(sorted({'torch', 'wandb', 'pandas', 'altair', 'vl_convert'} & "
+        "set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -141,7 +143,17 @@ def test_terminal_without_unicode_gets_the_table_all_the_same(runs, tmp_path):
 
 
 def test_reader_that_stops_reading_causes_no_traceback(runs, tmp_path):
-    command = [sys.executable, "-m", "ampcompare.cli", "report", str(runs), "--out", str(tmp_path), "--format", "html"]
+    command = [
+        sys.executable,
+        "-m",
+        "ampcompare.cli",
+        "report",
+        str(runs),
+        "--out",
+        str(tmp_path),
+        "--format",
+        "html",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stderr

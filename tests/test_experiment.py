@@ -87,7 +87,13 @@ def test_rows_come_at_their_steps(quick):
 def test_throughput_leaves_the_warm_up_out(quick):
     _, record, _ = quick("log.every=1", "log.warmup_steps=3")
     history = record.history
-    assert history.loc[history["throughput/images_per_second"].notna(), "global_step"].tolist() == [4, 5, 6, 7, 8]
+    assert history.loc[history["throughput/images_per_second"].notna(), "global_step"].tolist() == [
+        4,
+        5,
+        6,
+        7,
+        8,
+    ]
     last = history[history["throughput/step_time_ms"].notna()].iloc[-1]
     assert last["throughput/images_per_second"] == pytest.approx(32 / last["throughput/step_time_ms"] * 1e3)
 
@@ -124,7 +130,12 @@ def test_bfloat16_trains_without_a_scaler(quick):
 
 @pytest.mark.parametrize(
     ("asked", "kind", "is_last"),
-    [("auto", "cuda", True), ("auto", "cpu", False), ("contiguous", "cuda", False), ("channels_last", "cpu", True)],
+    [
+        ("auto", "cuda", True),
+        ("auto", "cpu", False),
+        ("contiguous", "cuda", False),
+        ("channels_last", "cpu", True),
+    ],
 )
 def test_the_layout_is_as_asked_or_what_the_device_likes(asked: str, kind: str, is_last: bool):
     config = load_config(None, [f"memory_format={asked}"])
@@ -134,14 +145,19 @@ def test_the_layout_is_as_asked_or_what_the_device_likes(asked: str, kind: str, 
 
 
 @pytest.mark.parametrize(
-    ("train", "evaluation", "wanted"), [("false", "true", True), ("true", "false", False), ("true", "null", True)]
+    ("train", "evaluation", "wanted"),
+    [("false", "true", True), ("true", "false", False), ("true", "null", True)],
 )
 def test_tf32_of_evaluations_is_apart_from_that_of_training(
     quick, monkeypatch: pytest.MonkeyPatch, train: str, evaluation: str, wanted: bool
 ):
     seen: dict[str, set[bool]] = {"training": set(), "evaluation": set()}
-    monkeypatch.setattr(Evaluation, "add", noting(Evaluation.add, lambda: seen["evaluation"].add(allows_tf32())))
-    monkeypatch.setattr(Trainer, "compute", noting(Trainer.compute, lambda: seen["training"].add(allows_tf32())))
+    monkeypatch.setattr(
+        Evaluation, "add", noting(Evaluation.add, lambda: seen["evaluation"].add(allows_tf32()))
+    )
+    monkeypatch.setattr(
+        Trainer, "compute", noting(Trainer.compute, lambda: seen["training"].add(allows_tf32()))
+    )
     quick(f"tf32={train}", f"eval.tf32={evaluation}")
     set_numerics(load_config(None, []))
     assert seen == {"training": {train == "true"}, "evaluation": {wanted}}
@@ -159,7 +175,8 @@ def new():
     return tuple(
         x.fp32_precision == "tf32"
         for x in (
-            torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+            torch.backends.cuda.matmul, torch.backends.cudnn, torch.backends.cudnn.conv,
+            torch.backends.cudnn.rnn
         )
     )
 """
@@ -244,7 +261,12 @@ def test_a_loss_that_is_not_finite_can_be_let_go_on(quick):
 
 @pytest.mark.parametrize("backend", ["native", "apex_o1"])
 def test_a_collapsed_scale_is_reported_once(quick, backend: str):
-    words = (f"backend={backend}", "precision.init_scale=65536", "data.std=[1e-30,1e-30,1e-30]", "log.every=1")
+    words = (
+        f"backend={backend}",
+        "precision.init_scale=65536",
+        "data.std=[1e-30,1e-30,1e-30]",
+        "log.every=1",
+    )
     result, record, printed = quick(*words, "epochs=6", "training.on_nan=continue")
     assert printed.count("gradients overflow whatever the scale") == 1
     assert record.summary["amp/scale_collapsed_at_step"] > 0
@@ -281,13 +303,17 @@ def test_bad_data_starts_nothing(tmp_path: Path, quick_overrides: tuple[str, ...
 
 def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_overrides: tuple[str, ...]):
     words = ["--config=demo", *quick_overrides, f"output_dir={tmp_path}"]
-    # pandas is not in the list: where it is installed, the W&B client itself loads it to look at a logged value.
+    # pandas is not in the list: where it is installed, the W&B client itself loads it to look at a logged
+    # value.
     code = (
         f"import sys, run_experiment; assert run_experiment.main({words!r}) == 0; "
-        "found = {'altair', 'vl_convert', 'jinja2', 'scipy', 'typer'} & set(sys.modules); assert not found, found"
+        "found = {'altair', 'vl_convert', 'jinja2', 'scipy', 'typer'} & set(sys.modules); assert not found, "
+        "found"
     )
     root = Path(__file__).resolve().parents[1]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=HANG
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -306,5 +332,11 @@ def test_real_cifar10_trains_under_each_backend(quick, cifar_archive: Path):
         result, record, _ = quick(*words)
         assert result.exit_code == 0
         logged = {key.partition(".")[0] for key in record.history}
-        assert {*metrics.CLOCK, *metrics.TRAIN, *metrics.GRADIENT, *metrics.EVAL, *metrics.DIAGNOSTICS} <= logged
+        assert {
+            *metrics.CLOCK,
+            *metrics.TRAIN,
+            *metrics.GRADIENT,
+            *metrics.EVAL,
+            *metrics.DIAGNOSTICS,
+        } <= logged
         assert result.summary["best/eval_accuracy"] > 0.18  # chance is 0.1

@@ -1,4 +1,5 @@
-"""Who may import whom, read from the source: the rules of the architecture, by folder (docs/house.md draws them).
+"""Who may import whom, read from the source: the rules of the architecture, by folder (docs/house.md draws
+them).
 
 A new file is under the rules of its room without anyone naming it; a new room must be given its floor.
 """

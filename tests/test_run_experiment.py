@@ -41,7 +41,10 @@ def test_help_lists_every_option_without_torch():
         (["--config", "nowhere"], "error: --config 'nowhere': no such file"),
         (["--config", "sweeps/compare_backends.yaml"], "this is a sweep, not a config"),
         (["--config=demo", "device=cuda:99"], "error: device='cuda:99': not there; PyTorch sees"),
-        (["--config=demo", "output_dir=/proc/nothing"], "error: output_dir='/proc/nothing': cannot be written"),
+        (
+            ["--config=demo", "output_dir=/proc/nothing"],
+            "error: output_dir='/proc/nothing': cannot be written",
+        ),
         (["--config=demo", "data.source=image_folder", "data.root=nowhere"], "nowhere"),
     ],
 )

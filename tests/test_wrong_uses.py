@@ -30,7 +30,9 @@ WORDS = {
     "backend=amp": f"backend='amp': {BACKENDS}; did you mean native?",
     "backend=fp16-mixed": f"backend='fp16-mixed': {BACKENDS}; did you mean native?",
     "backend=16-mixed": f"backend='16-mixed': {BACKENDS}; did you mean native?",
-    "backend=bf16-mixed": f"backend='bf16-mixed': {BACKENDS}; did you mean native with precision.dtype=bfloat16?",
+    "backend=bf16-mixed": (
+        f"backend='bf16-mixed': {BACKENDS}; did you mean native with precision.dtype=bfloat16?"
+    ),
     "backend=bfloat16": f"backend='bfloat16': {BACKENDS}; did you mean native with precision.dtype=bfloat16?",
     "backend=torch.amp": f"backend='torch.amp': {BACKENDS}; did you mean native?",
     "backend=autocast": f"backend='autocast': {BACKENDS}; did you mean native?",
@@ -86,15 +88,22 @@ WORDS = {
         "memory_format='nhwc': expected one of auto, contiguous, channels_last; did you mean channels_last?"
     ),
     "execution=torch.compile": (
-        "execution='torch.compile': expected one of eager, compile, cuda_graph, compile_graph; did you mean compile?"
+        "execution='torch.compile': expected one of eager, compile, cuda_graph, compile_graph; did you mean "
+        "compile?"
     ),
     "optimizer.name=SGD": "optimizer.name='SGD': expected one of sgd, adam, adamw; did you mean sgd?",
     "optimizer.name=lamb": "optimizer.name='lamb': expected one of sgd, adam, adamw",
     "schedule.name=linear": "schedule.name='linear': expected one of cosine, constant",
-    "data.source=cifar": "data.source='cifar': expected one of cifar10, image_folder, synthetic; did you mean cifar10?",
+    "data.source=cifar": (
+        "data.source='cifar': expected one of cifar10, image_folder, synthetic; did you mean cifar10?"
+    ),
     "data.source=imagenet": "data.source='imagenet': expected one of cifar10, image_folder, synthetic",
-    "model.name=resnet-50": "model.name='resnet-50': expected one of resnet50, resnet18, tiny; did you mean resnet50?",
-    "wandb.mode=off": ("wandb.mode='off': expected one of auto, online, offline, disabled; did you mean disabled?"),
+    "model.name=resnet-50": (
+        "model.name='resnet-50': expected one of resnet50, resnet18, tiny; did you mean resnet50?"
+    ),
+    "wandb.mode=off": (
+        "wandb.mode='off': expected one of auto, online, offline, disabled; did you mean disabled?"
+    ),
     "wandb.project=me/it": "wandb.project='me/it': expected 1 to 128 characters without / \\ # ? % :",
     "wandb.tags=red": "wandb.tags='red': expected a list of texts, such as [a,b]",
     "data.mean=0.5": "data.mean=0.5: expected a list of numbers, such as [0.5,0.5,0.5]",
@@ -130,7 +139,8 @@ WORDS = {
     ),
     "nowhere.json": "nowhere.json: cannot be read (No such file or directory)",
     "optimizer=fast": (
-        "optimizer='fast': a group of options; set one of them: name, lr, momentum, nesterov, weight_decay, fused"
+        "optimizer='fast': a group of options; set one of them: name, lr, momentum, nesterov, weight_decay, "
+        "fused"
     ),
     "execution=graphs": "execution='graphs': expected one of eager, compile, cuda_graph, compile_graph",
     "data.mean=[1,2]": "data.mean=[1.0, 2.0]: expected three numbers, one per channel",
@@ -141,10 +151,12 @@ WORDS = {
         "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     ),
     "data.source=image_folder": (
-        "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and test/<class>/*; "
-        "set data.root=PATH"
+        "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
+        "test/<class>/*; set data.root=PATH"
     ),
-    "wandb.name=${oc.env:HOME}": ("wandb.name='${oc.env:HOME}': interpolation is not supported; write the value out"),
+    "wandb.name=${oc.env:HOME}": (
+        "wandb.name='${oc.env:HOME}': interpolation is not supported; write the value out"
+    ),
 }
 
 
@@ -157,7 +169,9 @@ def test_a_wrong_word_gets_exactly_this_line(word: str):
 
 def test_a_sweep_file_as_config_and_a_config_as_sweep_say_what_to_do(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    with pytest.raises(UserError, match="this is a sweep, not a config; run it with: wandb sweep sweeps/batch_size"):
+    with pytest.raises(
+        UserError, match="this is a sweep, not a config; run it with: wandb sweep sweeps/batch_size"
+    ):
         load_config("sweeps/batch_size.yaml")
     with pytest.raises(UserError, match=r"not a sweep.*python run_experiment.py --config configs/demo.yaml"):
         read_sweep("configs/demo.yaml")
@@ -168,7 +182,9 @@ def test_a_tab_in_yaml_is_named_with_its_line(tmp_path: Path):
     path.write_text("optimizer:\n\tlr: 0.1\n")
     with pytest.raises(UserError) as caught:
         load_config(str(path))
-    assert str(caught.value) == (f"{path}, line 2: not valid YAML: found character that cannot start any token")
+    assert str(caught.value) == (
+        f"{path}, line 2: not valid YAML: found character that cannot start any token"
+    )
 
 
 # Fuzz: whatever the input, a config, a sweep, or UserError with printable text; never another exception.
@@ -191,7 +207,9 @@ HOSTILE = [
 ]
 PIECES = st.one_of(
     st.binary(max_size=8),
-    st.sampled_from([text.encode() for text in [*HOSTILE, *LEAVES, "parameters:", "values:", "method:", "\t", "\n  "]]),
+    st.sampled_from(
+        [text.encode() for text in [*HOSTILE, *LEAVES, "parameters:", "values:", "method:", "\t", "\n  "]]
+    ),
 )
 
 
@@ -209,7 +227,9 @@ def assert_told(problem: UserError, lines: int | None = None) -> None:
     assert all(line.isprintable() for line in str(problem).split("\n")), str(problem)
 
 
-def check(examples: int, given_as: st.SearchStrategy[Any], use: Callable[[Any], object], lines: int | None) -> None:
+def check(
+    examples: int, given_as: st.SearchStrategy[Any], use: Callable[[Any], object], lines: int | None
+) -> None:
     """Nothing but UserError comes of any use, and that has so many printable lines."""
 
     @settings(max_examples=examples)
@@ -250,9 +270,9 @@ VALUES = st.one_of(
     st.sampled_from(HOSTILE),
     st.integers().map(str),
     st.floats().map(str),
-    st.recursive(st.none() | st.booleans() | st.text(max_size=4), lambda x: st.lists(x, max_size=3), max_leaves=6).map(
-        str
-    ),
+    st.recursive(
+        st.none() | st.booleans() | st.text(max_size=4), lambda x: st.lists(x, max_size=3), max_leaves=6
+    ).map(str),
 )
 
 

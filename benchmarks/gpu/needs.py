@@ -108,7 +108,9 @@ def find_images(data: str, env: dict[str, str], brought: Path = IMAGES) -> Image
         return within(brought)
     if is_had(env):
         return Images(("data.source=cifar10",))
-    return Images(lack=f"images (CIFAR-10 cannot be fetched: put an archive into {brought.name}/ or give --data PATH)")
+    return Images(
+        lack=f"images (CIFAR-10 cannot be fetched: put an archive into {brought.name}/ or give --data PATH)"
+    )
 
 
 def at(path: Path) -> Images:
@@ -127,7 +129,9 @@ def within(folder: Path) -> Images:
         return at(folder)
     if len(archives) == 1:
         return at(archives[0])
-    return Images(lack=f"images ({len(archives)} archives in {folder.name}/: put one there or give --data PATH)")
+    return Images(
+        lack=f"images ({len(archives)} archives in {folder.name}/: put one there or give --data PATH)"
+    )
 
 
 def is_had(env: dict[str, str]) -> bool:

@@ -1,7 +1,8 @@
 """What is taken home of a GPU check: one archive, small enough to travel, written whole or not at all.
 
-Records and figures go in, what is large and can be had again does not: checkpoints, the wheels' files, caches.
-Long logs lose their middles. What still does not fit beside newer files stays behind; the archive says which.
+Records and figures go in, what is large and can be had again does not: checkpoints, the wheels' files,
+caches. Long logs lose their middles. What still does not fit beside newer files stays behind; the archive
+says which.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def pack(folder: Path, archive: Path, limit: int = LIMIT_BYTES) -> list[str]:
     budget = limit
     while True:
         taken, behind = fit(entries, budget)
-        dropped = left_out + [f"{e.name}: {len(e.content):,} bytes, did not fit beside what is newer" for e in behind]
+        dropped = left_out + [
+            f"{e.name}: {len(e.content):,} bytes, did not fit beside what is newer" for e in behind
+        ]
         text = compress(folder.name, taken, dropped)
         if len(text) <= limit or not taken:
             break
@@ -71,7 +74,9 @@ def kept_files(folder: Path) -> Iterator[Path]:
 def without_middle(content: bytes) -> bytes:
     """A log's beginning and end."""
     half = LOG_BYTES // 2
-    return content[:half] + f"\n... {len(content) - LOG_BYTES:,} bytes left out ...\n".encode() + content[-half:]
+    return (
+        content[:half] + f"\n... {len(content) - LOG_BYTES:,} bytes left out ...\n".encode() + content[-half:]
+    )
 
 
 def fit(entries: list[Entry], budget: int) -> tuple[list[Entry], list[Entry]]:

@@ -44,8 +44,9 @@ REPORTING = ("typer", "rich", "pandas", "scipy", "protobuf", "jinja2", "altair",
 class Part:
     """A command, and the conditions that it is run under.
 
-    `seconds` is what it gets at most, its end included. `least` is what it can do something with: a part that has
-    one is cut short and goes on at the next start; None: it needs `seconds`. `waits`: why it is not to be run yet.
+    `seconds` is what it gets at most, its end included. `least` is what it can do something with: a part that
+    has one is cut short and goes on at the next start; None: it needs `seconds`. `waits`: why it is not to be
+    run yet.
     """
 
     name: str
@@ -75,7 +76,9 @@ def parts(out: Path, images: Images) -> list[Part]:
 
 
 def tests(backends: tuple[str, ...]) -> Iterator[Part]:
-    """Each backend's tests have a process of their own: an error on the device spoils all that comes after it."""
+    """Each backend's tests have a process of their own: an error on the device spoils all that comes after
+    it.
+    """
 
     def run(name: str, seconds: int, *words: str) -> Part:
         return Part(f"tests{name}", (*PYTEST, *words), seconds, needs=TESTING)
@@ -93,9 +96,20 @@ def tests(backends: tuple[str, ...]) -> Iterator[Part]:
         yield run(f"-compile-{backend}", 360, *both, "-k", f"{backend} and compile")
 
 
-def throughput(out: Path, backends: tuple[str, ...], name: str, words: tuple[str, ...] = ()) -> Iterator[Part]:
+def throughput(
+    out: Path, backends: tuple[str, ...], name: str, words: tuple[str, ...] = ()
+) -> Iterator[Part]:
     """Each claim is a ratio within one of these, or one row's share of the limit; every round is kept."""
-    options = ("--execution", EXECUTIONS, "--backends", ",".join(backends), "--rounds", "2", "--device", "cuda")
+    options = (
+        "--execution",
+        EXECUTIONS,
+        "--backends",
+        ",".join(backends),
+        "--rounds",
+        "2",
+        "--device",
+        "cuda",
+    )
     name = f"throughput-{name}"
     command = (*AMPCOMPARE, "bench", "throughput", *words, *options, "--go-on", "--out", str(out / name))
     yield Part(name, command, least=120, needs=BENCHING)
@@ -122,7 +136,12 @@ def comparison(out: Path, images: Images, backends: list[tuple[str, tuple[str, .
     """The strong recipe, shortened. The order is drawn within each seed: machines get warm, lent ones end."""
     for seed in SEEDS:
         for backend, own in random.Random(seed).sample(backends, len(backends)):  # noqa: S311
-            how = ("execution=cuda_graph", f"epochs={EPOCHS}", "schedule.warmup_epochs=1", "wandb.group=gpu-check")
+            how = (
+                "execution=cuda_graph",
+                f"epochs={EPOCHS}",
+                "schedule.warmup_epochs=1",
+                "wandb.group=gpu-check",
+            )
             words = ("--config", "strong", f"backend={backend}", *own, f"seed={seed}", *how)
             name = f"comparison-{seed}-{backend}{'-bf16' if own else ''}"
             yield training(out, "runs-comparison", images, name, words)
@@ -141,7 +160,9 @@ def long_training(out: Path, images: Images) -> Part:
     room, need, waits = LIMIT_SECONDS - 2 * GRACE_SECONDS, 0, "for native's throughput"
     if rate:
         need = round(TRAINING_IMAGES * LONG_EPOCHS / rate) + LONG_EXTRA_SECONDS
-        waits = f"for a faster GPU: {need} s at {rate:,.0f} images/s, a part has {room} s" if need > room else ""
+        waits = (
+            f"for a faster GPU: {need} s at {rate:,.0f} images/s, a part has {room} s" if need > room else ""
+        )
     words = ("backend=native", *fastest, "memory_format=channels_last", f"epochs={LONG_EPOCHS}")
     how = (*words, "eval.every=10")
     part = training(out, gpu_claims.RUNS, images, "100-epochs-native", how, least=need + 2 * GRACE_SECONDS)

@@ -70,7 +70,7 @@ class Budget:
 
 
 def why_not(part: Part, lacking: Mapping[str, str], images: str, out: Path) -> str:
-    """What keeps a part from being run at all, in a line; "" for nothing. `images`: what is lacking of them."""
+    """What keeps a part from being run, in a line; "" for nothing. `images`: what is lacking of them."""
     found = [lacking[name] for name in part.needs if name in lacking]
     if part.images and images:
         found.append(images)
@@ -84,14 +84,20 @@ def why_not(part: Part, lacking: Mapping[str, str], images: str, out: Path) -> s
 def run_part(part: Part, out: Path, env: Mapping[str, str], seconds: float) -> str:
     """Run one part for so long at most, its end included; returns its state, which its state file holds, too.
 
-    `passed`, `failed (...)`, `over time (...)`, or `cut short (...)` of one that goes on at the next start. What it
-    started ends with it: a measurement that went on would spoil the next one. Told comes through, the state kept.
+    `passed`, `failed (...)`, `over time (...)`, or `cut short (...)` of one that goes on at the next start.
+    What it started ends with it: a measurement that went on would spoil the next one. Told comes through, the
+    state kept.
     """
     began = time.monotonic()
     state = "cut short (after {} s)" if part.least is not None else "interrupted (after {} s)"
     with (out / f"{part.name}.log").open("a" if part.least is not None else "w") as log:
         child = subprocess.Popen(
-            part.command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=dict(env)
+            part.command,
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=dict(env),
         )
         try:
             code = child.wait(max(0.0, seconds - 2 * plan.GRACE_SECONDS))

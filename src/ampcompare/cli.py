@@ -34,22 +34,31 @@ def report(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Folders of runs (output_dir), .wandb files, wandb:ENTITY/PROJECT, wandb:ENTITY/PROJECT/SWEEP.",
+            help=(
+                "Folders of runs (output_dir), .wandb files, wandb:ENTITY/PROJECT, "
+                "wandb:ENTITY/PROJECT/SWEEP."
+            ),
         ),
     ],
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for the report.")] = "report",
     baseline: Annotated[
         str, typer.Option("--baseline", metavar="BACKEND", help="What the others are compared with.")
     ] = "none",
-    metric: Annotated[str, typer.Option("--metric", metavar="KEY", help="Quality to compare.")] = "eval/accuracy",
+    metric: Annotated[
+        str, typer.Option("--metric", metavar="KEY", help="Quality to compare.")
+    ] = "eval/accuracy",
     margin: Annotated[
-        float | None, typer.Option("--margin", help="Difference that still counts as the same (accuracy: 0.5 points).")
+        float | None,
+        typer.Option("--margin", help="Difference that still counts as the same (accuracy: 0.5 points)."),
     ] = None,
     group_by: Annotated[
         str, typer.Option("--group-by", metavar="KEYS", help="Keys in the labels; the first is compared.")
     ] = "backend",
     ignore: Annotated[
-        str, typer.Option("--ignore", metavar="KEYS", help="Settings that may differ between runs taken together.")
+        str,
+        typer.Option(
+            "--ignore", metavar="KEYS", help="Settings that may differ between runs taken together."
+        ),
     ] = "",
     formats: Annotated[
         str, typer.Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
@@ -58,8 +67,12 @@ def report(
         str | None,
         typer.Option("--reproduce", metavar="NAME", help="Beside a published one: tootouch, recipe, ignite."),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Rebuild as runs go on and serve the page here.")] = False,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Rebuild as runs go on and serve the page here.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port of --watch; 0: any free one.")
+    ] = 0,
 ) -> None:
     """Compare runs: a table here, and a self-contained page with charts in DIR."""
     from rich.console import Console
@@ -68,7 +81,15 @@ def report(
     from ampcompare.report.outputs import choose_formats
 
     request = Request(
-        sources, out, baseline, metric, margin, _listed(group_by), _listed(ignore), choose_formats(formats), reproduce
+        sources,
+        out,
+        baseline,
+        metric,
+        margin,
+        _listed(group_by),
+        _listed(ignore),
+        choose_formats(formats),
+        reproduce,
     )
     console = Console(highlight=False)
     if watch:
@@ -117,9 +138,12 @@ def sweep(
         int | None, typer.Option(min=1, help="Runs at a time; by default one for each GPU, or one.")
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="Database that machines share; by default a file in output_dir.")
+        str | None,
+        typer.Option(metavar="URL", help="Database that machines share; by default a file in output_dir."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The sweep's name and W&B group; by default the file's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The sweep's name and W&B group; by default the file's.")
+    ] = None,
     grace: Annotated[
         float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
     ] = 60.0,
@@ -130,7 +154,9 @@ def sweep(
     from ampcompare.sweeps.run import run_sweep
 
     console = Console(highlight=False)
-    code = run_sweep(file, words or [], console, workers=workers, storage=storage, name=name, grace_seconds=grace)
+    code = run_sweep(
+        file, words or [], console, workers=workers, storage=storage, name=name, grace_seconds=grace
+    )
     raise typer.Exit(code)
 
 

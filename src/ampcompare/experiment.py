@@ -16,7 +16,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.checkpoint.files import Store
-from ampcompare.checkpoint.resume import FOLDER, Identity, RunKeeper, find_together, restore, writes_checkpoints
+from ampcompare.checkpoint.resume import (
+    FOLDER,
+    Identity,
+    RunKeeper,
+    find_together,
+    restore,
+    writes_checkpoints,
+)
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
@@ -75,7 +82,10 @@ def _loss(problem: RuntimeError) -> str:
 
 
 def _run(config: Config, world: World, console: Console) -> Result:
-    from ampcompare.tracking.tracker import Tracker, run_name  # here: benchmarks build a trainer and need no W&B
+    from ampcompare.tracking.tracker import (
+        Tracker,
+        run_name,
+    )  # here: benchmarks build a trainer and need no W&B
 
     if not world.leads:
         console = Console(quiet=True)
@@ -95,7 +105,11 @@ def _run(config: Config, world: World, console: Console) -> Result:
     train = make_loader(config, data.train, device, training=True, world=world)
     test = make_loader(config, data.test, device, training=False, world=world)
     trainer = build_trainer(config, data, train, device, world)
-    settings = {**effective_numerics(config, device), "fused": is_fused(config, device), "processes": world.size}
+    settings = {
+        **effective_numerics(config, device),
+        "fused": is_fused(config, device),
+        "processes": world.size,
+    }
     environment = describe_environment(device, **settings)
 
     name = config.wandb.name or run_name(config)
@@ -109,7 +123,12 @@ def _run(config: Config, world: World, console: Console) -> Result:
         with world.agree():
             if world.leads:
                 tracker = Tracker.start(
-                    config, environment, display.say, on_stop=stop.from_wandb, resumed=state, on_lost=stop.from_record
+                    config,
+                    environment,
+                    display.say,
+                    on_stop=stop.from_wandb,
+                    resumed=state,
+                    on_lost=stop.from_record,
                 )
 
         def on_row(row: dict[str, Any]) -> None:
@@ -183,8 +202,8 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
     except RuntimeError as problem:
         if is_out_of_memory(problem):
             say(
-                f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller "
-                "batch_size with training.accumulate, or memory-saving precision (backend=native)"
+                f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a "
+                "smaller batch_size with training.accumulate, or memory-saving precision (backend=native)"
             )
             return EXIT_FAILED
         if fit.world.size == 1 or not is_loss_of_another(problem):
@@ -247,7 +266,7 @@ def make_loader(
 def build_trainer(
     config: Config, data: Dataset, train: DeviceLoader, device: torch.device, world: World | None = None
 ) -> Trainer:
-    """Model, optimizer and schedule under the backend. Same seed, same first weights, whatever the backend."""
+    """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend."""
     torch.manual_seed(config.seed)
     model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
     if is_channels_last(config, device):
@@ -256,7 +275,9 @@ def build_trainer(
         from ampcompare.fusion.modules import fuse_model  # here: it loads torchvision
 
         fuse_model(model, blocks=not compiles(config.execution))
-    precision = build_precision(config.backend, device, **dataclasses.asdict(config.precision), fuse=config.fuse)
+    precision = build_precision(
+        config.backend, device, **dataclasses.asdict(config.precision), fuse=config.fuse
+    )
     if config.fuse and device.type == "cuda":  # on a CPU the separate ops are faster
         from ampcompare.fusion.batch import fuse_batches
 
@@ -272,7 +293,9 @@ def build_trainer(
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
     if captures(config.execution):
         images = min(config.batch_size, train.sample_count)
-        return GraphTrainer(*parts, compiled=compiles(config.execution), make_batch=train.batch, images=images)
+        return GraphTrainer(
+            *parts, compiled=compiles(config.execution), make_batch=train.batch, images=images
+        )
     if world and world.size > 1:
         return ShardedTrainer(wrap(model, world), *parts[1:], world=world)
     return Trainer(*parts, compiled=compiles(config.execution))
@@ -281,7 +304,11 @@ def build_trainer(
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:
     """The optimizer over all of the model's parameters."""
     options, parameters = config.optimizer, list(model.parameters())
-    common: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay, "fused": is_fused(config, device)}
+    common: dict[str, Any] = {
+        "lr": options.lr,
+        "weight_decay": options.weight_decay,
+        "fused": is_fused(config, device),
+    }
     try:
         if options.name == "sgd":
             return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)

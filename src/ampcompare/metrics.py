@@ -1,4 +1,6 @@
-"""The names of everything that a run logs: the schema that charts, sweeps and tests rely on (docs/metrics.md)."""
+"""The names of everything that a run logs: the schema that charts, sweeps and tests rely on
+(docs/metrics.md).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ TRAIN = (
 GPU = ("memory/reserved_mib",)
 # When clipping or diagnostics are on.
 GRADIENT = ("grad/norm",)
-# Every `diagnostics.every` steps; the fractions also for each layer group, as `grad/underflow_fraction/layer1`.
+# Every `diagnostics.every` steps; the fractions also for each layer group, as
+# `grad/underflow_fraction/layer1`.
 DIAGNOSTICS = (
     "grad/underflow_fraction",
     "grad/underflow_fraction_unscaled",

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from ampcompare.bench.throughput.busy import Kernel, covered, profile_steps, summarise
 
-SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda x: (x[0], x[0] + x[1])), max_size=12)
+SPANS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda x: (x[0], x[0] + x[1])), max_size=12
+)
 
 
 @given(SPANS)

@@ -74,7 +74,9 @@ def test_what_a_part_started_ends_with_it(on_gpu, tmp_path: Path):
     """Also where the part itself is told to end and does, and its own child would go on."""
     alive = tmp_path / "alive"
     child = f"import time, pathlib\nwhile True: pathlib.Path({str(alive)!r}).touch(); time.sleep(0.05)"
-    parent = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    parent = (
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    )
     on_gpu(Part("nested", python(parent), seconds=5))
     assert gpu_check.main(["--out", str(tmp_path / "out")]) == 1
     assert "over time" in (tmp_path / "out" / "summary.md").read_text()
@@ -90,7 +92,9 @@ def test_after_the_minutes_no_part_is_started(on_gpu, tmp_path: Path, capsys: py
     assert "| good | to do |" in (tmp_path / "out" / "summary.md").read_text()
 
 
-def test_no_part_is_started_that_cannot_end_in_time(on_gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_no_part_is_started_that_cannot_end_in_time(
+    on_gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """A shorter one behind it is."""
     on_gpu(Part("long", python("")), Part("short", python(""), seconds=60))
     assert gpu_check.main(["--out", str(tmp_path / "out"), "--minutes", "5"]) == 1
@@ -125,7 +129,9 @@ def test_a_part_that_can_be_cut_is_started_with_less_than_it_may_take():
     assert 1 < seconds <= 5 * 60 - runner.PACKING_SECONDS
 
 
-def test_a_part_that_is_cut_short_keeps_its_state_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_part_that_is_cut_short_keeps_its_state_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """It is told by a signal, on which it may save; the next start finds what it saved."""
     under_way, saved = tmp_path / "under-way", tmp_path / "saved"
 
@@ -189,7 +195,9 @@ def test_told_to_end_it_packs_what_came_out(number: signal.Signals, tmp_path: Pa
     assert "| one | interrupted (after" in text
 
 
-def test_each_start_ends_by_packing_also_when_a_part_fails(on_gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_each_start_ends_by_packing_also_when_a_part_fails(
+    on_gpu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     on_gpu(Part("bad", python("print('why'); raise SystemExit(3)")))
     archive = tmp_path / "elsewhere" / "home.tar.xz"
     assert gpu_check.main(["--out", str(tmp_path / "out"), "--archive", str(archive)]) == 1

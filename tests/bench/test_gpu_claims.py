@@ -46,7 +46,12 @@ def test_the_best_execution_is_held_against_the_loops_beside_it(tmp_path: Path):
     write(tmp_path, "loops", rows)
     # Neither loop was measured beside these: no claim about the best execution is taken from them.
     write(tmp_path, "other", [row("native", "eager", 100), row("apex_o1", "eager", 94)])
-    write(tmp_path, "cpu", [row("native", "eager", 1), row("apex_o1", "eager", 9), row("native", "plain", 1)], "cpu")
+    write(
+        tmp_path,
+        "cpu",
+        [row("native", "eager", 1), row("apex_o1", "eager", 9), row("native", "plain", 1)],
+        "cpu",
+    )
     found = verdicts(tmp_path)
     assert found["native, best execution: share of the merged limit"] == (0.7, True)
     assert found["native, best execution: share of a step that the GPU is busy"] == (0.97, True)
@@ -82,7 +87,9 @@ def test_of_a_benchmark_that_went_on_the_newest_file_counts(tmp_path: Path):
     """Each holds the rounds of the one before."""
     (tmp_path / "throughput-compared").mkdir()
     for date, rate in (("zeta-20260101T000000", 1), ("alpha-20260102T000000", 2)):
-        write(tmp_path / "throughput-compared", date, [row("native", "eager", rate), row("apex_o1", "eager", 2)])
+        write(
+            tmp_path / "throughput-compared", date, [row("native", "eager", rate), row("apex_o1", "eager", 2)]
+        )
     (claim,) = (c for c in gpu_claims.judge(tmp_path) if c.words == "apex_o1 eager: times native eager")
     assert claim.found == 1
     assert claim.source == "throughput-compared/throughput-alpha-20260102T000000.json"

@@ -1,4 +1,6 @@
-"""What a part of the GPU check lacks is said before it runs. Rehearsed with packages that refuse their import."""
+"""What a part of the GPU check lacks is said before it runs. Rehearsed with packages that refuse their
+import.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +151,10 @@ def test_images_are_found_where_they_are_brought(tmp_path: Path):
     (brought / "more.zip").touch()
     assert words() == ()
     assert "2 archives in .data/" in needs.find_images("cifar10", env, brought).lack
-    assert words(str(brought / "more.zip")) == ("data.source=image_folder", f"data.root={brought / 'more.zip'}")
+    assert words(str(brought / "more.zip")) == (
+        "data.source=image_folder",
+        f"data.root={brought / 'more.zip'}",
+    )
     (brought / "cifar-10-python.tar.gz").touch()
     assert words() == ("data.source=cifar10", f"data.root={brought}")
     assert words("synthetic")[0] == "data.source=synthetic"
@@ -158,8 +163,14 @@ def test_images_are_found_where_they_are_brought(tmp_path: Path):
 @pytest.mark.rest
 def test_that_cifar10_cannot_be_fetched_is_found_out_beforehand(tmp_path: Path):
     closed = "http://127.0.0.1:9"  # nothing listens there
-    env = needs.environment() | {"https_proxy": closed, "http_proxy": closed, "AMPCOMPARE_CACHE": str(tmp_path)}
-    assert needs.find_images("cifar10", env, tmp_path / "none").lack.startswith("images (CIFAR-10 cannot be fetched")
+    env = needs.environment() | {
+        "https_proxy": closed,
+        "http_proxy": closed,
+        "AMPCOMPARE_CACHE": str(tmp_path),
+    }
+    assert needs.find_images("cifar10", env, tmp_path / "none").lack.startswith(
+        "images (CIFAR-10 cannot be fetched"
+    )
     (tmp_path / "cifar10-0123.npz").touch()  # left by an earlier run
     assert needs.find_images("cifar10", env, tmp_path / "none").words == ("data.source=cifar10",)
 

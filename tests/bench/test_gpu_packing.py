@@ -39,7 +39,12 @@ def read(archive: Path, name: str) -> bytes:
 
 def test_records_and_figures_are_packed_and_what_is_large_is_not(tmp_path: Path):
     out = tmp_path / "out"
-    for name in ("summary.md", "tests.log", "throughput-x/rounds.jsonl", "runs/wandb/offline-run-1/run-1.wandb"):
+    for name in (
+        "summary.md",
+        "tests.log",
+        "throughput-x/rounds.jsonl",
+        "runs/wandb/offline-run-1/run-1.wandb",
+    ):
         write(out / name, b"x")
     for name in ("runs/checkpoints/1/step.pt", ".site/wandb.py", "runs/wandb/offline-run-1/tmp/code.py"):
         write(out / name, b"x")

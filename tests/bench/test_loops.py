@@ -40,7 +40,9 @@ def test_overhead_gives_every_loop_a_time_in_every_round():
     found = run_overhead(target_ms=0.1, steps=4, rounds=3)
     assert set(found["ms"]) == {"bare", "seed-style", "ours", "ours, W&B offline"}
     assert all(
-        len(times) == 3 and min(times) > 0 for key in ("ms", "cpu_ms", "parts_ms") for times in found[key].values()
+        len(times) == 3 and min(times) > 0
+        for key in ("ms", "cpu_ms", "parts_ms")
+        for times in found[key].values()
     )
 
 
@@ -51,7 +53,13 @@ def test_rounds_are_spread_over_processes_which_count_once_each(monkeypatch: pyt
         asked.append(request)
         slow = 2.0 if len(asked) % 12 == 1 else 1.0  # one unlucky process of each twelve
         times = {"bare": [4.0] * 2, "ours": [4.0 * slow, 4.04 * slow]}
-        return {"batch_size": 7, "ms": times, "cpu_ms": times, "parts_ms": {"batch": [1.0]}, "environment": SOME}
+        return {
+            "batch_size": 7,
+            "ms": times,
+            "cpu_ms": times,
+            "parts_ms": {"batch": [1.0]},
+            "environment": SOME,
+        }
 
     monkeypatch.setattr("ampcompare.bench.overhead_table.measure", measure)
     console = Console(file=io.StringIO(), width=80)

@@ -12,7 +12,13 @@ import pytest
 from ampcompare.bench.results import estimate, header, machine_words, markdown_table, write_results
 from ampcompare.errors import UserError
 
-MACHINE = {"device_name": "Some GPU 80 GB", "torch": "2.14", "python": "3.11", "cpu_threads": 1, "cpu_count": 2}
+MACHINE = {
+    "device_name": "Some GPU 80 GB",
+    "torch": "2.14",
+    "python": "3.11",
+    "cpu_threads": 1,
+    "cpu_count": 2,
+}
 HEAD = header({**MACHINE, "git_commit": None})
 
 
@@ -20,7 +26,9 @@ def test_an_interval_holds_the_true_median_as_often_as_it_says():
     draw = random.Random(3)
     for n in (3, 7, 12, 40):
         found = [estimate([draw.lognormvariate(0, 1) for _ in range(n)]) for _ in range(1500)]
-        share = statistics.fmean(e.low <= 1.0 <= e.high for e in found)  # the median of this distribution is 1
+        share = statistics.fmean(
+            e.low <= 1.0 <= e.high for e in found
+        )  # the median of this distribution is 1
         assert share == pytest.approx(found[0].coverage, abs=0.03)
         assert (found[0].coverage >= 0.95) == (n >= 6)
 

@@ -44,7 +44,8 @@ def test_fewer_ops_count_where_more_are_merged_and_half_moves_about_half():
 def test_weights_are_shared_out_over_the_batch():
     small, large = (megabytes(per_image("none", "tiny", "cifar", batch_size=n)["ideal"]) for n in (1, 10**9))
     weights = 4 * sum(p.numel() for p in build_model("tiny", "cifar", 10).parameters()) / 1e6
-    # The optimizer alone moves them five times; forward and backward read and write those of convolutions, too.
+    # The optimizer alone moves them five times; forward and backward read and write those of convolutions,
+    # too.
     assert 5 * weights < small - large < 10 * weights
 
 
@@ -82,7 +83,9 @@ def test_only_full_batches_are_timed_and_all_of_them():
 
 def test_fewer_images_than_a_step_takes_are_refused():
     """There would be no full batch, and no end of looking for one."""
-    with pytest.raises(UserError, match=r"data.train_limit=100: no full step of batch_size=32 .*accumulate=4 to time"):
+    with pytest.raises(
+        UserError, match=r"data.train_limit=100: no full step of batch_size=32 .*accumulate=4 to time"
+    ):
         run_throughput([*WORDS, "training.accumulate=4"], warmup=1, steps=1)
 
 
@@ -90,7 +93,9 @@ def test_fewer_images_than_a_step_takes_are_refused():
 def test_each_combination_is_a_row_with_its_files(tmp_path: Path):
     text = io.StringIO()
     console = Console(file=text, width=200)
-    bench_throughput(["none", "native"], ["eager"], [16], 1, 5, "cpu", ["data.train_limit=64"], tmp_path, console)
+    bench_throughput(
+        ["none", "native"], ["eager"], [16], 1, 5, "cpu", ["data.train_limit=64"], tmp_path, console
+    )
     assert "small" in text.getvalue()
     (path,) = tmp_path.glob("throughput-*.json")
     stored = json.loads(path.read_text())
@@ -132,7 +137,9 @@ def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypat
     monkeypatch.setattr(throughput_table, "measure", interrupted)
     console = Console(file=io.StringIO(), width=200)
     with pytest.raises(KeyboardInterrupt):
-        bench_throughput(["none", "native"], ["eager"], [16], 3, 5, "cpu", ["data.train_limit=64"], tmp_path, console)
+        bench_throughput(
+            ["none", "native"], ["eager"], [16], 3, 5, "cpu", ["data.train_limit=64"], tmp_path, console
+        )
     (path,) = tmp_path.glob("throughput-*.json")
     rows = json.loads(path.read_text())["rows"]
     assert rows[0]["images_per_second"]["n"] == 1

@@ -20,7 +20,11 @@ from support.properties import examples
 
 from ampcompare.checkpoint.files import CheckpointError, Store, peek, read, write
 
-STATE: dict[str, Any] = {"step": 3, "model": {"w": torch.arange(300.0)}, "names": ["a", None, 1.5, float("inf")]}
+STATE: dict[str, Any] = {
+    "step": 3,
+    "model": {"w": torch.arange(300.0)},
+    "names": ["a", None, 1.5, float("inf")],
+}
 
 
 def state(step: int) -> dict[str, Any]:
@@ -106,7 +110,11 @@ def test_the_last_two_and_the_best_are_kept(tmp_path: Path):
     store = Store(tmp_path / "run")
     for step, best in ((1, True), (2, True), (3, False), (4, False), (5, False)):
         store.save(state(step), best=best)
-    assert [p.name for p in store.files()] == ["step-000000005.pt", "step-000000004.pt", "step-000000002.best.pt"]
+    assert [p.name for p in store.files()] == [
+        "step-000000005.pt",
+        "step-000000004.pt",
+        "step-000000002.best.pt",
+    ]
 
 
 def test_a_damaged_newest_one_is_said_put_aside_and_passed_over(tmp_path: Path):

@@ -74,7 +74,8 @@ def test_never_starts_a_new_run_and_says_that_there_is_an_unfinished_one(play, t
 
 def test_must_without_an_unfinished_run_is_refused(play, tmp_path: Path):
     assert refusal(play, "resume=must") == (
-        f"resume='must': no unfinished run of this config in {tmp_path}/checkpoints; use resume=auto to start one"
+        f"resume='must': no unfinished run of this config in {tmp_path}/checkpoints; use resume=auto to "
+        "start one"
     )
 
 
@@ -90,7 +91,9 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_p
 
 def test_a_checkpoint_from_before_an_option_was_added_is_gone_on_with():
     identity = Identity(load_config(None, []), "data", "cpu")
-    before = {k: v for k, v in identity.values().items() if k not in ADDED_LATER} | {"memory_format": "contiguous"}
+    before = {k: v for k, v in identity.values().items() if k not in ADDED_LATER} | {
+        "memory_format": "contiguous"
+    }
     assert identity.differences({"identity": before}) == []
     fused = Identity(load_config(None, ["fuse=true"]), "data", "cpu")
     assert fused.differences({"identity": before}) == ["fuse (False there, True here)"]
@@ -101,11 +104,15 @@ def test_other_images_are_another_run(play):
     assert "data (other images)" in refusal(play, "resume=must", "data.test_limit=32")
 
 
-def test_a_run_that_was_named_must_have_the_same_config(play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_was_named_must_have_the_same_config(
+    play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("WANDB_RUN_ID", "named")
     play(until=6)
     assert folders(tmp_path) == ["named"]
-    assert "resume=auto: run named differs in seed (223 there, 1 here)" in refusal(play, "resume=auto", "seed=1")
+    assert "resume=auto: run named differs in seed (223 there, 1 here)" in refusal(
+        play, "resume=auto", "seed=1"
+    )
     monkeypatch.setenv("WANDB_RUN_ID", "another")
     assert "no run another to go on with" in refusal(play, "resume=must")
     monkeypatch.setenv("WANDB_RUN_ID", "../named")

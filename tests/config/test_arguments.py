@@ -38,7 +38,11 @@ def test_every_macro_of_wandb_gives_the_same_config(macro):
     forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in SWEPT.items()}})
     config = parse(forms[macro])
     assert (config.backend, config.batch_size, config.tf32, config.max_steps) == ("native", 64, True, None)
-    assert (config.data.augment, config.data.mean, config.precision.init_scale) == (False, [0.5, 0.4, 0.3], 1e-05)
+    assert (config.data.augment, config.data.mean, config.precision.init_scale) == (
+        False,
+        [0.5, 0.4, 0.3],
+        1e-05,
+    )
     assert (config.optimizer.lr, config.optimizer.fused, config.optimizer.name) == (1e-05, True, "sgd")
 
 

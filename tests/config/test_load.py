@@ -76,7 +76,10 @@ def test_words_become_values(word: str, key: str, value: object):
     [
         (("backend=apex_o1", "precision.dtype=bfloat16"), "backend=apex_o1 is float16 by definition"),
         (("backend=native", "precision.min_loss_scale=1"), "backend=native has neither floor nor ceiling"),
-        (("backend=native", "precision.keep_batchnorm_fp32=true"), "backend=native has fp32 weights, BatchNorm's too"),
+        (
+            ("backend=native", "precision.keep_batchnorm_fp32=true"),
+            "backend=native has fp32 weights, BatchNorm's too",
+        ),
         (("backend=apex_o1", "precision.keep_batchnorm_fp32=false"), "backend=apex_o1 has fp32 weights"),
         (("backend=apex_o1", "precision.min_loss_scale=1e6"), "expected at most precision.init_scale"),
         (("optimizer.name=adam", "optimizer.momentum=0.9"), "only sgd has it"),
@@ -114,7 +117,9 @@ def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):
     path = tmp_path / "binary.yaml"
     path.write_bytes(b"\xff\xfe\x00\x80")
     assert "binary.yaml" in message(name=str(path))
-    assert "no such file; expected a path or one of demo, recipe_mlp, reference, strong" in message(name="nowhere")
+    assert "no such file; expected a path or one of demo, recipe_mlp, reference, strong" in message(
+        name="nowhere"
+    )
     assert message(name="x" * 5000)
     assert message(name="a\0b")
 

@@ -57,7 +57,11 @@ def test_nothing_is_written_beside_the_cache(files, tmp_path, cache_folder, monk
 
 
 def test_hidden_members_are_ignored(files, tmp_path, caplog):
-    files |= {"__MACOSX/train/schwäne/._bild.png": b"x", "train/.DS_Store": b"x", ".hidden/train/a/b.png": b"x"}
+    files |= {
+        "__MACOSX/train/schwäne/._bild.png": b"x",
+        "train/.DS_Store": b"x",
+        ".hidden/train/a/b.png": b"x",
+    }
     assert len(load(write_archive(tmp_path / "a.zip", files, "data/")).train) == 6
     assert not caplog.messages
 
@@ -70,7 +74,9 @@ def test_a_member_that_comes_twice_counts_as_its_last(files, png, tmp_path):
     assert load(path).train.images.shape == (6, 3, 6, 5)
 
 
-def add(archive: tarfile.TarFile, name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "") -> None:
+def add(
+    archive: tarfile.TarFile, name: str, data: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = ""
+) -> None:
     member = tarfile.TarInfo(name)
     member.size, member.type, member.linkname = len(data), kind, link
     archive.addfile(member, io.BytesIO(data))
@@ -163,7 +169,9 @@ def test_more_images_than_memory_are_refused(files, tmp_path, monkeypatch):
     assert "its images take more than" in message_of(write_archive(tmp_path / "a.tar", files))
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", bytes(100), b"\x1f\x8b" + bytes(50), b"PK\x03\x04", b"PK\x05\x06"])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", bytes(100), b"\x1f\x8b" + bytes(50), b"PK\x03\x04", b"PK\x05\x06"]
+)
 def test_file_that_is_no_archive_is_named(tmp_path, content):
     (tmp_path / "a.tar.xz").write_bytes(content)
     assert "corrupt, truncated or no tar or zip archive" in message_of(tmp_path / "a.tar.xz")

@@ -39,7 +39,9 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
     cropped = batch_flip(batch_crop(images, top, left, padding), flip)
     batch = normalize(cropped, *normalization(MEAN, STD), channels_last=channels_last)
 
-    expected = torch.stack([by_pil(image, *choice, padding) for image, choice in zip(images, choices, strict=True)])
+    expected = torch.stack(
+        [by_pil(image, *choice, padding) for image, choice in zip(images, choices, strict=True)]
+    )
     assert batch.dtype == torch.float32
     torch.testing.assert_close(batch, expected, rtol=0, atol=1e-6)
 
@@ -47,7 +49,9 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
     how = {"padding": padding, "augment": True, "channels_last": channels_last}
     at_once = batch_in_one_pass(images, plan, *normalization(MEAN, STD), **how)
     torch.testing.assert_close(at_once, expected, rtol=0, atol=1e-6)
-    assert at_once.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    assert at_once.is_contiguous(
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format
+    )
     half = batch_in_one_pass(images, plan, *normalization(MEAN, STD), dtype=torch.float16, **how)
     assert torch.equal(half, at_once.half())
 

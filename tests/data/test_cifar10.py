@@ -126,7 +126,9 @@ def test_no_network_and_no_or_a_damaged_archive_says_what_to_put_where(cifar, tm
     if damaged:
         (tmp_path / cifar10.ARCHIVE).write_bytes(cifar.archive[:-1])
     text = message_of(tmp_path)
-    assert text.startswith(f"data.source=cifar10: CIFAR-10 is not in {str(tmp_path)!r} and cannot be fetched (")
+    assert text.startswith(
+        f"data.source=cifar10: CIFAR-10 is not in {str(tmp_path)!r} and cannot be fetched ("
+    )
     assert "put cifar-10-python.tar.gz (MD5 c58f30108f718f92721af3b95e74349a) into that folder" in text
     assert "data.source=synthetic needs no data" in text
 

@@ -37,7 +37,9 @@ def test_classes_and_images_come_in_order_of_their_names(folder, files):
     assert dataset.classes == ("schwäne", "two words")
     assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert dataset.test.labels.tolist() == [0, 0, 1, 1]
-    expected = [np.asarray(Image.open(io.BytesIO(data))) for name, data in files.items() if name.startswith("train")]
+    expected = [
+        np.asarray(Image.open(io.BytesIO(data))) for name, data in files.items() if name.startswith("train")
+    ]
     assert dataset.train.images.shape == (6, 3, 6, 5)
     np.testing.assert_array_equal(dataset.train.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
 
@@ -66,7 +68,9 @@ def test_hidden_files_are_ignored_and_other_files_left_out_with_a_word(folder, c
 
 @pytest.mark.parametrize("root", [None, ""])
 def test_no_root_is_an_error(root):
-    with pytest.raises(UserError, match=r"data\.root is not set: data\.source=image_folder needs a folder or archive"):
+    with pytest.raises(
+        UserError, match=r"data\.root is not set: data\.source=image_folder needs a folder or archive"
+    ):
         build_dataset("image_folder", root)
 
 
@@ -79,7 +83,9 @@ def test_missing_root_is_named(tmp_path, name):
 
 def test_root_without_splits_says_what_it_found(tmp_path):
     (tmp_path / "val").mkdir()
-    assert "there is no folder 'train' in it (found: val): expected train/<class>/<image>" in message_of(tmp_path)
+    assert "there is no folder 'train' in it (found: val): expected train/<class>/<image>" in message_of(
+        tmp_path
+    )
 
 
 def test_root_without_classes(tmp_path):
@@ -121,12 +127,19 @@ def test_image_of_another_size_is_named(folder, png, split):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n", b"\x89PNG\r\n\x1a\n" + bytes(40)],
+    [
+        b"",
+        b"not an image",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n",
+        b"\x89PNG\r\n\x1a\n" + bytes(40),
+    ],
 )
 def test_file_that_is_no_image_is_named(folder, content):
     (folder / "test/two words/broken.jpg").write_bytes(content)
     # An EPS file must not even be recognised: Pillow would start Ghostscript for it.
-    assert "image 'test/two words/broken.jpg' does not decode (no image in a known format)" in message_of(folder)
+    assert "image 'test/two words/broken.jpg' does not decode (no image in a known format)" in message_of(
+        folder
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Truncated File Read")

@@ -23,7 +23,9 @@ def numbered(count: int) -> ImageSet:
 
 
 def loader(data: ImageSet, **changes) -> DeviceLoader:
-    return DeviceLoader(data, **{"batch_size": 4, "device": "cpu", "mean": MEAN, "std": STD, "seed": 223, **changes})
+    return DeviceLoader(
+        data, **{"batch_size": 4, "device": "cpu", "mean": MEAN, "std": STD, "seed": 223, **changes}
+    )
 
 
 def equal(left, right) -> bool:
@@ -75,7 +77,9 @@ def test_starting_outside_the_epoch_is_an_error(start):
 
 def test_crops_and_flips_differ_within_a_batch():
     same = torch.arange(1, 65, dtype=torch.uint8).view(1, 1, 8, 8).expand(64, 3, 8, 8).contiguous()
-    (images, _), *_ = loader(ImageSet(same, torch.zeros(64, dtype=torch.int64)), batch_size=64, augment=True).epoch(0)
+    (images, _), *_ = loader(
+        ImageSet(same, torch.zeros(64, dtype=torch.int64)), batch_size=64, augment=True
+    ).epoch(0)
     assert len({image.numpy().tobytes() for image in images}) > 32
 
 

@@ -38,7 +38,11 @@ def test_steps_on_images_in_the_backends_own_type_are_the_same_steps(backend: st
     losses = []
     for fuse in (False, True):
         torch.manual_seed(0)
-        model, precision, data = build_model("tiny", "cifar", 10), build_precision(backend), loader(augment=True)
+        model, precision, data = (
+            build_model("tiny", "cifar", 10),
+            build_precision(backend),
+            loader(augment=True),
+        )
         model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, fused=True))
         if fuse:
             fuse_batches(data, precision.input_dtype)

@@ -1,4 +1,6 @@
-"""Several processes of which one dies: torchrun starts them again and the run goes on, or a second command does."""
+"""Several processes of which one dies: torchrun starts them again and the run goes on, or a second command
+does.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ WORDS = (
 )
 
 
-def torchrun(folder: Path, *options: str, words: tuple[str, ...] = (), kills: str = "") -> tuple[int, str, str]:
+def torchrun(
+    folder: Path, *options: str, words: tuple[str, ...] = (), kills: str = ""
+) -> tuple[int, str, str]:
     """Exit code, what it said, what torchrun said."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options]
     program = [str(ROOT / "tests" / "support" / "ddp_worker.py"), *WORDS, *words, f"output_dir={folder}"]
     given = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "KILLS": kills}
-    done = subprocess.run([*command, *program], capture_output=True, text=True, timeout=HANG, env=given, check=False)
+    done = subprocess.run(
+        [*command, *program], capture_output=True, text=True, timeout=HANG, env=given, check=False
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -44,8 +50,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(tmp_path: Path, whole: Path):
-    """One that waited for the dead would reach the limit of a hang: the processes' own limit is half an hour."""
+def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(
+    tmp_path: Path, whole: Path
+):
+    """One that waited for the dead would reach the limit of a hang: the processes' own is half an hour."""
     code, said, problems = torchrun(tmp_path, "--standalone", kills="1:step:11")
     assert code != 0
     assert "Signal 9 (SIGKILL)" in problems  # the cause
@@ -71,7 +79,9 @@ def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpo
     code, said, problems = torchrun(tmp_path, "--standalone", "--max-restarts=3", kills=kills)
     assert code == 0, said + problems
     assert problems.count("exitcode: -9") == len(kills.split())
-    assert [int(line.rpartition(" ")[2]) for line in said.splitlines() if "going on with run" in line] == went_on
+    assert [
+        int(line.rpartition(" ")[2]) for line in said.splitlines() if "going on with run" in line
+    ] == went_on
     assert_same_run(whole, tmp_path)
     record = record_of(tmp_path)
     assert record.state == "finished"

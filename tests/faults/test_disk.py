@@ -1,4 +1,4 @@
-"""A disk that is full while W&B's client writes the record, while the run speaks: nothing is lost in silence."""
+"""A disk that is full while W&B's client writes, while the run speaks: nothing is lost in silence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def told(done: dict[str, Any]) -> list[str]:
 
 
 def steps_of(folder: Path) -> list[float]:
-    """The steps with a loss in the record of the one run in a folder; what is wrong with it is what is expected."""
+    """The steps with a loss in the record of the one run in a folder; what is wrong with it is what is
+    expected.
+    """
     (record,) = load_runs([folder])
     assert all(any(words in problem for words in EXPECTED) for problem in record.problems), record.problems
     return record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
@@ -54,12 +56,16 @@ def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote:
     assert steps_of(tmp_path) == list(range(1, at + 1))
 
 
-def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(zygote: Zygote, tmp_path: Path):
+def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(
+    zygote: Zygote, tmp_path: Path
+):
     words = (*ROWS, "max_steps=88", f"output_dir={tmp_path}")
     done = zygote.run(*words, file_limit=190_000)
     assert done["code"] == 1, done
     (line,) = [line for line in told(done) if line.startswith("error: ")]
-    assert re.fullmatch(r"error: the record \S+ is not whole: file too large; complete it with resume=auto", line)
+    assert re.fullmatch(
+        r"error: the record \S+ is not whole: file too large; complete it with resume=auto", line
+    )
     assert len(steps_of(tmp_path)) < 88
 
     done = zygote.run(*words, "resume=auto")
@@ -73,7 +79,9 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
 
 
 @pytest.mark.rest
-def test_with_a_server_the_rows_go_there_and_the_run_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+def test_with_a_server_the_rows_go_there_and_the_run_goes_on(
+    zygote: Zygote, wandb_server: Server, tmp_path: Path
+):
     words = [word for word in ROWS if not word.startswith("wandb.")]
     given = environment(wandb_server, tmp_path, WANDB_RUN_ID="run")
     words += ["wandb.mode=online", "max_steps=2000", f"output_dir={tmp_path}"]
@@ -97,9 +105,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB, where the machine lets us mount one."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True
+    )
     if mounted.returncode:
-        pytest.skip("no file system can be mounted here; the tests with a limit to the size of files show the same")
+        pytest.skip(
+            "no file system can be mounted here; the tests with a limit to the size of files show the same"
+        )
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
 

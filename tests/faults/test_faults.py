@@ -1,4 +1,6 @@
-"""What a machine can do to a run, each caused for real: full disks, folders that go, odd places, clocks, locales."""
+"""What a machine can do to a run, each caused for real: full disks, folders that go, odd places, clocks,
+locales.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,14 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 def assert_whole(folder: Path, steps: int = 8) -> None:
-    """Every row up to a step, each once. How many of them an earlier part of the run had too is a matter of moments."""
+    """Every row up to a step, each once. How many of them an earlier part of the run had too is a matter of
+    moments.
+    """
     (record,) = load_runs([folder])
     problems = [
-        p for p in record.problems if not p.endswith("logged again by a later part of the run; the later ones count.")
+        p
+        for p in record.problems
+        if not p.endswith("logged again by a later part of the run; the later ones count.")
     ]
     assert (record.state, problems) == ("finished", [])
     assert record.history["global_step"].max() == steps
@@ -31,7 +37,7 @@ def assert_whole(folder: Path, steps: int = 8) -> None:
 
 @pytest.mark.rest
 def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
-    """W&B's client dies with the training, as when the machine goes; alone it would write what it was given."""
+    """W&B's client dies with the training, as when the machine goes; alone it would write what it has."""
     words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
     words = (*words, "checkpoint.every_epochs=null", "checkpoint.every_minutes=0.02")  # every 1.2 s
     places = {folder: (*words, f"output_dir={folder}") for folder in (tmp_path / str(i) for i in range(4))}
@@ -49,8 +55,12 @@ def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygot
             assert len(record.paths) == kill + 1
             assert_every_second_step(record)
 
-    goals = {folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places}
-    jobs = [{"words": (*places[folder], "resume=must", f"max_steps={goal}")} for folder, goal in goals.items()]
+    goals = {
+        folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places
+    }
+    jobs = [
+        {"words": (*places[folder], "resume=must", f"max_steps={goal}")} for folder, goal in goals.items()
+    ]
     for (folder, goal), done in zip(goals.items(), zygote.run_all(jobs), strict=True):
         assert done["code"] == 0, done
         (record,) = load_runs([folder])
@@ -97,7 +107,8 @@ def test_sigterm_to_every_process_at_once_is_a_preemption_like_any_other(zygote:
 
 
 def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path: Path):
-    # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still does.
+    # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still
+    # does.
     done = zygote.run(
         *QUICK, f"output_dir={tmp_path}", file_limit=35_000, env={"AMPCOMPARE_CACHE": str(tmp_path / "c")}
     )
@@ -111,9 +122,19 @@ def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path:
 def test_a_full_disk_while_data_is_cached_is_said_and_training_goes_on(zygote: Zygote, tmp_path: Path):
     data = make_images(tmp_path / "images")
     cache = tmp_path / "cache"
-    words = (*QUICK, "data.source=image_folder", f"data.root={data}", f"output_dir={tmp_path}", "data.train_limit=null")
+    words = (
+        *QUICK,
+        "data.source=image_folder",
+        f"data.root={data}",
+        f"output_dir={tmp_path}",
+        "data.train_limit=null",
+    )
     done = zygote.run(
-        *words, "data.test_limit=null", "batch_size=4", file_limit=20_000, env={"AMPCOMPARE_CACHE": str(cache)}
+        *words,
+        "data.test_limit=null",
+        "batch_size=4",
+        file_limit=20_000,
+        env={"AMPCOMPARE_CACHE": str(cache)},
     )
     assert done["code"] == 0, done
     assert "cannot keep the decoded data" in done["said"]
@@ -134,9 +155,17 @@ def make_images(root: Path) -> Path:
 
 def test_two_runs_at_once_on_one_cold_cache_both_train(zygote: Zygote, tmp_path: Path):
     data = make_images(tmp_path / "images")
-    words = (*QUICK, "data.source=image_folder", f"data.root={data}", "data.train_limit=null", "data.test_limit=null")
+    words = (
+        *QUICK,
+        "data.source=image_folder",
+        f"data.root={data}",
+        "data.train_limit=null",
+        "data.test_limit=null",
+    )
     given = {"env": {"AMPCOMPARE_CACHE": str(tmp_path / "cache")}}
-    jobs = [{"words": (*words, "batch_size=4", f"output_dir={tmp_path / name}"), **given} for name in ("x", "y")]
+    jobs = [
+        {"words": (*words, "batch_size=4", f"output_dir={tmp_path / name}"), **given} for name in ("x", "y")
+    ]
     for done in zygote.run_all(jobs):
         assert done["code"] == 0, done
     assert [p.suffix for p in (tmp_path / "cache").iterdir()] == [".npz"]
@@ -159,7 +188,9 @@ def test_an_output_folder_that_cannot_be_written_is_one_line(zygote: Zygote, tmp
     assert "cannot be written" in done["said"]
 
 
-def test_a_clock_that_goes_backwards_disturbs_neither_times_nor_the_order_of_rows(zygote: Zygote, tmp_path: Path):
+def test_a_clock_that_goes_backwards_disturbs_neither_times_nor_the_order_of_rows(
+    zygote: Zygote, tmp_path: Path
+):
     done = zygote.run(*QUICK, "log.every=1", f"output_dir={tmp_path}", clock_at=3)
     assert done["code"] == 0, done
     assert_whole(tmp_path)
@@ -194,13 +225,19 @@ def fresh(words: list[str], env: dict[str, str], **how: object) -> subprocess.Co
 
 @pytest.mark.rest
 def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together(tmp_path: Path):
-    """No home folder, no terminal, a locale that is not UTF-8, a path with spaces and letters from elsewhere."""
+    """No home folder, no terminal, a locale that is not UTF-8, a path with spaces and foreign letters."""
     odd = tmp_path / "out puts é 漢 'quoted'"
     home = tmp_path / "home"
     home.write_text("not a folder")  # root may write to any folder
     env = {"HOME": str(home), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     data = make_images(tmp_path / "bilder ü")
-    words = [*QUICK, "data.source=image_folder", f"data.root={data}", "data.train_limit=null", "data.test_limit=null"]
+    words = [
+        *QUICK,
+        "data.source=image_folder",
+        f"data.root={data}",
+        "data.train_limit=null",
+        "data.test_limit=null",
+    ]
     done = fresh([*words, "batch_size=4", f"output_dir={odd}"], env, cwd=tmp_path, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     assert b"Traceback" not in done.stderr
@@ -223,7 +260,11 @@ def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path)
 
 
 def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path):
-    secrets = {"WANDB_API_KEY": KEY, "AWS_SECRET_ACCESS_KEY": "fakeSecretOfTheCloud", "HF_TOKEN": "hf_fakefakefake"}
+    secrets = {
+        "WANDB_API_KEY": KEY,
+        "AWS_SECRET_ACCESS_KEY": "fakeSecretOfTheCloud",
+        "HF_TOKEN": "hf_fakefakefake",
+    }
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", env=secrets | {"WANDB_MODE": "offline"})
     assert done["code"] == 0, done
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -236,7 +277,14 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
 
 @pytest.mark.rest
 def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path: Path):
-    words = (*QUICK, "epochs=100000", "max_steps=20000", "eval.every=500", "diagnostics.every=500", "log.every=100")
+    words = (
+        *QUICK,
+        "epochs=100000",
+        "max_steps=20000",
+        "eval.every=500",
+        "diagnostics.every=500",
+        "log.every=100",
+    )
     done = zygote.run(*words, "checkpoint.every_epochs=500", f"output_dir={tmp_path}", watch_every=500)
     assert done["code"] == 0, done
     watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]

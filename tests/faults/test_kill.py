@@ -52,7 +52,9 @@ def record_of(folder: Path) -> RunRecord:
 
 def history(record: RunRecord) -> pd.DataFrame:
     """What does not depend on the clock."""
-    return record.history[[c for c in sorted(record.history) if not c.startswith(CLOCK)]].reset_index(drop=True)
+    return record.history[[c for c in sorted(record.history) if not c.startswith(CLOCK)]].reset_index(
+        drop=True
+    )
 
 
 def assert_same_state(one: Any, other: Any, where: str = "") -> None:
@@ -104,17 +106,21 @@ class Story:
 def stories(
     zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[tuple[str, ...], Story]:
-    """Every configuration that a chosen test is about: killed in the first epoch with a checkpoint at each step, in
-    the second with that of the epoch's end alone, and resumed to the end."""
+    """Every configuration that a chosen test is about: killed in the first epoch with a checkpoint at each
+    step, in the second with that of the epoch's end alone, and resumed to the end."""
     asking = [item for item in request.session.items if "stories" in item.fixturenames]  # type: ignore[attr-defined]
     chosen = {item.callspec.params["words"] for item in asking}  # type: ignore[attr-defined]
     found = {
-        words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), []) for words in STORIES if words in chosen
+        words: Story((*WORDS, *words), tmp_path_factory.mktemp("story"), [])
+        for words in STORIES
+        if words in chosen
     }
     told = list(found.values())
 
     def play(code: int, folder: str, *more: str, **job: Any) -> None:
-        jobs = [{"words": (*story.words, f"output_dir={story.folder / folder}", *more), **job} for story in told]
+        jobs = [
+            {"words": (*story.words, f"output_dir={story.folder / folder}", *more), **job} for story in told
+        ]
         for story, done in zip(told, zygote.run_all(jobs), strict=True):
             assert done["code"] == code, (story.words, done["said"])
             story.said.append(done["said"])
@@ -128,7 +134,9 @@ def stories(
 
 @pytest.mark.rest
 @pytest.mark.parametrize("words", STORIES, ids=" ".join)
-def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str, ...], Story], words: tuple[str, ...]):
+def test_a_run_killed_twice_and_resumed_is_bit_identical(
+    stories: dict[tuple[str, ...], Story], words: tuple[str, ...]
+):
     story = stories[words]
     assert "at step 4" in story.said[2]
     assert "at step 8" in story.said[3]
@@ -143,7 +151,13 @@ def test_a_run_killed_twice_and_resumed_is_bit_identical(stories: dict[tuple[str
 @pytest.mark.rest
 def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    words = (*WORDS, "backend=native", "epochs=80", "checkpoint.every_minutes=0.002", "checkpoint.every_epochs=10")
+    words = (
+        *WORDS,
+        "backend=native",
+        "epochs=80",
+        "checkpoint.every_minutes=0.002",
+        "checkpoint.every_epochs=10",
+    )
     assert zygote.run(*words, f"output_dir={whole}")["code"] == 0
     dice = random.Random(7)
     kills = 0

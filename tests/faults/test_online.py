@@ -55,13 +55,17 @@ def when_it_has_rows(server: Server, action: Callable[[int], None], zygote: Zygo
 
 
 @pytest.mark.rest
-def test_a_killed_and_resumed_run_is_one_curve_on_the_server(zygote: Zygote, wandb_server: Server, tmp_path: Path):
+def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
+    zygote: Zygote, wandb_server: Server, tmp_path: Path
+):
     """Once with the server ahead of the checkpoint, once with the server behind it."""
 
     def play(run_id: str, *words: str, **job: Any) -> dict[str, Any]:
         folder = tmp_path / run_id
         folder.mkdir(exist_ok=True)
-        return zygote.run(*ONLINE, *words, f"output_dir={folder}", env=env(wandb_server, folder, run_id), **job)
+        return zygote.run(
+            *ONLINE, *words, f"output_dir={folder}", env=env(wandb_server, folder, run_id), **job
+        )
 
     assert play("whole")["code"] == 0
     expected = rows(wandb_server, "whole")
@@ -103,7 +107,9 @@ def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, 
 
 @pytest.mark.rest
 def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_server: Server, tmp_path: Path):
-    """With the time that a run has to send its end longer than a hang: a run that is stopped has a shorter one."""
+    """With the time that a run has to send its end longer than a hang: a run that is stopped has a shorter
+    one.
+    """
 
     def terminate(pid: int) -> None:
         wandb_server.hang()

@@ -1,4 +1,6 @@
-"""A sweep that is stopped or dies in mid-run, and the same command again: the run goes on from its checkpoint."""
+"""A sweep that is stopped or dies in mid-run, and the same command again: the run goes on from its
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from ampcompare.records import RunRecord, load_runs
 from faults.test_kill import assert_same_state, history
 
 STEPS = 200
-WORDS = [*QUICK, f"max_steps={STEPS}", "epochs=1000", "log.every=50", "eval.every=100", "checkpoint.every_epochs=10"]
+WORDS = [
+    *QUICK,
+    f"max_steps={STEPS}",
+    "epochs=1000",
+    "log.every=50",
+    "eval.every=100",
+    "checkpoint.every_epochs=10",
+]
 SWEEP = {
     "program": "run_experiment.py",
     "method": "grid",
@@ -49,7 +58,8 @@ class Played:
         return subprocess.Popen(
             [sys.executable, "-m", "ampcompare.cli", *words],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOLD": str(self.hold)},
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HOLD": str(self.hold)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -95,7 +105,11 @@ def test_the_same_command_goes_on_from_the_checkpoint(whole: Played, tmp_path: P
     process = played.start()
     played.wait_for_checkpoint()
     if fault == "program killed":  # the sweep tries it once more by itself
-        runs = [p for p in children_of(process.pid) if b"run_experiment" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        runs = [
+            p
+            for p in children_of(process.pid)
+            if b"run_experiment" in Path(f"/proc/{p}/cmdline").read_bytes()
+        ]
         os.kill(runs[0], signal.SIGKILL)
         played.hold.unlink()
     else:

@@ -30,7 +30,8 @@ from ampcompare.train.trainer import Trainer
 
 REST = pytest.mark.rest  # each case is compiled, which takes seconds
 QUICK = ["model.name=tiny", "data.source=synthetic", "device=cpu", "wandb.mode=offline", "fuse=true"]
-# Rounded once instead of after each of three ops: a unit in the last place of fp16, or of fp32's sums over a batch.
+# Rounded once instead of after each of three ops: a unit in the last place of fp16, or of fp32's sums over a
+# batch.
 TOLERANCES = {torch.float16: 2e-3, torch.float32: 1e-5}
 
 
@@ -55,7 +56,9 @@ def network(fuse: bool, name: str = "tiny", **options: object) -> nn.Module:
     return model
 
 
-def trainer(backend: str, fuse: bool, compiled: bool = False, momentum: float = 0.9, **options: object) -> Trainer:
+def trainer(
+    backend: str, fuse: bool, compiled: bool = False, momentum: float = 0.9, **options: object
+) -> Trainer:
     model = network(fuse, blocks=not compiled) if fuse else network(False)
     precision = build_precision(backend, init_scale=1024.0, fuse=fuse)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, fused=True)
@@ -66,7 +69,9 @@ def trainer(backend: str, fuse: bool, compiled: bool = False, momentum: float = 
 
 def batch(seed: int, size: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, 3, 32, 32, generator=generator), torch.randint(0, 10, (size,), generator=generator)
+    return torch.randn(size, 3, 32, 32, generator=generator), torch.randint(
+        0, 10, (size,), generator=generator
+    )
 
 
 def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
@@ -80,7 +85,9 @@ def close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 class Case:
     """One BatchNorm with its inputs, to be run fused and as PyTorch does it."""
 
-    def __init__(self, dtype: torch.dtype, weights: torch.dtype, layout: torch.memory_format, residual: bool) -> None:
+    def __init__(
+        self, dtype: torch.dtype, weights: torch.dtype, layout: torch.memory_format, residual: bool
+    ) -> None:
         torch.manual_seed(0)
         self.norm = nn.BatchNorm2d(6)
         with torch.no_grad():
@@ -122,9 +129,13 @@ TYPES = {
 
 
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
-@pytest.mark.parametrize("layout", [pytest.param(torch.contiguous_format, marks=REST), torch.channels_last], ids=str)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(torch.contiguous_format, marks=REST), torch.channels_last], ids=str
+)
 @pytest.mark.parametrize("types", list(TYPES))
-def test_the_fused_op_has_the_results_gradients_and_statistics_of_three_ops(types: str, layout, residual: bool):
+def test_the_fused_op_has_the_results_gradients_and_statistics_of_three_ops(
+    types: str, layout, residual: bool
+):
     dtype, weights = TYPES[types]
     case = Case(dtype, weights, layout, residual)
     expected, found = case.results(fused=False), case.results(fused=True)
@@ -161,7 +172,8 @@ def test_the_backward_keeps_no_activation_that_a_convolution_does_not_keep(resid
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         y = norm_relu(case.norm, x, case.residual)
     large = [t.data_ptr() for t in saved if t.numel() == x.numel()]
-    # Its input, which is saved nowhere else, and with a residual the output, which the next convolution saves.
+    # Its input, which is saved nowhere else, and with a residual the output, which the next convolution
+    # saves.
     assert large == [x.data_ptr(), *([y.data_ptr()] if residual else [])]
 
 
@@ -174,7 +186,9 @@ def test_the_compilers_code_passes_over_activations_as_often_as_it_should(residu
     monkeypatch.setattr(compile_fx, "inductor_metrics_log", log)  # else it does not count at all
     torch.manual_seed(0)
     shape = (8, 7 + residual, 16, 16)
-    norm = nn.BatchNorm2d(shape[1], eps=1e-5 * (1 + random.random()))  # never seen: what is cached is not counted
+    norm = nn.BatchNorm2d(
+        shape[1], eps=1e-5 * (1 + random.random())
+    )  # never seen: what is cached is not counted
     x = torch.randn(shape).half().contiguous(memory_format=torch.channels_last).requires_grad_()
     other = torch.randn(shape).half().contiguous(memory_format=torch.channels_last) if residual else None
     size = 2 * x.numel()
@@ -188,7 +202,9 @@ def test_the_compilers_code_passes_over_activations_as_often_as_it_should(residu
     assert backward == pytest.approx((8 if residual else 5) * size, abs=small)
 
 
-@pytest.mark.parametrize("name", ["tiny", pytest.param("resnet18", marks=REST), pytest.param("resnet50", marks=REST)])
+@pytest.mark.parametrize(
+    "name", ["tiny", pytest.param("resnet18", marks=REST), pytest.param("resnet50", marks=REST)]
+)
 def test_a_fused_network_has_the_states_names_and_types_of_the_plain_one(name: str):
     plain, fused = network(False, name), network(True, name)
     expected, found = plain.state_dict(), fused.state_dict()
@@ -239,7 +255,9 @@ def test_fused_steps_give_the_losses_weights_and_statistics_of_plain_ones(backen
 
 @backends(["none", "native"])
 def test_a_gradient_penalty_is_that_of_plain_steps(backend: str):
-    losses = [trainer(backend, fuse, gradient_penalty=0.1).step([batch(0)]).loss.item() for fuse in (False, True)]
+    losses = [
+        trainer(backend, fuse, gradient_penalty=0.1).step([batch(0)]).loss.item() for fuse in (False, True)
+    ]
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 

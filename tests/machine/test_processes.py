@@ -27,7 +27,14 @@ TWO = World(rank=1, size=2, local_rank=1)
 
 
 def torchrun(processes: int, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *command]
+    words = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+        *command,
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(words, capture_output=True, text=True, check=check, timeout=HANG, env=environment)
 
@@ -50,14 +57,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
 def test_two_processes_log_what_one_does(runs: tuple[dict, dict, dict], case: str):
     one, first, _ = (found[case] for found in runs)
     tolerance = 1e-5 if case == "none" else 2e-2
-    for key in ("train/loss", "train/accuracy", "eval/loss", "eval/accuracy", "amp/scale_factor", "amp/skipped_steps"):
+    for key in (
+        "train/loss",
+        "train/accuracy",
+        "eval/loss",
+        "eval/accuracy",
+        "amp/scale_factor",
+        "amp/skipped_steps",
+    ):
         ours, truth = ([row[key] for row in found["rows"] if key in row] for found in (first, one))
         absolute = 0.04 if "accuracy" in key else 0.0  # a single image
         assert ours == pytest.approx(truth, rel=tolerance, abs=absolute), key
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_both_processes_have_the_same_rows_weights_and_skipped_steps(runs: tuple[dict, dict, dict], case: str):
+def test_both_processes_have_the_same_rows_weights_and_skipped_steps(
+    runs: tuple[dict, dict, dict], case: str
+):
     _, first, second = (found[case] for found in runs)
     keys = [k for k in first["rows"][0] if not k.startswith(("time/", "throughput/", "memory/"))]
     for ours, theirs in zip(first["rows"], second["rows"], strict=True):
@@ -154,7 +170,9 @@ def test_what_several_processes_cannot_do_is_refused(words: list[str], message: 
 
 
 def test_a_last_batch_with_too_few_images_is_refused_with_a_number_that_works():
-    with pytest.raises(UserError, match=r"the last batch of an epoch has 1 of 65 images.*data\.train_limit=64"):
+    with pytest.raises(
+        UserError, match=r"the last batch of an epoch has 1 of 65 images.*data\.train_limit=64"
+    ):
         check_last_batch(65, 32, TWO)
     check_last_batch(66, 32, TWO)
     check_last_batch(64, 32, TWO)

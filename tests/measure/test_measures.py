@@ -82,11 +82,18 @@ def outputs(right: int, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Logits and labels of a step in which so many are right."""
     labels = torch.arange(images) % 4
     wrong = (labels + 1) % 4
-    return [(torch.nn.functional.one_hot(torch.where(torch.arange(images) < right, labels, wrong), 4).float(), labels)]
+    return [
+        (
+            torch.nn.functional.one_hot(torch.where(torch.arange(images) < right, labels, wrong), 4).float(),
+            labels,
+        )
+    ]
 
 
 @pytest.mark.parametrize("most_kept", [0, 40, 2**20])
-def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones(monkeypatch: pytest.MonkeyPatch, most_kept: int):
+def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones(
+    monkeypatch: pytest.MonkeyPatch, most_kept: int
+):
     monkeypatch.setattr("ampcompare.train.interval.MAX_KEPT", most_kept)
     interval = Interval()
     for loss, correct, images in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
@@ -122,7 +129,9 @@ def test_underflow_is_what_the_cast_to_fp16_does():
     exponents = torch.arange(-40.0, 5.0, 0.25)
     gradient = torch.cat([2.0**exponents, -(2.0**exponents), torch.zeros(7)])
     for scale in (1.0, 1024.0):
-        found = look_at_gradients({"a": [gradient[:50], gradient[50:100]], "b": [gradient[100:]]}, torch.tensor(scale))
+        found = look_at_gradients(
+            {"a": [gradient[:50], gradient[50:100]], "b": [gradient[100:]]}, torch.tensor(scale)
+        )
         for part, suffix in ((gradient, ""), (gradient[:100], "/a"), (gradient[100:], "/b")):
             nonzero = (part != 0).sum()
             for key, factor in (("underflow_fraction", scale), ("underflow_fraction_unscaled", 1.0)):
@@ -130,7 +139,9 @@ def test_underflow_is_what_the_cast_to_fp16_does():
                 assert found[f"grad/{key}{suffix}"].item() == pytest.approx((flushed.sum() / nonzero).item())
             lost = ((part * scale).half().isinf()).sum() / nonzero
             assert found[f"grad/overflow_fraction{suffix}"].item() == pytest.approx(lost.item())
-            assert found[f"grad/zero_fraction{suffix}"].item() == pytest.approx((part == 0).float().mean().item())
+            assert found[f"grad/zero_fraction{suffix}"].item() == pytest.approx(
+                (part == 0).float().mean().item()
+            )
 
 
 def test_overflow_begins_where_fp16_rounds_to_infinity():
@@ -184,7 +195,9 @@ def test_memory_of_a_cpu_is_the_resident_set():
         "import torch; from ampcompare.measure.memory import peak_of_process; before = peak_of_process(); "
         "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_of_process())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG
+    )
     before, after = map(float, done.stdout.split())
     assert 50 < before < 1000  # its own, not that of this process, which launched it
     assert 500 < after - before < 800  # the peak of the imports lies above what they keep
@@ -197,7 +210,9 @@ class Allocator:
         self.now = self.peak = 0
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: self.now)
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: self.peak)
-        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: setattr(self, "peak", self.now))
+        monkeypatch.setattr(
+            torch.cuda, "reset_peak_memory_stats", lambda device: setattr(self, "peak", self.now)
+        )
 
     def take(self, mib: int) -> None:
         self.now += mib * 2**20
@@ -222,7 +237,9 @@ def test_a_graph_s_memory_counts_beside_all_that_comes_after_its_capture(monkeyp
     assert memory.peak_mib() == 100 + 400 + 440
 
 
-def test_the_peak_of_training_is_not_forgotten_when_an_evaluation_is_captured(monkeypatch: pytest.MonkeyPatch):
+def test_the_peak_of_training_is_not_forgotten_when_an_evaluation_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+):
     device = Allocator(monkeypatch)
     memory = Memory(torch.device("cuda"))
     with memory.keeping():
@@ -283,7 +300,9 @@ def test_energy_is_the_difference_of_two_counts(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("values", [(0, None), (0, 1000, None)])
-def test_a_counter_that_fails_is_given_up_and_said_once(monkeypatch: pytest.MonkeyPatch, values: tuple[int | None]):
+def test_a_counter_that_fails_is_given_up_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[int | None]
+):
     Counter(monkeypatch, *values)
     notes: list[str] = []
     meter = EnergyMeter(torch.device("cuda"), notes.append)
@@ -308,14 +327,19 @@ def behind(first: BaseException, second: BaseException, *, cause: bool) -> BaseE
         (OUT, True),
         (RuntimeError("CUDA error: out of memory"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
-        (behind(OUT, RuntimeError("operation failed due to a previous error during capture"), cause=False), True),
+        (
+            behind(OUT, RuntimeError("operation failed due to a previous error during capture"), cause=False),
+            True,
+        ),
         (behind(OUT, RuntimeError("backend='inductor' raised"), cause=True), True),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (behind(KeyError("x"), RuntimeError("unrelated"), cause=False), False),
         (UserWarning("out of memory"), False),
     ],
 )
-def test_no_memory_left_is_known_by_its_errors_and_by_what_is_behind_others(problem: BaseException, is_one: bool):
+def test_no_memory_left_is_known_by_its_errors_and_by_what_is_behind_others(
+    problem: BaseException, is_one: bool
+):
     assert is_out_of_memory(problem) is is_one
 
 

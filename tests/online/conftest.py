@@ -1,4 +1,6 @@
-"""What the tests here look at: sweeps and runs played at the same time, as most of it is waiting for the client."""
+"""What the tests here look at: sweeps and runs played at the same time, as most of it is waiting for the
+client.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,18 @@ class Stage:
         self.folder, self.server = folder, Server()
 
     def sweep(self, name: str, definition: dict[str, Any], stop: bool = False, **env: str) -> Scene:
-        """`wandb sweep` and `wandb agent`; with `stop`, every run that has logged and has no end is stopped."""
+        """`wandb sweep` and `wandb agent`; with `stop`, every run that has logged is stopped."""
         folder = self.folder / name
         folder.mkdir()
         environ = environment(self.server, folder, **env)
-        command = ["${env}", "${interpreter}", "${program}", f"output_dir={folder}", *ONLINE, *definition["command"]]
+        command = [
+            "${env}",
+            "${interpreter}",
+            "${program}",
+            f"output_dir={folder}",
+            *ONLINE,
+            *definition["command"],
+        ]
         definition = {"program": "run_experiment.py", "project": name} | definition | {"command": command}
         sweep = create_sweep(self.server, definition, environ, folder)
         agent = start_agent(sweep, environ, folder / "log")
@@ -61,7 +70,9 @@ class Stage:
         folder = self.folder / name
         folder.mkdir()
         environ = environment(self.server, folder, **env)
-        process = train([*ONLINE, f"output_dir={folder}", f"wandb.project={name}", *words], environ, folder / "log")
+        process = train(
+            [*ONLINE, f"output_dir={folder}", f"wandb.project={name}", *words], environ, folder / "log"
+        )
         if stop:
             wait_until(lambda: any(run.history for run in self.of(name)), "a row")
             self.server.stop_run(self.of(name)[0].id)

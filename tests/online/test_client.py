@@ -43,7 +43,9 @@ def test_a_saved_workspace_and_report_come_back(server: Server):
 
     log_row(server, None)
     plot = reports.LinePlot(x="global_step", y=["train/loss"])
-    workspace = workspaces.Workspace("tester", "p", name="first", sections=[workspaces.Section("x", panels=[plot])])
+    workspace = workspaces.Workspace(
+        "tester", "p", name="first", sections=[workspaces.Section("x", panels=[plot])]
+    )
     workspace.save()
     workspace.name = "second"
     workspace.save()
@@ -51,14 +53,21 @@ def test_a_saved_workspace_and_report_come_back(server: Server):
     assert (found.name, [len(section.panels) for section in found.sections]) == ("second", [1])
 
     runsets = [reports.Runset(entity="tester", project="p")]
-    report = reports.Report("p", "tester", title="said", blocks=[reports.PanelGrid(runsets=runsets, panels=[plot])])
+    report = reports.Report(
+        "p", "tester", title="said", blocks=[reports.PanelGrid(runsets=runsets, panels=[plot])]
+    )
     report.save()
     assert reports.Report.from_url(report.url).title == "said"
-    assert sorted(view["type"] for view in server.project("tester", "p").views.values()) == ["project-view", "runs"]
+    assert sorted(view["type"] for view in server.project("tester", "p").views.values()) == [
+        "project-view",
+        "runs",
+    ]
 
 
 @pytest.mark.rest
-def test_workspace_command_saves_view_and_report_once_however_often(server: Server, capsys: pytest.CaptureFixture[str]):
+def test_workspace_command_saves_view_and_report_once_however_often(
+    server: Server, capsys: pytest.CaptureFixture[str]
+):
     from ampcompare.cli import main
 
     for seed in (1, 2):
@@ -66,7 +75,11 @@ def test_workspace_command_saves_view_and_report_once_however_often(server: Serv
             config = {"backend": backend, "seed": seed}
             with wandb.init(project="p", config=config, settings=wandb.Settings(silent=True)) as run:
                 for step in (1, 2):
-                    row = {"global_step": step, "train/loss": 1.0 / step, "throughput/images_per_second": speed + seed}
+                    row = {
+                        "global_step": step,
+                        "train/loss": 1.0 / step,
+                        "throughput/images_per_second": speed + seed,
+                    }
                     run.log(row | {"eval/accuracy": 0.5 + step / 100})
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:

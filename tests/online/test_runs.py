@@ -1,4 +1,6 @@
-"""Single runs against the stand-in server: stopped from W&B's page, uploaded later, left alone by a dying server."""
+"""Single runs against the stand-in server: stopped from W&B's page, uploaded later, left alone by a dying
+server.
+"""
 
 from __future__ import annotations
 

@@ -157,7 +157,9 @@ def test_penalty_on_gradients_through_the_scale(kind):
         with precision.forward_context():
             loss = F.cross_entropy(model(images), labels)
         scaled = torch.autograd.grad(precision.scale(loss), list(model.parameters()), create_graph=True)
-        norm = torch.stack([(g.float() / precision.scale_factor()).square().sum() for g in scaled]).sum().sqrt()
+        norm = (
+            torch.stack([(g.float() / precision.scale_factor()).square().sum() for g in scaled]).sum().sqrt()
+        )
         precision.backward(loss.float() + norm)
         precision.unscale_(optimizer)
         return [p.grad for p in model.parameters()]

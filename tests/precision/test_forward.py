@@ -16,7 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ampcompare.precision.forward import WrappedForward, cast_floating, is_wrapped, unwrap_forward, wrap_forward
+from ampcompare.precision.forward import (
+    WrappedForward,
+    cast_floating,
+    is_wrapped,
+    unwrap_forward,
+    wrap_forward,
+)
 
 HALF, FLOAT = torch.float16, torch.float32
 Pair = namedtuple("Pair", "a b")
@@ -75,7 +81,15 @@ def tree_of(leaf):
 
 
 LEAVES = st.sampled_from(
-    [torch.zeros(2), torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64), True, 1.5, "word", None]
+    [
+        torch.zeros(2),
+        torch.zeros(2, dtype=torch.float64),
+        torch.zeros(2, dtype=torch.int64),
+        True,
+        1.5,
+        "word",
+        None,
+    ]
 )
 
 

@@ -18,7 +18,11 @@ def small_net() -> nn.Module:
 
 def prepared(model: nn.Module, optimizer: str = "SGD", **options):
     precision = build_precision("fp16", **options)
-    kinds = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"lr": 0.01, "eps": 1e-4}, "AdamW": {"lr": 0.01, "eps": 1e-4}}
+    kinds = {
+        "SGD": {"lr": 0.1, "momentum": 0.9},
+        "Adam": {"lr": 0.01, "eps": 1e-4},
+        "AdamW": {"lr": 0.01, "eps": 1e-4},
+    }
     made = getattr(torch.optim, optimizer)(model.parameters(), **kinds[optimizer])
     return precision, *precision.prepare(model, made)
 
@@ -37,7 +41,9 @@ def test_weights_batchnorm_and_buffers_are_half() -> None:
         *[("apex_o2", None, FLOAT), ("apex_o2", False, HALF), ("apex_o2", True, FLOAT)],
     ],
 )
-def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_level_s_own(backend: str, keep, norms) -> None:
+def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_level_s_own(
+    backend: str, keep, norms
+) -> None:
     model = small_net()
     precision = build_precision(backend, keep_batchnorm_fp32=keep, loss_scale=1024.0)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))

@@ -146,7 +146,9 @@ def test_bfloat_has_no_scaler():
     assert (case.scale, case.skipped) == (1.0, 0)
 
 
-@pytest.mark.parametrize("options", [{"growth_interval": 3}, {"loss_scale": 8.0}, {"dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"growth_interval": 3}, {"loss_scale": 8.0}, {"dtype": "bfloat16"}], ids=str
+)
 def test_state_goes_on_exactly(options):
     case, resumed = _Case(**options), _Case(**options)
     for slope in (1.0, math.inf, 1.0, 1.0):

@@ -47,7 +47,7 @@ def _step(weights, optimizer, skip: bool, seed: int) -> None:
 
 
 def _garbage_for_new_buffers(weights: list[nn.Parameter]) -> None:
-    """Memory of the weights' sizes full of nan goes back to the allocator, which hands it out uninitialised."""
+    """Memory of the weights' sizes full of nan goes back to the allocator, which hands it out as it is."""
     for weight in weights:
         held = [torch.full_like(weight, math.nan) for _ in range(20)]
         del held

@@ -1,4 +1,4 @@
-"""Weights cast together: the numbers of autocast's own casts, in few launches, in eager and in traced steps."""
+"""Weights cast together: the numbers of autocast's own casts, in few launches, in eager and traced steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def built(backend: str, fuse: bool, **options: object) -> tuple[Precision, nn.Mo
     return precision, *precision.prepare(model, torch.optim.SGD(wanted, lr=0.1, momentum=0.9, fused=True))
 
 
-def step(precision: Precision, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Seen, list[Tensor]]:
+def step(
+    precision: Precision, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[Seen, list[Tensor]]:
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
     with Seen() as seen:
         with precision.forward_context():
@@ -107,7 +109,9 @@ def test_the_parameters_are_found_again_after_a_forward_that_failed():
 
 def test_gradients_are_written_once_on_their_way_into_a_fused_step():
     (plain, _), (fused, _) = step(*built("native", False)), step(*built("native", True))
-    assert [scale is None for scale in plain.grad_scales] == [False]  # the kernel unscales, and writes them again
+    assert [scale is None for scale in plain.grad_scales] == [
+        False
+    ]  # the kernel unscales, and writes them again
     assert [scale is None for scale in fused.grad_scales] == [True]
     for seen in (plain, fused):
         assert seen.names.count("_amp_foreach_non_finite_check_and_unscale_") == 1
@@ -127,7 +131,9 @@ def test_a_traced_step_casts_weights_together_too(backend: str, fuse: bool, monk
         return make_boxed_func(graph.forward)
 
     compiler, real = aot_autograd(fw_compiler=look, bw_compiler=look), torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: real(function, backend=compiler, **options))
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **options: real(function, backend=compiler, **options)
+    )
     precision, model, _ = built(backend, fuse)
     with precision.session():
         forward = build_forward(model, lambda x, y: F.mse_loss(x.float(), y), True)

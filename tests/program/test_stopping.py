@@ -26,7 +26,9 @@ def leave(code: int, **env: str) -> int:
     return subprocess.run([sys.executable, "-c", LEAVE, str(code)], env={**os.environ, **env}).returncode
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_is_a_request_while_entered_and_what_it_was_afterwards(number: int, code: int):
     before = signal.signal(number, signal.default_int_handler)  # the tests may run under nohup
     try:

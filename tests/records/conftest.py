@@ -15,11 +15,15 @@ ODD_ROWS = [
 
 @pytest.fixture(scope="session")
 def real_runs(tmp_path_factory) -> dict[str, Path]:
-    """`.wandb` files of the real client: a usual run, an odd one, a failed one and one killed in full flight."""
+    """`.wandb` files of the real client: a usual run, an odd one, a failed one, one killed in full flight."""
     folder = tmp_path_factory.mktemp("real")
-    usual = plan("native", name="usual", group="together", job_type="train", tags=["one", "two"], notes="a note")
+    usual = plan(
+        "native", name="usual", group="together", job_type="train", tags=["one", "two"], notes="a note"
+    )
     usual["late_config"] = {"late": {"added": 1}, "batch_size": 256}
-    odd = plan("none", 1, name="</script><script>alert(1)</script>", config={"empty": {}, "null": None, "list": [1]})
+    odd = plan(
+        "none", 1, name="</script><script>alert(1)</script>", config={"empty": {}, "null": None, "list": [1]}
+    )
     odd["rows"] = ODD_ROWS
     odd["summary"]["deep"] = {"a": {"b": [1, {"c": None}]}}
     failed = plan("apex_o1", 2) | {"exit_code": 3}

@@ -90,7 +90,9 @@ def test_config_and_summary_of_the_later_fragment_win_and_a_change_is_told():
 
 def test_fragment_killed_at_once_leaves_name_and_config_of_the_one_before():
     early = fragment(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
-    torn = fragment(2, {}, has_run_record=False, state="crashed", started_at=None, last_write=datetime.now(UTC))
+    torn = fragment(
+        2, {}, has_run_record=False, state="crashed", started_at=None, last_write=datetime.now(UTC)
+    )
     run = merge([early, torn])
     assert (run.name, run.state, run.config, run.tags) == ("n", "crashed", {"backend": "none"}, ("t",))
 
@@ -102,7 +104,12 @@ def test_problems_name_their_fragment_when_there_are_several():
 
 
 def test_fragment_killed_before_its_first_write_is_no_problem_where_another_names_the_run():
-    lost = {"has_run_record": False, "problems": [NAMELESS], "started_at": None, "last_write": datetime.now(UTC)}
+    lost = {
+        "has_run_record": False,
+        "problems": [NAMELESS],
+        "started_at": None,
+        "last_write": datetime.now(UTC),
+    }
     assert merge([fragment(1, {}), fragment(2, {}, **lost)]).problems == []
     assert merge([fragment(1, {}), fragment(2, {"global_step": [1]}, **lost)]).problems == [
         f"offline-run-02: {NAMELESS}"
@@ -112,4 +119,11 @@ def test_fragment_killed_before_its_first_write_is_no_problem_where_another_name
 
 def test_summary_number_unwraps_what_define_metric_makes():
     run = merge([fragment(1, {}, summary={"m": {"max": 3}, "n": True, "t": "x", "huge": 10**400, "i": 2})])
-    assert [run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")] == [3, None, None, None, 2, None]
+    assert [run.summary_number(key) for key in ("m", "n", "t", "huge", "i", "absent")] == [
+        3,
+        None,
+        None,
+        None,
+        2,
+        None,
+    ]

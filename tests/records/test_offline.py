@@ -30,7 +30,9 @@ def leet(path: Path, *options: str) -> str:
     """What `wandb leet inspect` prints."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     command = [sys.executable, "-m", "wandb", "leet", "inspect", str(path), "--json", *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=True).stdout
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=HANG, check=True
+    ).stdout
 
 
 def leet_rows(path: Path) -> list[dict]:
@@ -43,7 +45,11 @@ def our_rows(run: RunRecord) -> list[dict]:
     rows = []
     nan_rows = {name: set(numbers) for name, numbers in run.nan_rows.items()}
     for number, row in enumerate(run.history.to_dict("records")):
-        there = {k: v for k, v in row.items() if v is not None and (not _is_nan(v) or number in nan_rows.get(k, ()))}
+        there = {
+            k: v
+            for k, v in row.items()
+            if v is not None and (not _is_nan(v) or number in nan_rows.get(k, ()))
+        }
         rows.append({k: _as_leet_says(v) for k, v in there.items()})
     return rows
 

@@ -18,7 +18,9 @@ def test_helpers_read_what_one_process_reads(real_runs, monkeypatch):
     assert [f.id for f in together] == [f.id for f in alone]
     for one, other in zip(alone, together, strict=True):
         assert one.columns.keys() == other.columns.keys()
-        assert repr((one.config, one.problems, one.state)) == repr((other.config, other.problems, other.state))
+        assert repr((one.config, one.problems, one.state)) == repr(
+            (other.config, other.problems, other.state)
+        )
         assert all(repr(one.columns[n].tolist()) == repr(other.columns[n].tolist()) for n in one.columns)
 
 

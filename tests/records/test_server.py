@@ -30,7 +30,9 @@ def server(wandb_server: Server, tmp_path: Path):
 def add_run(server: Server, run_id: str, rows: int = 3, **fields) -> Run:
     run = server.project("tester", "p").run(run_id)
     run.state = "finished"
-    run.rows = {step: {"_step": step, "global_step": step, "train/loss": 1 / (1 + step)} for step in range(rows)}
+    run.rows = {
+        step: {"_step": step, "global_step": step, "train/loss": 1 / (1 + step)} for step in range(rows)
+    }
     for name, value in fields.items():
         setattr(run, name, value)
     return run
@@ -116,7 +118,9 @@ def test_a_sweep_has_its_own_runs_alone(server: Server):
 def test_a_server_that_leaves_out_what_is_optional_is_read_all_the_same(server: Server, monkeypatch):
     optional = "historyKeys historyLineCount sweepName group jobType tags notes createdAt displayName".split()
     full = Run.node
-    monkeypatch.setattr(Run, "node", lambda run, url: {k: v for k, v in full(run, url).items() if k not in optional})
+    monkeypatch.setattr(
+        Run, "node", lambda run, url: {k: v for k, v in full(run, url).items() if k not in optional}
+    )
     add_run(server, "bare")
     (run,) = load_runs([SOURCE])
     assert (run.id, run.name, run.started_at, run.tags) == ("bare", "bare", None, ())
@@ -139,7 +143,9 @@ def on_disk(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("more", "source"), [(-1, "disk"), (0, "disk"), (1, "server")])
-def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(server: Server, on_disk: Path, more: int, source):
+def test_of_a_run_on_disk_and_on_the_server_the_longer_record_counts(
+    server: Server, on_disk: Path, more: int, source
+):
     (disk,) = load_runs([on_disk])
     project = server.project("tester", disk.project or "p")
     run = project.run(disk.id)
@@ -175,7 +181,9 @@ def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
 
 
 @pytest.mark.rest
-def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server: Server, tmp_path: Path, capfd):
+def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(
+    wandb_server: Server, tmp_path: Path, capfd
+):
     from support.wandb_server.clients import environment
 
     add_run(wandb_server, "one")
@@ -184,9 +192,15 @@ def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(wandb_server:
     wrong = {**env, "WANDB_API_KEY": "short"}
     assert ask(command, wrong) == "error: wandb:tester/p: W&B's server cannot be asked: WANDB_API_KEY invalid"
     wandb_server.fail(401)
-    assert ask(command, env) == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
+    assert (
+        ask(command, env)
+        == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
+    )
     wandb_server.die()
-    assert ask(command, env) == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
+    assert (
+        ask(command, env)
+        == "error: wandb:tester/p: W&B's server cannot be asked: Failed to verify credentials"
+    )
 
 
 def ask(command: list[str], env: dict[str, str]) -> str:
@@ -202,7 +216,9 @@ def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tm
     from ampcompare.cli import main
 
     for number, backend in enumerate(("none", "native") * 3):
-        add_run(server, f"r{number}", rows=20, config={"backend": backend, "seed": number // 2}, name=f"r{number}")
+        add_run(
+            server, f"r{number}", rows=20, config={"backend": backend, "seed": number // 2}, name=f"r{number}"
+        )
     with pytest.raises(SystemExit) as end:
         main(["report", SOURCE, "--out", str(tmp_path / "report")])
     assert end.value.code == 0

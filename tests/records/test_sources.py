@@ -12,9 +12,15 @@ from ampcompare.records import load_runs
 from ampcompare.wandb_client.protocol import Record
 
 
-def run_file(folder: Path, run_id: str, project: str = "p", seconds: int = 0, kind: str = "offline-run") -> Path:
+def run_file(
+    folder: Path, run_id: str, project: str = "p", seconds: int = 0, kind: str = "offline-run"
+) -> Path:
     record = Record()
-    record.run.run_id, record.run.project, record.run.start_time.seconds = run_id, project, 1_700_000_000 + seconds
+    record.run.run_id, record.run.project, record.run.start_time.seconds = (
+        run_id,
+        project,
+        1_700_000_000 + seconds,
+    )
     record.run.display_name = f"{project} {run_id}"
     file = folder / f"{kind}-20260101_00000{seconds}-{run_id}" / f"run-{run_id}.wandb"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +94,10 @@ def test_broken_file_in_a_folder_does_not_hide_the_others(tmp_path):
     [
         ("wandb:entity/project", "No API key configured"),
         ("wandb:entity/project", "wandb.mode=offline"),
-        *((f"wandb:{path}", "expected wandb:ENTITY/PROJECT") for path in ("", "x", "x/", "/x", "a/b/c/d", "a/b/ c")),
+        *(
+            (f"wandb:{path}", "expected wandb:ENTITY/PROJECT")
+            for path in ("", "x", "x/", "/x", "a/b/c/d", "a/b/ c")
+        ),
         ("absent", "no such folder"),
         ("empty", "no runs in this folder"),
         ("broken/run-x.wandb", "no run can be read from it"),

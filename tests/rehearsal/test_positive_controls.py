@@ -209,7 +209,11 @@ def test_a_row_that_is_read_at_once_waits_for_all_that_is_queued():
         fit.rows.lag = False
 
     found = rehearse(["model.name=tiny", "epochs=1"], at_once)
-    reads = [contact for contact in found.contacts if any(place.endswith("Reading.read") for place in contact.trail)]
+    reads = [
+        contact
+        for contact in found.contacts
+        if any(place.endswith("Reading.read") for place in contact.trail)
+    ]
     assert WAIT in {contact.kind for contact in reads}
 
 

@@ -18,13 +18,16 @@ from ampcompare.bench.rehearsal.watch import (
     Contact,
 )
 
-# All contacts that a run may have, and what each is for, by kind and by who asked for it: the place or one of its
-# callers. Each is counted below.
+# All contacts that a run may have, and what each is for, by kind and by who asked for it: the place or one of
+# its callers. Each is counted below.
 PLAN = (QUEUED_TO_DEVICE, "data/loader.py DeviceLoader._plan")  # the plan of an epoch
 ROW = (QUEUED_TO_HOST, "train/interval.py Reading.__init__")  # the copy of a row
 ROW_READ = (LATE_WAIT, "train/interval.py Reading.read")  # one interval later
 EVALUATION = (READ, "train/evaluation.py Evaluation.run")  # its result
-COUNTING = (WAIT, "train/fit.py Fit._begin_to_count")  # after warm-up, and after a step in which something was compiled
+COUNTING = (
+    WAIT,
+    "train/fit.py Fit._begin_to_count",
+)  # after warm-up, and after a step in which something was compiled
 EPOCH_END = (WAIT, "measure/timing.py wait_for")
 CAPTURE = (WAIT, "train/graph.py capture")  # once a graph
 ALLOWED = (PLAN, ROW, ROW_READ, EVALUATION, COUNTING, EPOCH_END, CAPTURE)

@@ -14,7 +14,9 @@ from ampcompare.bench.throughput.traffic import Op
 from ampcompare.precision import REGISTRY
 
 RESULTS = ROOT / "benchmarks" / "results"
-COMMAND = "a step launches or moves something else: run `python benchmarks/step_launches.py`, look at the diff"
+COMMAND = (
+    "a step launches or moves something else: run `python benchmarks/step_launches.py`, look at the diff"
+)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,9 @@ BACKENDS = ("none", "native", "apex_o1")
 def three_runs(tmp_path_factory) -> Path:
     """A folder with real offline runs of three backends, one of them with a hostile name."""
     folder = tmp_path_factory.mktemp("three")
-    plans = [plan(b, source="synthetic", device="Test CPU", device_type="cpu", group="demo") for b in BACKENDS]
+    plans = [
+        plan(b, source="synthetic", device="Test CPU", device_type="cpu", group="demo") for b in BACKENDS
+    ]
     plans[1]["wandb"]["name"] = "</script><script>alert(1)</script>"
     plans[1]["wandb"]["tags"] = ["<img src=x onerror=alert(1)>"]
     assert len(write_runs(folder, plans)) == 3
@@ -24,7 +26,9 @@ def three_runs(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def browser():
     """Headless Chromium without a network. Skips where there is none, except under CI."""
-    path = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+    path = next(
+        (p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None
+    )
     if path is None:
         if os.environ.get("CI") == "true":
             pytest.fail("CI=true and no Chromium: install it (Debian: apt-get install chromium)")

@@ -46,7 +46,21 @@ def payloads(rows: int) -> Iterator[bytes]:
         x = n / rows
         loss = 2.3 - 2 * x + (n % 7) / 50
         speed = 2500.0 + n % 17
-        yield template % (n + 1, x * 100, n / 20, n / 21, loss, x, 0.1 - x / 10, 65536.0, n // 1000, speed, 50, 900, n)
+        yield template % (
+            n + 1,
+            x * 100,
+            n / 20,
+            n / 21,
+            loss,
+            x,
+            0.1 - x / 10,
+            65536.0,
+            n // 1000,
+            speed,
+            50,
+            900,
+            n,
+        )
     yield summary.SerializeToString()
     yield end.SerializeToString()
 
@@ -76,7 +90,9 @@ def test_two_million_rows_are_reported_in_bounded_memory(tmp_path: Path):
     """0.5 GB were measured."""
     write_long_record(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)
     words = ["report", str(tmp_path), "--out", str(tmp_path / "out")]
-    done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stderr.splitlines()[-1]) < 1_500_000  # KiB
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())

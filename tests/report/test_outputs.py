@@ -60,7 +60,9 @@ def test_hostile_names_stay_text_in_every_table():
     assert rows[1]["group"].startswith("'=1+1")  # a spreadsheet takes it for text
     text = to_markdown(analysis)
     assert "</script>" not in text.replace("\\<", "")
-    assert len({line.count("|") - line.count("\\|") for line in text.splitlines() if line.startswith("|")}) == 1
+    assert (
+        len({line.count("|") - line.count("\\|") for line in text.splitlines() if line.startswith("|")}) == 1
+    )
     assert json.loads(to_json(analysis))["runs"][1]["name"] == HOSTILE
 
 
@@ -69,7 +71,12 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
         plan["rows"], plan["summary"], plan["config"] = [], {}, {}
 
     written = write_report(analyse_runs([make("none", edit=empty, state="crashed", name=HOSTILE)]), tmp_path)
-    assert {path.name for path in written} == {"index.html", "comparison.csv", "comparison.json", "comparison.md"}
+    assert {path.name for path in written} == {
+        "index.html",
+        "comparison.csv",
+        "comparison.json",
+        "comparison.md",
+    }
 
 
 @pytest.mark.rest

@@ -63,7 +63,9 @@ def test_200_runs_of_4000_rows(tmp_path):
     many_runs = tmp_path / "many"
     write_many_runs(many_runs)
     words = ["report", str(many_runs), "--out", str(tmp_path / "out")]
-    done = subprocess.run([sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "page: " in done.stdout
     peak_kib = int(done.stderr.splitlines()[-1])

@@ -1,6 +1,7 @@
 """run_experiment.py under torchrun, with processes that kill themselves.
 
-$KILLS has a word for each start, `RANK:WHERE:STEP` or `-`: which process ends, in doing what, from which step on.
+$KILLS has a word for each start, `RANK:WHERE:STEP` or `-`: which process ends, in doing what, from which step
+on.
 """
 
 from __future__ import annotations

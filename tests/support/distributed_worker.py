@@ -1,4 +1,6 @@
-"""What test_distributed.py starts with torchrun: a short training under each backend, its rows as JSON per process."""
+"""What test_distributed.py starts with torchrun: a short training under each backend, its rows as JSON per
+process.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from ampcompare.train.fit import Fit
 
 WORDS = (
     "data.source=synthetic",
-    "data.train_limit=90",  # the last batch of an epoch is short and of an odd size: 32, 32, 26; and 13 for each
+    # the last batch of an epoch is short and of an odd size: 32, 32, 26; and 13 for each
+    "data.train_limit=90",
     "data.test_limit=33",
     "batch_size=32",
     "eval.batch_size=8",  # the last evaluation batch has one image: none for the second process
@@ -29,9 +32,18 @@ WORDS = (
 )
 CASES = {
     **{name: (f"backend={name}", "precision.init_scale=1024") for name in REGISTRY},
-    "accumulated": ("backend=native", "training.accumulate=2", "precision.init_scale=1024", "training.clip_norm=0.5"),
+    "accumulated": (
+        "backend=native",
+        "training.accumulate=2",
+        "precision.init_scale=1024",
+        "training.clip_norm=0.5",
+    ),
     # Overflows at first, in the images of one process alone.
-    **{f"{name} overflow": (f"backend={name}", "precision.init_scale=16777216") for name in REGISTRY if name != "none"},
+    **{
+        f"{name} overflow": (f"backend={name}", "precision.init_scale=16777216")
+        for name in REGISTRY
+        if name != "none"
+    },
     "not finite": ("backend=none", "optimizer.lr=1e30", "training.on_nan=continue"),
 }
 
@@ -59,7 +71,9 @@ def main(folder: Path) -> None:
             weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
             seen = [plan[0].tolist() for plan in train.plans(0)]
             found[case] = {"rows": rows, "weights": weights.double().sum().item(), "seen": seen}
-    (folder / f"rank{world.rank}.json").write_text(json.dumps(found, default=lambda histogram: histogram.counts))
+    (folder / f"rank{world.rank}.json").write_text(
+        json.dumps(found, default=lambda histogram: histogram.counts)
+    )
 
 
 if __name__ == "__main__":

@@ -52,7 +52,9 @@ def full(plan: Plan) -> None:
                 row[f"grad/underflow_fraction_unscaled{where}"] = unscaled * factor
 
 
-def make(backend: str, seed: int = 1, *, edit: Callable[[Plan], Any] | None = None, **options: Any) -> RunRecord:
+def make(
+    backend: str, seed: int = 1, *, edit: Callable[[Plan], Any] | None = None, **options: Any
+) -> RunRecord:
     """One run; `edit` may change its plan."""
     state = options.pop("state", "finished")
     problems = options.pop("problems", ())

@@ -1,4 +1,6 @@
-"""run_experiment.py that waits at step HELD_AT while the file $HOLD is there; a request to stop frees it, too."""
+"""run_experiment.py that waits at step HELD_AT while the file $HOLD is there; a request to stop frees it,
+too.
+"""
 
 from __future__ import annotations
 

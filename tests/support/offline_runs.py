@@ -1,7 +1,8 @@
 """Real offline runs for tests, written by the real W&B client in a process of its own.
 
 `write_runs(folder, plans)` runs this file as a script; each plan is one run:
-{"config": {...}, "rows": [...], "summary": {...}, "exit_code": 0, "kill": false, "wandb": {arguments of init}}.
+{"config": {...}, "rows": [...], "summary": {...}, "exit_code": 0, "kill": false, "wandb": {arguments of
+init}}.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ def write_runs(folder: Path, plans: list[Plan]) -> list[Path]:
     environment |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(folder)}
     command = [sys.executable, __file__, str(folder)]
     done = subprocess.run(
-        command, input=json.dumps(plans), env=environment, capture_output=True, text=True, timeout=HANG, check=False
+        command,
+        input=json.dumps(plans),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
     )
     assert done.returncode in (0, -9), done.stderr
     files = sorted((folder / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda p: p.stat().st_mtime_ns)
@@ -65,7 +72,11 @@ def plan(
             skipped, scale = skipped + 1, scale / 2
         elif scaled and step and step % 100 == 0:
             scale *= 2
-        clock = {"global_step": step, "epoch": step / per_epoch, "time/elapsed_seconds": step * 128 / SPEED[backend]}
+        clock = {
+            "global_step": step,
+            "epoch": step / per_epoch,
+            "time/elapsed_seconds": step * 128 / SPEED[backend],
+        }
         loss = 2.3 * 0.985**step + 0.15 + chance.uniform(-0.05, 0.05)
         speed = SPEED[backend] * chance.uniform(0.96, 1.03)
         rows.append(
@@ -113,7 +124,11 @@ def plan(
         "throughput/step_time_ms_p95": 134_000 / SPEED[backend],
         "environment": environment,
     }
-    arguments = {"id": f"{backend.replace('_', '')}{seed}", "name": f"{backend}_resnet50", "project": "comparison-amp"}
+    arguments = {
+        "id": f"{backend.replace('_', '')}{seed}",
+        "name": f"{backend}_resnet50",
+        "project": "comparison-amp",
+    }
     return {
         "config": tree | (config or {}),
         "rows": rows,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Seconds. A wait in a test waits for the thing itself; only what hangs reaches this, however busy the machine is.
+# Seconds. A wait in a test waits for the thing itself; only what hangs reaches this, however busy the machine
+# is.
 HANG = 900
 
 # A small but complete run: a network of 5 k parameters on synthetic data, in seconds on a CPU.

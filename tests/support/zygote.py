@@ -1,11 +1,10 @@
 """Runs of the training in forked processes, which can be killed for real without loading torch for each.
 
 Reads lists of jobs as JSON lines, each job {"words": [...]} and, as wanted, "env": {...}, "kill_at": step,
-"kill_later": seconds from its first step ("all": true: W&B's service, too; "once_saved": folder: and when this part of
-the run has rows and a checkpoint there),
-"pace": seconds a step takes at least, "end_service_at": step, "signal_at": [step, number] ("all", too),
-"twice": true, "file_limit": bytes, "stdout": path; answers with a list of {"code": exit code or -signal,
-"said": output}.
+"kill_later": seconds from its first step ("all": true: W&B's service, too; "once_saved": folder: and when
+this part of the run has rows and a checkpoint there), "pace": seconds a step takes at least,
+"end_service_at": step, "signal_at": [step, number] ("all", too), "twice": true, "file_limit": bytes,
+"stdout": path; answers with a list of {"code": exit code or -signal, "said": output}.
 """
 
 from __future__ import annotations
@@ -74,7 +73,9 @@ def until_saved(folder: Path) -> str:
     mark = folder / "mark"
     mark.touch()
     wanted = ("step-*.pt", "run-*.wandb -size +16k")
-    waits = (f"until find {folder} -newer {mark} -name {name} | grep -q .; do sleep 0.1; done;" for name in wanted)
+    waits = (
+        f"until find {folder} -newer {mark} -name {name} | grep -q .; do sleep 0.1; done;" for name in wanted
+    )
     return " ".join(waits)
 
 
@@ -203,7 +204,8 @@ def play(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     sys.path.insert(0, str(ROOT))
-    # What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they begin.
+    # What a run loads, once for all: half of the time of a short one. PyTorch and W&B load these when they
+    # begin.
     import torch._inductor  # noqa: F401
     import wandb.sdk.launch  # noqa: F401
 

@@ -14,14 +14,15 @@ import yaml
 from support.quick import HANG, ROOT
 from support.wandb_server.clients import wait_until
 
-# Writes what it was given and that it began and ended. `fail` is the x that fails; the run whose x is `hold` (or every
-# one: `all`) does not end while there is a file of that name beside it; `together` is how many have to begin before
-# any of them ends.
+# Writes what it was given and that it began and ended. `fail` is the x that fails; the run whose x is `hold`
+# (or every one: `all`) does not end while there is a file of that name beside it; `together` is how many have
+# to begin before any of them ends.
 PROGRAM = """
 import json, os, sys, time
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
 def note(**fields):
-    line = json.dumps({"time": time.time(), "pid": os.getpid(), "run": os.environ["WANDB_RUN_ID"], **fields}) + "\\n"
+    said = {"time": time.time(), "pid": os.getpid(), "run": os.environ["WANDB_RUN_ID"], **fields}
+    line = json.dumps(said) + "\\n"
     with open(os.path.join(os.environ["WANDB_DIR"], "events.jsonl"), "a") as file:
         file.write(line)
 kept = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_PROJECT", "CUDA_VISIBLE_DEVICES")
@@ -40,13 +41,14 @@ if given.get("fail") == given.get("x", ""):
 note(event="ended", given=given)
 """
 
-# Logs a metric the way any user's script does, a value every tenth of a second; a run that falls behind has no end of
-# its own where `endless` says so.
+# Logs a metric the way any user's script does, a value every tenth of a second; a run that falls behind has
+# no end of its own where `endless` says so.
 LOGGER = """
 import itertools, sys, time
 import wandb
 given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
-with wandb.init(mode="offline", config=given, settings=wandb.Settings(x_transaction_log_flush_interval=1)) as run:
+settings = wandb.Settings(x_transaction_log_flush_interval=1)
+with wandb.init(mode="offline", config=given, settings=settings) as run:
     for step in itertools.count() if given.get("endless") == given["x"] else range(int(given["steps"])):
         run.log({"score": float(given["x"]) + step / 1000})
         time.sleep(0.1)
@@ -65,7 +67,9 @@ class Place:
 
     def file(self, **content: object) -> Path:
         path = self.folder / "sweep.yaml"
-        path.write_text(yaml.safe_dump({"program": "program.py", "method": "grid", **content}, sort_keys=False))
+        path.write_text(
+            yaml.safe_dump({"program": "program.py", "method": "grid", **content}, sort_keys=False)
+        )
         return path
 
     def command(self, *words: str, out: Path | None = None) -> list[str]:

@@ -10,7 +10,14 @@ from wandb.sdk.launch.sweeps import utils as wandb_utils
 
 from ampcompare.sweeps.file.command import ARGS_FORMS, DEFAULT_COMMAND, build_command, macro_problem
 
-PARAMETERS = {"backend": "native", "tf32": True, "augment": False, "lr": 1e-05, "steps": None, "optimizer": {"lr": 0.1}}
+PARAMETERS = {
+    "backend": "native",
+    "tf32": True,
+    "augment": False,
+    "lr": 1e-05,
+    "steps": None,
+    "optimizer": {"lr": 0.1},
+}
 
 
 @pytest.mark.parametrize("form", [form for form in ARGS_FORMS if form != "args_json_file"])

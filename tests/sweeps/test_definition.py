@@ -22,7 +22,11 @@ def write(tmp_path, content):
 
 
 def sweep_of(tmp_path, **changes):
-    base = {"program": "run_experiment.py", "method": "grid", "parameters": {"backend": {"values": ["none", "native"]}}}
+    base = {
+        "program": "run_experiment.py",
+        "method": "grid",
+        "parameters": {"backend": {"values": ["none", "native"]}},
+    }
     content = {key: value for key, value in (base | changes).items() if value is not ...}
     return read_sweep(write(tmp_path, content))
 
@@ -70,7 +74,11 @@ def test_name_is_that_of_the_file_unless_given(tmp_path):
 def test_grid_is_every_combination_once_with_the_first_parameter_fastest(tmp_path):
     sweep = sweep_of(
         tmp_path,
-        parameters={"backend": {"values": ["none", "native"]}, "seed": {"min": 1, "max": 3}, "tf32": {"value": True}},
+        parameters={
+            "backend": {"values": ["none", "native"]},
+            "seed": {"min": 1, "max": 3},
+            "tf32": {"value": True},
+        },
     )
     points = [sweep.grid_point(i) for i in range(sweep.total())]
     assert [(p["backend"], p["seed"]) for p in points[:3]] == [("none", 1), ("native", 1), ("none", 2)]
@@ -108,7 +116,10 @@ WRONG = {
     "parameters_missing": ({"parameters": ...}, "parameters: missing; expected what to vary"),
     "parameters_empty": ({"parameters": {}}, "parameters: {}; expected what to vary"),
     "bare_value": ({"parameters": {"seed": 3}}, "parameters.seed=3: expected such as {values: [...]}"),
-    "bare_list": ({"parameters": {"seed": [1, 2]}}, "parameters.seed=[1, 2]: expected such as {values: [...]}"),
+    "bare_list": (
+        {"parameters": {"seed": [1, 2]}},
+        "parameters.seed=[1, 2]: expected such as {values: [...]}",
+    ),
     "no_values": (
         {"parameters": {"seed": {"values": []}}},
         "parameters.seed.values=[]: expected a list of at least one",
@@ -120,7 +131,10 @@ WRONG = {
         "parameters.optimizer.lr: a grid cannot run through uniform; list values",
     ),
     "grid_normal": ({"parameters": {"seed": {"distribution": "normal"}}}, "a grid cannot run through normal"),
-    "swapped": ({"parameters": {"seed": {"min": 5, "max": 1}}}, "parameters.seed: min=5 is above max=1; swap them"),
+    "swapped": (
+        {"parameters": {"seed": {"min": 5, "max": 1}}},
+        "parameters.seed: min=5 is above max=1; swap them",
+    ),
     "text_number": (
         {"method": "random", "parameters": {"optimizer.lr": {"min": "1e-5", "max": 1}}},
         "parameters.optimizer.lr.min='1e-5': expected a number (a text in YAML; write 1e-05)",
@@ -134,7 +148,10 @@ WRONG = {
         "did you mean log_uniform?",
     ),
     "log_of_zero": (
-        {"method": "random", "parameters": {"seed": {"distribution": "log_uniform_values", "min": 0, "max": 2}}},
+        {
+            "method": "random",
+            "parameters": {"seed": {"distribution": "log_uniform_values", "min": 0, "max": 2}},
+        },
         "parameters.seed.min=0: expected a number above 0 for log_uniform_values",
     ),
     "exponents": (
@@ -166,7 +183,10 @@ WRONG = {
         "expected a list as long as values (2)",
     ),
     "not_finite": ({"parameters": {"seed": {"values": [float("nan")]}}}, "parameters.seed.values[0]=nan"),
-    "empty_group": ({"parameters": {"model": {"parameters": {}}}}, "parameters.model.parameters: expected options"),
+    "empty_group": (
+        {"parameters": {"model": {"parameters": {}}}},
+        "parameters.model.parameters: expected options",
+    ),
     "mixed_group": (
         {"parameters": {"model": {"parameters": {"name": {"value": "tiny"}}, "value": 3}}},
         "parameters.model: a group has nothing beside parameters, found value",
@@ -181,15 +201,24 @@ WRONG = {
         {"metric": {"name": "eval/loss", "goal": "max"}},
         "metric.goal='max': expected one of minimize, maximize",
     ),
-    "metric_name": ({"metric": {"goal": "maximize"}}, "metric.name=None: expected the name of a logged metric"),
+    "metric_name": (
+        {"metric": {"goal": "maximize"}},
+        "metric.name=None: expected the name of a logged metric",
+    ),
     "metric_key": (
         {"metric": {"nam": "x"}},
         "metric.nam: no such key here; expected one of name, goal, target",
     ),
     "cap": ({"run_cap": 0}, "run_cap=0: expected a whole number of at least 1"),
     "program": ({"program": ...}, "program: missing; expected the script to run"),
-    "command_text": ({"command": "python x.py"}, "command='python x.py': expected a list of words and macros"),
-    "macro": ({"command": ["${env}", "${arg}"]}, "command[1]='${arg}': no such macro; expected one of ${env}"),
+    "command_text": (
+        {"command": "python x.py"},
+        "command='python x.py': expected a list of words and macros",
+    ),
+    "macro": (
+        {"command": ["${env}", "${arg}"]},
+        "command[1]='${arg}': no such macro; expected one of ${env}",
+    ),
     "early_type": (
         {"metric": {"name": "x"}, "early_terminate": {"type": "asha", "min_iter": 1}},
         "early_terminate.type='asha': expected hyperband",
@@ -207,7 +236,10 @@ WRONG = {
         "early_terminate.s: missing; max_iter needs s",
     ),
     "early_both": (
-        {"metric": {"name": "x"}, "early_terminate": {"type": "hyperband", "max_iter": 9, "s": 1, "min_iter": 1}},
+        {
+            "metric": {"name": "x"},
+            "early_terminate": {"type": "hyperband", "max_iter": 9, "s": 1, "min_iter": 1},
+        },
         "min_iter and max_iter exclude each other",
     ),
     "early_eta": (
@@ -224,7 +256,9 @@ def test_violation_is_told_with_its_path_and_what_is_allowed(tmp_path, name):
 
 
 def test_all_violations_are_told_at_once(tmp_path):
-    said = problem_of(tmp_path, method="tpe", run_cap=-1, parameters={"lr": 3, "seed": {"values": []}}).splitlines()
+    said = problem_of(
+        tmp_path, method="tpe", run_cap=-1, parameters={"lr": 3, "seed": {"values": []}}
+    ).splitlines()
     assert "4 things are wrong, nothing was started" in said[0]
     places = [line.split("=")[0].strip() for line in said[1:]]
     assert places == ["method", "run_cap", "parameters.lr", "parameters.seed.values"]
@@ -243,7 +277,10 @@ BOMB = "".join(f"a{i}: &a{i} [{', '.join(['*a' + str(i - 1)] * 10) if i else '1'
         ("", "expected a sweep (method, parameters, ...), found nothing"),
         ("- a\n- b\n", "expected a sweep (method, parameters, ...), found a list"),
         ("method: grid\n\tparameters: 1\n", "line 2: not valid YAML"),
-        ("backend: native\nepochs: 3\n", "not a sweep, it has neither method nor parameters; a config is run with"),
+        (
+            "backend: native\nepochs: 3\n",
+            "not a sweep, it has neither method nor parameters; a config is run with",
+        ),
         ("method: grid\nparameters: {seed: {values: &a [*a]}}\n", "nested too deeply, or in itself"),
         ("method: !!python/object:os.system {}\n", "not valid YAML"),
     ],
@@ -275,7 +312,13 @@ def test_schema_and_options_are_told_together(tmp_path, monkeypatch):
     with pytest.raises(UserError) as caught:
         read_sweep(write(tmp_path, content), lambda sweep, whole: problems_of(sweep, ["epoch=1"], whole))
     said = str(caught.value)
-    for part in ("parameters.seed.values=[]", "bakend: no such key", "'nonee'", "eval/accuracy?", "epoch: no such"):
+    for part in (
+        "parameters.seed.values=[]",
+        "bakend: no such key",
+        "'nonee'",
+        "eval/accuracy?",
+        "epoch: no such",
+    ):
         assert part in said
 
 
@@ -312,7 +355,9 @@ def check(tmp_path, monkeypatch, words=(), **changes):
 
 def test_parameter_that_is_no_option_is_told(tmp_path, monkeypatch):
     said = check(
-        tmp_path, monkeypatch, parameters={"lr": {"value": 0.1}, "optimizer": {"parameters": {"rate": {"value": 1}}}}
+        tmp_path,
+        monkeypatch,
+        parameters={"lr": {"value": 0.1}, "optimizer": {"parameters": {"rate": {"value": 1}}}},
     )
     assert "parameters.lr: lr: no such key; did you mean optimizer.lr?" in said
     assert "parameters.optimizer.parameters.rate: optimizer.rate: no such key" in said
@@ -320,7 +365,9 @@ def test_parameter_that_is_no_option_is_told(tmp_path, monkeypatch):
 
 def test_value_that_the_option_does_not_take_is_told_before_anything_starts(tmp_path, monkeypatch):
     said = check(
-        tmp_path, monkeypatch, parameters={"backend": {"values": ["none", "O1"]}, "batch_size": {"min": 0, "max": 8}}
+        tmp_path,
+        monkeypatch,
+        parameters={"backend": {"values": ["none", "O1"]}, "batch_size": {"min": 0, "max": 8}},
     )
     assert "parameters.backend: backend='O1': expected one of none" in said
     assert "parameters.batch_size: batch_size='0': expected a whole number at least 1" in said
@@ -342,7 +389,10 @@ def test_words_of_the_command_are_checked_in_every_form(tmp_path, monkeypatch, f
     said = check(tmp_path, monkeypatch, command=["${interpreter}", "${program}", "--config", "dmo", form])
     assert "the first run would end at once: --config 'dmo': no such file" in said
     assert not check(
-        tmp_path, monkeypatch, ["epochs=1"], command=["${interpreter}", "${program}", "--config", "demo", form]
+        tmp_path,
+        monkeypatch,
+        ["epochs=1"],
+        command=["${interpreter}", "${program}", "--config", "demo", form],
     )
 
 

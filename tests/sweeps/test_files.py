@@ -25,7 +25,10 @@ SHRUNK = {
     "compare_backends": ({"seed": {"values": [223]}}, 3),
     "batch_size": ({"backend": {"values": ["native"]}, "batch_size": {"values": [16, 32]}}, 2),
     "learning_rate": ({}, 2),
-    "loss_scale": ({"precision.loss_scale": {"values": ["dynamic", 1024]}, "backend": {"values": ["fp16"]}}, 2),
+    "loss_scale": (
+        {"precision.loss_scale": {"values": ["dynamic", 1024]}, "backend": {"values": ["fp16"]}},
+        2,
+    ),
     "execution": (
         {
             "backend": {"values": ["native"]},

@@ -121,13 +121,27 @@ def test_bayes_comes_near_the_optimum_of_plain_and_of_quantile_parameters(spec):
 
 @given(st.sampled_from(sorted(KINDS)), st.floats(0, 1))
 def test_every_quantile_is_a_finite_number(kind, u):
-    spec = {"min": 1, "max": 3, "q": 0.5, "mu": 0, "sigma": 1, "a": 1, "b": 2, "values": [1.0], "probabilities": [1.0]}
+    spec = {
+        "min": 1,
+        "max": 3,
+        "q": 0.5,
+        "mu": 0,
+        "sigma": 1,
+        "a": 1,
+        "b": 2,
+        "values": [1.0],
+        "probabilities": [1.0],
+    }
     if KINDS[kind].quantile:
         assert math.isfinite(KINDS[kind].quantile(spec, u))
 
 
 def test_nested_parameters_become_groups():
-    varied = [parameter({"value": 1}, "a"), parameter({"value": 2}, "o", "lr"), parameter({"value": 3}, "o", "d", "e")]
+    varied = [
+        parameter({"value": 1}, "a"),
+        parameter({"value": 2}, "o", "lr"),
+        parameter({"value": 3}, "o", "d", "e"),
+    ]
     assert nested(varied, [1, 2, 3]) == {"a": 1, "o": {"lr": 2, "d": {"e": 3}}}
 
 

@@ -130,7 +130,8 @@ def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
 
 def test_second_interrupt_ends_at_once(place):
     (place.folder / "program.py").write_text(
-        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + (place.folder / "program.py").read_text()
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        + (place.folder / "program.py").read_text()
     )
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
@@ -186,7 +187,8 @@ def test_run_of_a_killed_worker_does_not_go_on_alone(place):
 @pytest.mark.rest
 def test_what_a_program_leaves_running_is_ended(place):
     (place.folder / "program.py").write_text(
-        "import subprocess, sys\nchild = subprocess.Popen(['sleep', '300'])\nopen('child', 'w').write(str(child.pid))\n"
+        "import subprocess, sys\nchild = subprocess.Popen(['sleep', '300'])\nopen('child', "
+        "'w').write(str(child.pid))\n"
     )
     place.file(parameters={"x": {"value": 1}})
     code, said = place.sweep()
@@ -225,7 +227,8 @@ def test_hostile_names_and_values_reach_the_program_and_stay_one_line(place):
 @pytest.mark.rest
 def test_value_that_no_program_can_be_given_fails_its_run_alone(place):
     place.file(
-        command=["${program}" * 0 + "printf", "${args_json}"], parameters={"x": {"values": ["y" * 200_000, "z"]}}
+        command=["${program}" * 0 + "printf", "${args_json}"],
+        parameters={"x": {"values": ["y" * 200_000, "z"]}},
     )
     code, said = place.sweep()
     assert code == 1

@@ -96,7 +96,9 @@ def test_disabled_keeps_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not list(tmp_path.rglob("*.wandb"))
 
 
-def test_a_server_that_cannot_be_reached_falls_back_to_offline_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_server_that_cannot_be_reached_falls_back_to_offline_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
     monkeypatch.setenv("WANDB_INIT_TIMEOUT", "10")  # enough for the offline run on a busy machine, too
@@ -108,7 +110,9 @@ def test_a_server_that_cannot_be_reached_falls_back_to_offline_loudly(tmp_path: 
     assert "recorded offline" in said[0]
 
 
-def test_a_key_of_the_wrong_form_is_refused_without_showing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_key_of_the_wrong_form_is_refused_without_showing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("WANDB_API_KEY", "too-short")
     with pytest.raises(UserError) as caught:
         track(tmp_path)

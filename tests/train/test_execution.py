@@ -26,7 +26,8 @@ from ampcompare.train.execution import check_execution
 from ampcompare.train.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
-# fp16 rounds at other places in a fused kernel; the first loss is off by a unit in the last place, later ones by more.
+# fp16 rounds at other places in a fused kernel; the first loss is off by a unit in the last place, later ones
+# by more.
 TOLERANCE = 1e-3
 
 
@@ -36,12 +37,16 @@ def trainer(backend: str, execution: str, model: nn.Module | None = None, **opti
     precision = build_precision(backend, init_scale=1024.0)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    return Trainer(model, optimizer, scheduler, precision, TrainingConfig(**options), compiled=execution == "compile")  # type: ignore[arg-type]
+    return Trainer(
+        model, optimizer, scheduler, precision, TrainingConfig(**options), compiled=execution == "compile"
+    )  # type: ignore[arg-type]
 
 
 def batch(seed: int, size: int = 32) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, 3, 32, 32, generator=generator), torch.randint(0, 10, (size,), generator=generator)
+    return torch.randn(size, 3, 32, 32, generator=generator), torch.randint(
+        0, 10, (size,), generator=generator
+    )
 
 
 @backends(REGISTRY, few=("apex_o1",))
@@ -97,7 +102,13 @@ def test_a_compiled_o1_step_leaves_pytorchs_functions_as_they_were():
 
 
 def test_a_compiled_run_is_recorded_as_one(tmp_path: Path, quick_overrides: tuple[str, ...]):
-    words = [*quick_overrides, "execution=compile", "epochs=1", "data.train_limit=80", f"output_dir={tmp_path}"]
+    words = [
+        *quick_overrides,
+        "execution=compile",
+        "epochs=1",
+        "data.train_limit=80",
+        f"output_dir={tmp_path}",
+    ]
     assert run(load_config(None, words), Console(file=io.StringIO())).exit_code == 0
     (record,) = load_runs([tmp_path])
     assert record.config["execution"] == record.summary["environment"]["execution"] == "compile"
@@ -107,15 +118,23 @@ def test_a_compiled_run_is_recorded_as_one(tmp_path: Path, quick_overrides: tupl
 
 def test_a_cuda_graph_on_a_cpu_is_refused():
     config = load_config(None, ["execution=cuda_graph"])
-    with pytest.raises(UserError, match=r"execution='cuda_graph': device='cpu' has no CUDA graphs.*execution=compile"):
+    with pytest.raises(
+        UserError, match=r"execution='cuda_graph': device='cpu' has no CUDA graphs.*execution=compile"
+    ):
         check_execution(config, torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["execution=compile", "training.gradient_penalty=0.1"], "execution='compile': training.gradient_penalty=0.1"),
-        (["execution=cuda_graph", "training.gradient_penalty=1"], "execution='cuda_graph': training.gradient_penalty"),
+        (
+            ["execution=compile", "training.gradient_penalty=0.1"],
+            "execution='compile': training.gradient_penalty=0.1",
+        ),
+        (
+            ["execution=cuda_graph", "training.gradient_penalty=1"],
+            "execution='cuda_graph': training.gradient_penalty",
+        ),
         (["execution=cuda_graph", "training.accumulate=2"], "execution='cuda_graph': training.accumulate=2"),
         (["execution=inductor"], "execution='inductor'.*compile"),
     ],
@@ -126,13 +145,26 @@ def test_what_an_execution_cannot_do_is_refused(words: list[str], message: str):
 
 
 @pytest.mark.rest
-def test_without_a_compiler_the_run_ends_in_one_line_before_training(tmp_path: Path, quick_overrides: tuple[str, ...]):
+def test_without_a_compiler_the_run_ends_in_one_line_before_training(
+    tmp_path: Path, quick_overrides: tuple[str, ...]
+):
     command = [sys.executable, str(ROOT / "run_experiment.py"), *quick_overrides, "execution=compile"]
-    environment = os.environ | {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {
+        "CXX": str(tmp_path / "no-such-compiler"),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    }
     done = subprocess.run(
-        [*command, f"output_dir={tmp_path / 'runs'}"], capture_output=True, text=True, env=environment, check=False
+        [*command, f"output_dir={tmp_path / 'runs'}"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("error: execution='compile': torch.compile does not work")
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .startswith("error: execution='compile': torch.compile does not work")
+    )
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.rglob("*.wandb"))

@@ -26,12 +26,16 @@ class Stopped(Exception):
     """An end from outside."""
 
 
-def make_fit(quick: tuple[str, ...], *words: str, lag: bool, stop_at: int | None = None, **on: Any) -> tuple[Fit, list]:
+def make_fit(
+    quick: tuple[str, ...], *words: str, lag: bool, stop_at: int | None = None, **on: Any
+) -> tuple[Fit, list]:
     """A Fit and the list that its rows come to, each with the step at which it came."""
     config = load_config(None, [*quick, *words])
     device = torch.device("cuda" if torch.cuda.is_available() and config.device == "cuda" else "cpu")
     data = build_dataset(source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=64)
-    train, test = (make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test))
+    train, test = (
+        make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
+    )
     came: list[tuple[int, dict[str, Any]]] = []
 
     def on_step(step: int) -> None:
@@ -52,7 +56,10 @@ def make_fit(quick: tuple[str, ...], *words: str, lag: bool, stop_at: int | None
 
 def measured(rows: list) -> list[dict[str, Any]]:
     """Rows without what the clock says."""
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "throughput/", "memory/"))} for _, row in rows]
+    return [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "throughput/", "memory/"))}
+        for _, row in rows
+    ]
 
 
 @backends(REGISTRY)
@@ -67,7 +74,12 @@ def test_late_rows_are_the_same_rows_in_the_same_order(quick_overrides: tuple[st
 
 
 def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overrides: tuple[str, ...]):
-    words = ("log.every=3", "diagnostics.every=null", "epochs=2", "data.train_limit=256")  # 8 steps an epoch, 16 in all
+    words = (
+        "log.every=3",
+        "diagnostics.every=null",
+        "epochs=2",
+        "data.train_limit=256",
+    )  # 8 steps an epoch, 16 in all
     fit, came = make_fit(quick_overrides, *words, lag=True)
     fit.run()
     steps = [(at, row["global_step"], "eval/loss" in row) for at, row in came]
@@ -106,7 +118,13 @@ def test_a_late_loss_that_is_not_finite_stops_also_at_the_runs_end(quick_overrid
 
 
 def test_the_scale_watch_names_the_same_step_when_rows_are_late(quick_overrides: tuple[str, ...]):
-    words = ("backend=native", "data.std=[1e-30,1e-30,1e-30]", "log.every=1", "epochs=6", "training.on_nan=continue")
+    words = (
+        "backend=native",
+        "data.std=[1e-30,1e-30,1e-30]",
+        "log.every=1",
+        "epochs=6",
+        "training.on_nan=continue",
+    )
     found = []
     for lag in (False, True):
         notes: list[str] = []
@@ -124,7 +142,9 @@ def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tup
         assert [row["global_step"] for _, row in came if "train/loss" in row] == [3, 6]
 
 
-def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(quick_overrides: tuple[str, ...], monkeypatch):
+def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(
+    quick_overrides: tuple[str, ...], monkeypatch
+):
     fit, _ = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=True, stop_at=4)
 
     def fails(self: Reading) -> None:
@@ -261,7 +281,14 @@ def run_watched(quick: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, *words:
         waits.on = 30 <= step < 80
         torch.cuda.set_sync_debug_mode("error" if waits.on else "default")
 
-    words = ("device=cuda", *words, "optimizer.momentum=0.9", "epochs=1", "data.train_limit=3200", "log.every=10")
+    words = (
+        "device=cuda",
+        *words,
+        "optimizer.momentum=0.9",
+        "epochs=1",
+        "data.train_limit=3200",
+        "log.every=10",
+    )
     fit, came = make_fit(quick, *words, lag=lag, on_step=on_step)
     try:
         fit.run()
@@ -289,5 +316,7 @@ def test_fifty_steps_on_a_gpu_wait_for_nothing(
 
 
 @pytest.mark.gpu
-def test_rows_that_are_read_at_once_wait_on_a_gpu(quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+def test_rows_that_are_read_at_once_wait_on_a_gpu(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
     assert "Event" in run_watched(quick_overrides, monkeypatch, "diagnostics.every=null", lag=False)

@@ -50,13 +50,17 @@ def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]
     data = build_dataset(
         source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=config.data.test_limit
     )
-    train, test = (make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test))
+    train, test = (
+        make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
+    )
     rows: list[dict[str, Any]] = []
     return Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append), rows
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if not k.startswith(("time/", "throughput/", "memory/"))} for r in rows]
+    return [
+        {k: v for k, v in r.items() if not k.startswith(("time/", "throughput/", "memory/"))} for r in rows
+    ]
 
 
 @pytest.fixture
@@ -87,14 +91,22 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @backends(REGISTRY)
-def test_a_graphed_run_logs_what_an_eager_one_does(quick_overrides: tuple[str, ...], backend: str, played: list[str]):
-    words = (f"backend={backend}", "precision.init_scale=65536", "training.clip_norm=5", "diagnostics.every=7")
+def test_a_graphed_run_logs_what_an_eager_one_does(
+    quick_overrides: tuple[str, ...], backend: str, played: list[str]
+):
+    words = (
+        f"backend={backend}",
+        "precision.init_scale=65536",
+        "training.clip_norm=5",
+        "diagnostics.every=7",
+    )
     eager, eager_rows = fit(quick_overrides, *words)
     eager.run()
     graphed, graphed_rows = fit(quick_overrides, *words, "execution=cuda_graph")
     graphed.run()
     assert timeless(graphed_rows) == timeless(eager_rows)
-    # Three epochs of six batches, the last of each short. Not launched: three at first, short ones, looks (7, 14).
+    # Three epochs of six batches, the last of each short. Not launched: three at first, short ones, looks (7,
+    # 14).
     assert played.count("capture") == 1
     assert played.count("launch") == 18 - 3 - 3 - 2
 
@@ -133,14 +145,20 @@ def test_the_capture_is_no_step_to_time(quick_overrides: tuple[str, ...], played
 
 def test_the_short_batch_is_never_the_one_captured(quick_overrides: tuple[str, ...], played: list[str]):
     # Four batches an epoch: the fourth step, after the warm-up, has the short one.
-    made, _ = fit(quick_overrides, "execution=cuda_graph", "diagnostics.every=null", "data.train_limit=100", "epochs=2")
+    made, _ = fit(
+        quick_overrides, "execution=cuda_graph", "diagnostics.every=null", "data.train_limit=100", "epochs=2"
+    )
     made.run()
     assert made.trainer._plan.shape == (4, 32)  # type: ignore[attr-defined]
     assert played.count("launch") == 3
 
 
-def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(quick_overrides: tuple[str, ...], played: list[str]):
-    made, _ = fit(quick_overrides, "execution=cuda_graph", "diagnostics.every=null")  # six batches, the last short
+def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(
+    quick_overrides: tuple[str, ...], played: list[str]
+):
+    made, _ = fit(
+        quick_overrides, "execution=cuda_graph", "diagnostics.every=null"
+    )  # six batches, the last short
     made.epoch, made.in_epoch, made.step = 0, 5, 5
     made.run()
     assert made.trainer._plan.shape == (4, 32)  # type: ignore[attr-defined]
@@ -152,7 +170,12 @@ def test_a_run_that_goes_on_at_a_short_batch_captures_the_full_one(quick_overrid
 def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
     quick_overrides: tuple[str, ...], backend: str, autocast: str, played: list[str]
 ):
-    words = (f"backend={backend}", f"eval.autocast={autocast}", "eval.batch_size=16", "diagnostics.every=null")
+    words = (
+        f"backend={backend}",
+        f"eval.autocast={autocast}",
+        "eval.batch_size=16",
+        "diagnostics.every=null",
+    )
     found = []
     for how in ("eager", "cuda_graph"):
         made, rows = fit(quick_overrides, *words, f"execution={how}", "data.test_limit=100", "max_steps=3")
@@ -170,7 +193,13 @@ def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
 def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one_on_a_gpu(
     quick_overrides: tuple[str, ...], backend: str
 ):
-    words = (*GPU, f"backend={backend}", "data.test_limit=330", "eval.batch_size=32", "diagnostics.every=null")
+    words = (
+        *GPU,
+        f"backend={backend}",
+        "data.test_limit=330",
+        "eval.batch_size=32",
+        "diagnostics.every=null",
+    )
     made, _ = fit(quick_overrides, *words, "execution=cuda_graph")
     made.run()  # ten full batches and a short one, twice: captured in the first evaluation
     graphed = made.evaluation.run()
@@ -218,7 +247,9 @@ class Stream:
 
 
 class Cuda:
-    """The parts of torch.cuda that a capture uses: which stream is the current one, and what it was at each step."""
+    """The parts of torch.cuda that a capture uses: which stream is the current one, and what it was at each
+    step.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.default = self.now = Stream()
@@ -319,7 +350,11 @@ def test_no_memory_left_within_a_capture_is_one_line_and_leaves_nothing_behind(
     cuda = Cuda(monkeypatch)
     trainer: Any = made.trainer
     trainer.captures.stream = Stream()
-    cuda.end = RuntimeError("CUDA error: operation failed due to a previous error during capture") if hidden else None
+    cuda.end = (
+        RuntimeError("CUDA error: operation failed due to a previous error during capture")
+        if hidden
+        else None
+    )
     compute = Trainer.compute
 
     def fails(self: Trainer, *args: Any, **kwargs: Any) -> StepResult:
@@ -343,12 +378,16 @@ def test_no_memory_left_within_a_capture_is_one_line_and_leaves_nothing_behind(
 def test_adam_says_nothing_in_the_steps_before_a_capture(
     quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, name: str, resumed: bool
 ):
-    """PyTorch warns where `capturable=True` is used without a graph; not after the optimizer's own constructor."""
+    """PyTorch warns where `capturable=True` is used without a graph; not after the optimizer's own
+    constructor.
+    """
     words = ("execution=cuda_graph", f"optimizer.name={name}", "optimizer.momentum=0")
     (made, _), (other, _) = (fit(quick_overrides, *words) for _ in range(2))
     trainer: Any = made.trainer
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "current_stream", lambda: SimpleNamespace(is_capturing=lambda: False))
+    monkeypatch.setattr(
+        torch.accelerator, "current_stream", lambda: SimpleNamespace(is_capturing=lambda: False)
+    )
     plans = made.train.plans(0)  # type: ignore[attr-defined]
     if resumed:
         trainer.optimizer.load_state_dict(other.trainer.optimizer.state_dict())
@@ -378,7 +417,8 @@ def test_every_execution_gives_the_losses_of_eager_on_a_gpu(
         made.run()
         found.append([row["train/loss"] for row in rows if "train/loss" in row])
     assert len(found[0]) > 5
-    # The first interval alone is comparable closely: cuDNN adds up in other orders, and training magnifies it.
+    # The first interval alone is comparable closely: cuDNN adds up in other orders, and training magnifies
+    # it.
     assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
     assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)
 
@@ -387,7 +427,13 @@ def test_every_execution_gives_the_losses_of_eager_on_a_gpu(
 @pytest.mark.parametrize("backend", [name for name in REGISTRY if name != "none"])
 def test_a_graph_moves_the_loss_scale_and_skips_on_a_gpu(quick_overrides: tuple[str, ...], backend: str):
     """A scale that overflows at first and then grows: nothing of it may be frozen at capture."""
-    words = (*GPU, f"backend={backend}", "precision.init_scale=16777216", "precision.growth_interval=4", "log.every=1")
+    words = (
+        *GPU,
+        f"backend={backend}",
+        "precision.init_scale=16777216",
+        "precision.growth_interval=4",
+        "log.every=1",
+    )
     found = []
     for how in ("eager", "cuda_graph"):
         made, rows = fit(quick_overrides, *words, f"execution={how}", "diagnostics.every=null")
@@ -410,12 +456,18 @@ def test_a_graph_reports_the_memory_that_it_holds_on_a_gpu(quick_overrides: tupl
     for how in ("eager", "cuda_graph"):
         torch.cuda.empty_cache()
         before = streams()
-        made, rows = fit(quick_overrides, *GPU, f"execution={how}", "batch_size=128", "diagnostics.every=null")
+        made, rows = fit(
+            quick_overrides, *GPU, f"execution={how}", "batch_size=128", "diagnostics.every=null"
+        )
         made.run()
-        peak, reserved = [(r["memory/peak_mib"], r["memory/reserved_mib"]) for r in rows if "memory/peak_mib" in r][-1]
+        peak, reserved = [
+            (r["memory/peak_mib"], r["memory/reserved_mib"]) for r in rows if "memory/peak_mib" in r
+        ][-1]
         assert peak <= reserved
         peaks.append(peak)
-        assert len(streams() - before) <= (how == "cuda_graph")  # the side stream, where no earlier test had it
+        assert len(streams() - before) <= (
+            how == "cuda_graph"
+        )  # the side stream, where no earlier test had it
         del made
     # The short batch of an epoch has its activations beside those of the graph.
     assert 1 < peaks[1] / peaks[0] < 2
@@ -440,7 +492,9 @@ def test_no_memory_left_within_a_capture_is_one_line_on_a_gpu(quick_overrides: t
         if step == graph.WARM_UP_STEPS:
             torch.cuda.empty_cache()
             held = torch.cuda.memory_reserved() + 8 * 2**20
-            torch.cuda.set_per_process_memory_fraction(held / torch.cuda.get_device_properties(cuda).total_memory)
+            torch.cuda.set_per_process_memory_fraction(
+                held / torch.cuda.get_device_properties(cuda).total_memory
+            )
 
     made.on_step = leave_nothing
     said: list[str] = []
@@ -457,8 +511,16 @@ def test_no_memory_left_within_a_capture_is_one_line_on_a_gpu(quick_overrides: t
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_adam_trains_by_a_graph_as_without_and_says_nothing_on_a_gpu(quick_overrides: tuple[str, ...], name: str):
-    words = (*GPU, f"optimizer.name={name}", "optimizer.momentum=0", "optimizer.lr=0.001", "diagnostics.every=null")
+def test_adam_trains_by_a_graph_as_without_and_says_nothing_on_a_gpu(
+    quick_overrides: tuple[str, ...], name: str
+):
+    words = (
+        *GPU,
+        f"optimizer.name={name}",
+        "optimizer.momentum=0",
+        "optimizer.lr=0.001",
+        "diagnostics.every=null",
+    )
     found = []
     for how in ("eager", "cuda_graph"):
         made, rows = fit(quick_overrides, *words, "log.every=5", f"execution={how}")

@@ -40,10 +40,14 @@ def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None, **options) -> Trainer:
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.pop("lr", 0.1), momentum=options.pop("momentum", 0.0))
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=options.pop("lr", 0.1), momentum=options.pop("momentum", 0.0)
+    )
     precision = build_precision(backend, "cpu", **options)
     model, optimizer = precision.prepare(model, optimizer)
-    return Trainer(model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, config or TrainingConfig())
+    return Trainer(
+        model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, config or TrainingConfig()
+    )
 
 
 def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -52,7 +56,9 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
     step = made.precision.step
 
     def look(optimizer: torch.optim.Optimizer) -> None:
-        seen.append(torch.cat([p.grad.float().flatten() for g in optimizer.param_groups for p in g["params"]]))
+        seen.append(
+            torch.cat([p.grad.float().flatten() for g in optimizer.param_groups for p in g["params"]])
+        )
         step(optimizer)
 
     made.precision.step = look
@@ -81,7 +87,9 @@ def test_micro_batches_are_as_one_batch(backend: str):
     parts = trainer(backend, network(), init_scale=256.0)
     one = whole.step([(images, labels)])
     # Of unequal sizes, as at the end of an epoch.
-    many = parts.step([(images[:12], labels[:12]), (images[12:24], labels[12:24]), (images[24:], labels[24:])])
+    many = parts.step(
+        [(images[:12], labels[:12]), (images[12:24], labels[12:24]), (images[24:], labels[24:])]
+    )
     assert many.loss.item() == pytest.approx(one.loss.item(), rel=1e-3)
     assert torch.cat([logits for logits, _ in many.outputs]).argmax(1).equal(one.outputs[0][0].argmax(1))
     assert torch.cat([labels for _, labels in many.outputs]).equal(labels)
@@ -97,7 +105,9 @@ def test_micro_batches_are_as_one_batch(backend: str):
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     exponent=st.integers(0, 12),
 )
-def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(backend: str, sizes: list[int], exponent: int):
+def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(
+    backend: str, sizes: list[int], exponent: int
+):
     images, labels = batch(sum(sizes))
     parts = list(zip(images.split(sizes), labels.split(sizes), strict=True))
     split = applied_gradients(trainer(backend, network(), init_scale=2.0**exponent), parts)[0]
@@ -108,7 +118,8 @@ def test_any_split_into_micro_batches_gives_the_gradients_of_the_whole(backend: 
 @settings(max_examples=25)
 @given(
     backend=st.sampled_from(BACKENDS),
-    # Not smaller: fp16 gradients are stored in fp16, and below about 1e-5 an element rounds by more than a per cent.
+    # Not smaller: fp16 gradients are stored in fp16, and below about 1e-5 an element rounds by more than a
+    # per cent.
     bound=st.floats(0.1, 10),
     value=st.none() | st.floats(1e-2, 1),
     exponent=st.integers(0, 12),

@@ -1,1 +1,3 @@
-"""Benchmarks that users run: `ampcompare bench ...`. Each measurement has a process, hence an allocator, of its own."""
+"""Benchmarks that users run: `ampcompare bench ...`. Each measurement has a process, hence an allocator, of
+its own.
+"""

@@ -1,7 +1,8 @@
-"""Batches a second: the seed's way (arrays in memory, PIL transforms, a DataLoader) against ours, on one CPU thread.
+"""Batches a second: the seed's way (arrays in memory, PIL transforms, a DataLoader) against ours, on one CPU
+thread.
 
-Both crop with padding 4, flip and normalise; that they make the same batch of the same choices is checked here too.
-Run as a program it takes {"rounds", "images"} and prints one JSON object.
+Both crop with padding 4, flip and normalise; that they make the same batch of the same choices is checked
+here too. Run as a program it takes {"rounds", "images"} and prints one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ MEAN, STD = DataConfig().mean, DataConfig().std
 
 
 class PilImages(TorchDataset):
-    """torchvision.datasets.CIFAR10 without the download: an array in memory, a PIL image and its transforms each."""
+    """torchvision.datasets.CIFAR10 without the download: an array in memory, a PIL image and its transforms
+    each.
+    """
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
@@ -59,11 +62,20 @@ def by_pil(image: Tensor, top: int, left: int, flip: int) -> Tensor:
 
 
 def run_batches(rounds: int, images: int) -> dict[str, Any]:
-    """Images a second of each way in each round, and the largest difference between both for the same choices."""
+    """Images a second of each way in each round, and the largest difference between both for the same
+    choices.
+    """
     torch.set_num_threads(1)
     data = build_dataset(source="synthetic", root=None, train_limit=images, test_limit=10).train
     ours = DeviceLoader(
-        data, batch_size=BATCH, device="cpu", mean=MEAN, std=STD, augment=True, shuffle=True, channels_last=False
+        data,
+        batch_size=BATCH,
+        device="cpu",
+        mean=MEAN,
+        std=STD,
+        augment=True,
+        shuffle=True,
+        channels_last=False,
     )
     theirs = DataLoader(PilImages(data.images, data.labels), batch_size=BATCH, shuffle=True, num_workers=0)
     plan = next(ours.plans(0))

@@ -34,14 +34,15 @@ def bench_data(rounds: int, images: int, out: Path | None, console: Console) -> 
         table.add_row(*row)
     console.print(table)
     note = (
-        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {rounds} interleaved rounds. "
-        "Given the same crops and flips both make the same batch: largest difference "
+        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {rounds} interleaved "
+        "rounds. Given the same crops and flips both make the same batch: largest difference "
         f"{found['largest_difference']:.1e}."
     )
     console.print(note)
     console.print(machine_words(head))
     console.print(
-        f"{'reached' if holds else 'not reached'}: at least {LEAST:g} times, the same within {MOST_DIFFERENT:g}"
+        f"{'reached' if holds else 'not reached'}: at least {LEAST:g} times, the same within "
+        f"{MOST_DIFFERENT:g}"
     )
     if out is not None:
         text = f"# Making batches\n\n{markdown_table(COLUMNS, rows)}\n\n{note}"

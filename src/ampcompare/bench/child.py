@@ -1,4 +1,4 @@
-"""A measurement in a process of its own: it gets a JSON object as its argument and prints one. Free of torch."""
+"""A measurement in a process of its own: its argument is a JSON object, it prints one. Free of torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from ampcompare.errors import UserError
 
 
 def measure(module: str, request: Mapping[str, Any], what: str, threads: int | None = None) -> dict[str, Any]:
-    """Run `python -m ampcompare.bench.<module>`; its answer is the last line it prints. Raises UserError if it fails.
+    """Run `python -m ampcompare.bench.<module>`; its answer is the last line it prints. Raises UserError if
+    it fails.
 
-    A child that ends otherwise than by a UserError has its own words, a traceback, on stderr. `threads` is how many
-    CPU threads PyTorch and its libraries may use there, None for their own choice.
+    A child that ends otherwise than by a UserError has its own words, a traceback, on stderr. `threads` is
+    how many CPU threads PyTorch and its libraries may use there, None for their own choice.
     """
     environment = dict(os.environ)
     if threads is not None:

@@ -9,17 +9,24 @@ import typer
 
 from ampcompare.errors import UserError
 
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for JSON and Markdown of the result.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder for JSON and Markdown of the result.")
+]
 
-bench = typer.Typer(help="Measure: speed of training, overhead of the loop, batches a second.", no_args_is_help=True)
+bench = typer.Typer(
+    help="Measure: speed of training, overhead of the loop, batches a second.", no_args_is_help=True
+)
 
 
 @bench.command()
 def recipe(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml."),
     ] = None,
-    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = "none,native,apex_o1,apex_o2,fp16",
+    backends: Annotated[
+        str, typer.Option(help="Backends, separated by commas.")
+    ] = "none,native,apex_o1,apex_o2,fp16",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
 ) -> None:
@@ -36,7 +43,9 @@ def overhead(
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds, over 12 processes.")] = 96,
     out: Out = None,
 ) -> None:
-    """Our training loop against the bare one of the same step, on one CPU thread. Exit code 1 if not within limits."""
+    """Our training loop against the bare one of the same step, on one CPU thread. Exit code 1 if not within
+    limits.
+    """
     from rich.console import Console
 
     from ampcompare.bench.overhead_table import bench_overhead
@@ -48,13 +57,19 @@ def overhead(
 @bench.command()
 def throughput(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as model.name=resnet18.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as model.name=resnet18."),
     ] = None,
-    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = "none,native,apex_o1,apex_o2,fp16",
+    backends: Annotated[
+        str, typer.Option(help="Backends, separated by commas.")
+    ] = "none,native,apex_o1,apex_o2,fp16",
     execution: Annotated[
         str,
         typer.Option(
-            help="Executions, separated by commas; beside those of a run: plain and seed-style, loops written by hand."
+            help=(
+                "Executions, separated by commas; beside those of a run: plain and seed-style, loops "
+                "written by hand."
+            )
         ),
     ] = "eager",
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "128",
@@ -62,7 +77,9 @@ def throughput(
     rounds: Annotated[int, typer.Option(min=1, help="Times each combination is measured, in turn.")] = 6,
     steps: Annotated[int, typer.Option(min=5, help="Training steps of one measurement.")] = 100,
     out: Out = Path("benchmarks/results"),
-    go_on: Annotated[bool, typer.Option("--go-on", help="Keep each round in DIR; begin with those there.")] = False,
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Keep each round in DIR; begin with those there.")
+    ] = False,
 ) -> None:
     """Images a second of every combination, speed-up against `none`, and share of the machine's limit."""
     from rich.console import Console
@@ -72,7 +89,9 @@ def throughput(
     try:
         sizes = [int(size) for size in batch_sizes.split(",")]
     except ValueError:
-        raise UserError(f"--batch-sizes {batch_sizes!r}: expected whole numbers separated by commas") from None
+        raise UserError(
+            f"--batch-sizes {batch_sizes!r}: expected whole numbers separated by commas"
+        ) from None
     console = Console(highlight=False)
     names, executions = backends.split(","), execution.split(",")
     bench_throughput(names, executions, sizes, rounds, steps, device, words or [], out, console, go_on)

@@ -1,9 +1,9 @@
 """What our training loop costs beside the bare PyTorch loop of the same step, on one CPU thread.
 
-Four loops train the same network on the same batches: the bare one; the seed's, which asks the device for loss and
-accuracy at each step; ours as `run_experiment.py` runs it, without a record and with an offline W&B run. They take
-turns, the order changing, and what counts is the ratio within a round: another process on the machine slows all alike.
-Run as a program it takes one JSON object and prints one.
+Four loops train the same network on the same batches: the bare one; the seed's, which asks the device for
+loss and accuracy at each step; ours as `run_experiment.py` runs it, without a record and with an offline W&B
+run. They take turns, the order changing, and what counts is the ratio within a round: another process on the
+machine slows all alike. Run as a program it takes one JSON object and prints one.
 """
 
 from __future__ import annotations
@@ -40,13 +40,23 @@ class Loops:
 
     def __init__(self, batch_size: int, steps: int, folder: str) -> None:
         self.config = self._config(batch_size, steps, folder)
-        self.data = build_dataset(source="synthetic", root=None, train_limit=batch_size * steps, test_limit=10)
+        self.data = build_dataset(
+            source="synthetic", root=None, train_limit=batch_size * steps, test_limit=10
+        )
 
     @staticmethod
     def _config(batch_size: int, steps: int, folder: str) -> Config:
-        words = ("model.name=tiny", "data.source=synthetic", "device=cpu", f"batch_size={batch_size}", "log.every=50")
+        words = (
+            "model.name=tiny",
+            "data.source=synthetic",
+            "device=cpu",
+            f"batch_size={batch_size}",
+            "log.every=50",
+        )
         more = (f"epochs={EPOCHS}", "diagnostics.every=null", "wandb.mode=offline", f"output_dir={folder}")
-        return load_config(None, [*words, *more, f"data.train_limit={batch_size * steps}", "optimizer.fused=true"])
+        return load_config(
+            None, [*words, *more, f"data.train_limit={batch_size * steps}", "optimizer.fused=true"]
+        )
 
     def bare(self) -> Callable[[int], None]:
         loader = make_loader(self.config, self.data.train, CPU, training=True)
@@ -147,7 +157,8 @@ def calibrate(target_ms: float, folder: str) -> int:
 
 
 def run_overhead(target_ms: float, steps: int, rounds: int, batch_size: int | None = None) -> dict[str, Any]:
-    """Milliseconds a step of each loop in each round: by the clock, and of the training thread's own CPU time.
+    """Milliseconds a step of each loop in each round: by the clock, and of the training thread's own CPU
+    time.
 
     Without a batch size it is the one whose bare step takes about `target_ms`.
     """

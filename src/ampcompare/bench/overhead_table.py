@@ -1,7 +1,7 @@
 """`ampcompare bench overhead`: our loop against the bare one. Free of torch.
 
-Where a process's memory comes to lie makes one loop or the other up to 3 % faster for as long as it lives, so the
-rounds are spread over many processes, and what is estimated from is each one's median.
+Where a process's memory comes to lie makes one loop or the other up to 3 % faster for as long as it lives, so
+the rounds are spread over many processes, and what is estimated from is each one's median.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def bench_overhead(rounds: int, out: Path | None, console: Console) -> bool:
         times = {part: _median(found, "parts_ms", part) for part in first["parts_ms"]}
         parts = "The bare step: " + ", ".join(f"{part} {ms:.3f} ms" for part, ms in times.items()) + "."
         sections.append(f"## {title}\n\n{markdown_table(COLUMNS, rows)}\n\n{parts}")
-        body[f"{target:g} ms"] = [{k: v for k, v in process.items() if k != "environment"} for process in found]
+        body[f"{target:g} ms"] = [
+            {k: v for k, v in process.items() if k != "environment"} for process in found
+        ]
         table = Table(title=title, box=None)
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == "loop" else "right")
@@ -56,9 +58,9 @@ def bench_overhead(rounds: int, out: Path | None, console: Console) -> bool:
         console.print(table)
         console.print(parts)
     note = (
-        f"{processes} processes with {each} interleaved rounds of {STEPS} steps each; of the ratios to the bare loop "
-        "within a round each process's median, of these the median with its 95 % interval. CPU time is that of the "
-        "training thread: what other processes on the machine take is not in it."
+        f"{processes} processes with {each} interleaved rounds of {STEPS} steps each; of the ratios to the "
+        "bare loop within a round each process's median, of these the median with its 95 % interval. CPU "
+        "time is that of the training thread: what other processes on the machine take is not in it."
     )
     console.print(note)
     console.print(machine_words(head))
@@ -67,7 +69,11 @@ def bench_overhead(rounds: int, out: Path | None, console: Console) -> bool:
     if out is not None:
         text = "\n\n".join(["# Overhead of the training loop", *sections, note])
         for path in write_results(
-            out, "overhead", head, {"rounds": each, "steps": body, "verdict": said}, f"{text}\n\n{said.capitalize()}."
+            out,
+            "overhead",
+            head,
+            {"rounds": each, "steps": body, "verdict": said},
+            f"{text}\n\n{said.capitalize()}.",
         ):
             console.print(f"wrote {path}", soft_wrap=True, markup=False)
     return said == WITHIN
@@ -80,7 +86,9 @@ def verdict(judged: Sequence[tuple[Estimate, float]]) -> str:
         return WITHIN
     if any(ratio.low > limit for ratio, limit in over):
         return "above a limit"
-    return "not decided: an interval has its limit in it, the machine was too busy; run it again on quiet cores"
+    return (
+        "not decided: an interval has its limit in it, the machine was too busy; run it again on quiet cores"
+    )
 
 
 def _measure(target: float, processes: int, rounds: int, console: Console) -> list[dict[str, Any]]:
@@ -99,7 +107,9 @@ def _measure(target: float, processes: int, rounds: int, console: Console) -> li
 def _ratio(found: Sequence[dict[str, Any]], kind: str, name: str) -> Estimate:
     """The ratio to the bare loop within a round: the median of the processes' medians."""
     pairs = ((process[kind][name], process[kind]["bare"]) for process in found)
-    return estimate([median(t / bare for t, bare in zip(times, bares, strict=True)) for times, bares in pairs])
+    return estimate(
+        [median(t / bare for t, bare in zip(times, bares, strict=True)) for times, bares in pairs]
+    )
 
 
 def _median(found: Sequence[dict[str, Any]], kind: str, name: str) -> float:

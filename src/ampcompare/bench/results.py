@@ -1,4 +1,4 @@
-"""What every benchmark does with its figures: medians with intervals, and files that say where they are from."""
+"""What every benchmark does with its figures: medians with intervals, files that say where they are from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and an interval for it. `coverage` is the chance that such an interval holds the true median."""
+    """A median and its interval. `coverage` is the chance that such an interval holds the true median."""
 
     n: int
     median: float
@@ -36,8 +36,8 @@ class Estimate:
 def estimate(values: Sequence[float]) -> Estimate:
     """The median with the narrowest interval between order statistics that has 95 % coverage.
 
-    It supposes nothing of how the values are spread. Below six values none reaches 95 %: then it is their range,
-    and `coverage` says how little that is (five: 94 %, three: 75 %, one: none).
+    It supposes nothing of how the values are spread. Below six values none reaches 95 %: then it is their
+    range, and `coverage` says how little that is (five: 94 %, three: 75 %, one: none).
     """
     ordered, n = sorted(values), len(values)
 
@@ -55,17 +55,25 @@ def _short(x: float) -> str:
 def header(environment: Mapping[str, Any]) -> dict[str, Any]:
     """When, where and with what: what every results file begins with."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), "load": load, "environment": dict(environment)}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load": load,
+        "environment": dict(environment),
+    }
 
 
 def machine_words(head: Mapping[str, Any]) -> str:
     """One line of prose: device, versions, commit, how busy the machine was."""
     e = head["environment"]
     driver = f", driver {e['driver']}, CUDA {e['cuda']}, cuDNN {e['cudnn']}" if e.get("driver") else ""
-    busy = "" if head["load"] is None else f", load average {head['load']:.1f} on {e['cpu_count']} CPUs at the end"
+    busy = (
+        ""
+        if head["load"] is None
+        else f", load average {head['load']:.1f} on {e['cpu_count']} CPUs at the end"
+    )
     return (
-        f"{e['device_name']}, torch {e['torch']}{driver}, Python {e['python']}, {e['cpu_threads']} CPU threads{busy}; "
-        f"{head['date']}, commit {e['git_commit'] or 'unknown'}"
+        f"{e['device_name']}, torch {e['torch']}{driver}, Python {e['python']}, {e['cpu_threads']} CPU "
+        f"threads{busy}; {head['date']}, commit {e['git_commit'] or 'unknown'}"
     )
 
 
@@ -95,7 +103,9 @@ def write_results(
     except ImportError as problem:
         print(f"no chart of {paths[0]}: {problem}", file=sys.stderr)
     except OSError as problem:
-        raise UserError(f"--out {str(folder)!r}: cannot be written ({problem.strerror}); give another folder") from None
+        raise UserError(
+            f"--out {str(folder)!r}: cannot be written ({problem.strerror}); give another folder"
+        ) from None
     return paths
 
 

@@ -1,8 +1,9 @@
 """Checkpoint files: written whole or not at all, checked when read, never executed.
 
-A file is what `torch.save` writes and a line with the SHA-256 of it behind, so that `torch.load` reads it too. It is
-written beside its place, flushed to disk and renamed. Of a run the last two are kept, and the best of those saved after
-an evaluation, which has `.best` in its name. Reading unpickles tensors and plain values alone (`weights_only=True`).
+A file is what `torch.save` writes and a line with the SHA-256 of it behind, so that `torch.load` reads it
+too. It is written beside its place, flushed to disk and renamed. Of a run the last two are kept, and the best
+of those saved after an evaluation, which has `.best` in its name. Reading unpickles tensors and plain values
+alone (`weights_only=True`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class CheckpointError(Exception):
 
 
 class _Writer:
-    """What `torch.save` writes to: hashes, and keeps an error for later, as PyTorch's writer aborts on one."""
+    """What `torch.save` writes to: hashes, keeps an error for later, as PyTorch's writer aborts on one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.hash = file, hashlib.sha256()
@@ -54,7 +55,9 @@ class _Writer:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint; afterwards it is on the disk, or the file is as it was before and OSError is raised."""
+    """Write a checkpoint; afterwards it is on the disk, or the file is as it was before and OSError is
+    raised.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -98,7 +101,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def peek(path: Path) -> dict[str, Any]:
-    """The same without the checksum and without reading what is in the tensors: to look at config and step."""
+    """The same without checksum, and without reading what is in the tensors: to look at config and step."""
     return _unpickle(path, mmap=True)
 
 
@@ -146,7 +149,7 @@ class Store:
             self._lock = None
 
     def mark_recorded(self, step: int, say: Callable[[str], None]) -> None:
-        """Note that the run has ended at this step and its record is whole: there is nothing to go on with."""
+        """Note that the run ended at this step and its record is whole: there is nothing to go on with."""
         if self.files():
             path = self.folder / RECORDED
             try:
@@ -169,7 +172,7 @@ class Store:
         return [path for _, _, path in sorted(found, reverse=True)]
 
     def save(self, state: dict[str, Any], *, best: bool = False) -> Path:
-        """Write the state and let go of files that are not kept. Raises OSError; what was there stays then."""
+        """Write the state, let go of files that are not kept. Raises OSError; what was there stays then."""
         path = self.folder / f"step-{state['step']:09d}{'.best' if best else ''}.pt"
         write(path, state)
         files = self.files()
@@ -179,7 +182,7 @@ class Store:
         return path
 
     def load(self, say: Callable[[str], None]) -> dict[str, Any] | None:
-        """The newest whole checkpoint. A damaged one is said, put aside under another name, and passed over."""
+        """The newest whole checkpoint. A damaged one is said, put aside under another name, passed over."""
         for path in self.files():
             try:
                 state = read(path)
@@ -188,5 +191,8 @@ class Store:
             except CheckpointError as problem:
                 aside = path.with_name(path.name + DAMAGED)
                 path.replace(aside)
-                say(f"checkpoint {path.name} is damaged ({problem}): the one before is used; it is now {aside}")
+                say(
+                    f"checkpoint {path.name} is damaged ({problem}): the one before is used; it is now "
+                    f"{aside}"
+                )
         return None

@@ -1,7 +1,7 @@
 """What a checkpoint of a run holds, which run to go on with, and when to save.
 
-Exact: on a CPU, and on a GPU with `deterministic=true`, a run that was killed and resumed has the weights, losses and
-loss scales of one that was not.
+Exact: on a CPU, and on a GPU with `deterministic=true`, a run that was killed and resumed has the weights,
+losses and loss scales of one that was not.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ampcompare.train.fit import Fit
 if TYPE_CHECKING:
     from ampcompare.tracking.tracker import Tracker
 
-# What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them, since it
-# is the length of the schedule; the device and the data are compared as such, not by their names.
+# What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
+# since it is the length of the schedule; the device and the data are compared as such, not by their names.
 FREE = re.compile(r"(output_dir|resume|max_steps|device|data\.root|log\.warmup_steps|(checkpoint|wandb)\..*)")
 FOLDER = "checkpoints"
 
 
 def capture(fit: Fit) -> dict[str, Any]:
-    """All that a run needs to go on: plain values and tensors. Waits for the device when it is written out."""
+    """All that a run needs to go on: plain values, tensors. Waits for the device when it is written out."""
     trainer, device = fit.trainer, fit.device
     return {
         "fit": fit.state_dict(),
@@ -75,7 +75,12 @@ def _random_states(device: torch.device) -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         "python": [version, list(words), gauss],
-        "numpy": [torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position), int(has_gauss), float(cached)],
+        "numpy": [
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(cached),
+        ],
     }
 
 
@@ -91,7 +96,9 @@ def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
 
 @dataclass(frozen=True)
 class Identity:
-    """What has to be the same for a run to go on: the config but for what is free, the data, the kind of device."""
+    """What has to be the same for a run to go on: the config but for what is free, the data, the kind of
+    device.
+    """
 
     config: Config
     data: str
@@ -110,7 +117,9 @@ class Identity:
         here, there = self.values(), ADDED_LATER | state.get("identity", {})
         keys = [key for key in here.keys() | there.keys() if here.get(key) != there.get(key)]
         return [
-            "data (other images)" if key == "data" else f"{key} ({there.get(key)} there, {here.get(key)} here)"
+            "data (other images)"
+            if key == "data"
+            else f"{key} ({there.get(key)} there, {here.get(key)} here)"
             for key in sorted(keys)
         ]
 
@@ -126,9 +135,9 @@ class Resumed:
 def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Resumed | None:
     """The run to go on with, as `resume` says; None to start a new one.
 
-    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run, otherwise the newest one in output_dir that
-    is unfinished, of the same config, and that no other process has. Raises UserError: for `must` without such a run,
-    for a given run of another config or one that is still going on.
+    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run, otherwise the newest one in
+    output_dir that is unfinished, of the same config, and that no other process has. Raises UserError: for
+    `must` without such a run, for a given run of another config or one that is still going on.
     """
     config, run_id = identity.config, os.environ.get("WANDB_RUN_ID")
     top = Path(config.output_dir) / FOLDER
@@ -144,13 +153,20 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
             if not differences and not run_id and store.lock():
                 store.unlock()
                 step = state["fit"]["step"]
-                say(f"run {name} of this config stopped at step {step}: resume=auto goes on with it; this is a new run")
+                say(
+                    f"run {name} of this config stopped at step {step}: resume=auto goes on with it; this is "
+                    "a new run"
+                )
                 return None
             continue
         if differences:
-            others.append(f"run {name} differs in {', '.join(differences[:5])}{', ...' if differences[5:] else ''}")
+            others.append(
+                f"run {name} differs in {', '.join(differences[:5])}{', ...' if differences[5:] else ''}"
+            )
             if run_id:
-                raise UserError(f"resume={config.resume}: {others[0]}; give it the same options, or use resume=never")
+                raise UserError(
+                    f"resume={config.resume}: {others[0]}; give it the same options, or use resume=never"
+                )
             continue
         if not store.lock():
             others.append(f"run {name} is going on in another process")
@@ -158,7 +174,11 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
                 raise UserError(f"resume={config.resume}: {others[0]}; wait for it, or use resume=never")
             continue
         whole = store.load(say)
-        if whole is not None and not identity.differences(whole) and not is_finished(store, whole, total_steps):
+        if (
+            whole is not None
+            and not identity.differences(whole)
+            and not is_finished(store, whole, total_steps)
+        ):
             return Resumed(store, whole)
         store.unlock()
     if config.resume == "must":
@@ -168,7 +188,9 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
     return None
 
 
-def find_together(identity: Identity, total_steps: int, say: Callable[[str], None], world: World) -> Resumed | None:
+def find_together(
+    identity: Identity, total_steps: int, say: Callable[[str], None], world: World
+) -> Resumed | None:
     """`find` by process 0, the answer for all. Raises UserError in each."""
     found: Resumed | None = None
     with world.agree():
@@ -181,8 +203,8 @@ def find_together(identity: Identity, total_steps: int, say: Callable[[str], Non
                 found = Resumed(Store(Path(path).parent), read(Path(path)))
             except CheckpointError as problem:
                 raise UserError(
-                    f"resume: process {world.rank} cannot read {path} ({problem}), which process 0 goes on from; "
-                    "output_dir has to be one folder for all machines"
+                    f"resume: process {world.rank} cannot read {path} ({problem}), which process 0 goes on "
+                    "from; output_dir has to be one folder for all machines"
                 ) from None
     return found
 
@@ -193,7 +215,9 @@ def is_finished(store: Store, state: Mapping[str, Any], total_steps: int) -> boo
     return step >= total_steps and state["fit"]["evaluated"] and store.is_recorded(step)
 
 
-def _candidates(top: Path, run_id: str | None, say: Callable[[str], None]) -> Iterator[tuple[Store, dict[str, Any]]]:
+def _candidates(
+    top: Path, run_id: str | None, say: Callable[[str], None]
+) -> Iterator[tuple[Store, dict[str, Any]]]:
     """Runs with a readable checkpoint, newest first, each with what its newest one says."""
     try:
         if run_id is None:
@@ -201,10 +225,14 @@ def _candidates(top: Path, run_id: str | None, say: Callable[[str], None]) -> It
         else:
             folders = [top / run_id] if is_run_id(run_id) else []
         found = [
-            (max(f.stat().st_mtime_ns for f in files), s, files) for s in map(Store, folders) if (files := s.files())
+            (max(f.stat().st_mtime_ns for f in files), s, files)
+            for s in map(Store, folders)
+            if (files := s.files())
         ]
     except OSError as problem:
-        raise UserError(f"resume: {top} cannot be read ({problem.strerror}); mend it, or use resume=never") from None
+        raise UserError(
+            f"resume: {top} cannot be read ({problem.strerror}); mend it, or use resume=never"
+        ) from None
     for _, store, files in sorted(found, key=lambda entry: entry[0], reverse=True):
         for path in files:
             try:
@@ -252,7 +280,9 @@ class RunKeeper:
         say: Callable[[str], None],
     ) -> None:
         self.tracker, self.store, self.identity = tracker, store, identity
-        self.environment = json.loads(json.dumps(environment))  # plain: PyTorch's version is a class of its own
+        self.environment = json.loads(
+            json.dumps(environment)
+        )  # plain: PyTorch's version is a class of its own
         self.say = say
         self.options = identity.config.checkpoint
         self.saved_step: int | None = None

@@ -16,8 +16,8 @@ DEFAULT_CONFIG = "reference"
 def parse(words: Sequence[str]) -> Config:
     """The config that the words ask for; the later word wins. Raises UserError.
 
-    `key=value`, `--key=value`, `--key value`, `--flag` for true, a JSON object or the name of a `.json` file with one,
-    Hydra's `+key=value`, and `--config NAME`.
+    `key=value`, `--key=value`, `--key value`, `--flag` for true, a JSON object or the name of a `.json` file
+    with one, Hydra's `+key=value`, and `--config NAME`.
     """
     name, overrides = DEFAULT_CONFIG, []
     rest = list(reversed(words))
@@ -50,7 +50,9 @@ def _value_after(key: str, rest: list[str]) -> str:
     if leaf and leaf.base is bool and (follows is None or follows.lower() not in ("true", "false")):
         return "true"
     if follows is None:
-        raise UserError(f"--{key}: expected a value after it, {leaf.allowed if leaf else 'a group of options'}")
+        raise UserError(
+            f"--{key}: expected a value after it, {leaf.allowed if leaf else 'a group of options'}"
+        )
     return rest.pop()
 
 
@@ -66,7 +68,9 @@ def _words(text: str, origin: str) -> list[str]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise UserError(f'{origin}: not valid JSON ({problem}); expected such as {{"backend": "native"}}') from None
+        raise UserError(
+            f'{origin}: not valid JSON ({problem}); expected such as {{"backend": "native"}}'
+        ) from None
     if not isinstance(content, dict):
         raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
     return [f"{key}={value}" for key, value in content.items()]

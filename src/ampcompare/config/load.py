@@ -1,4 +1,5 @@
-"""How files and `key=value` words become the configuration of a run. The options themselves are in `schema.py`.
+"""How files and `key=value` words become the configuration of a run. The options themselves are in
+`schema.py`.
 
 This module must stay free of torch: `--help` answers in under 0.5 s.
 """
@@ -20,7 +21,8 @@ CONFIG_DIR = Path(__file__).resolve().parents[3] / "configs"
 def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:
     """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
 
-    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None means the defaults alone.
+    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None means the defaults
+    alone.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
     values: dict[str, Any] = {}
@@ -28,7 +30,9 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
         path = find_config(name)
         content = read_yaml(path)
         if "benchmark" in content:
-            raise UserError(f"{path}: the config of a benchmark; run it with: ampcompare bench {content['benchmark']}")
+            raise UserError(
+                f"{path}: the config of a benchmark; run it with: ampcompare bench {content['benchmark']}"
+            )
         _merge(values, content, origin=f"{path.name}: ")
     for word in overrides:
         key, value = split_override(word)
@@ -132,7 +136,7 @@ def _convert(leaf: Leaf, value: Any, origin: str) -> Any:
 
 
 def _parse(text: str) -> Any:
-    """A word as YAML, the text itself where it is none. W&B's agent writes lists and mappings as Python does."""
+    """A word as YAML, else the text itself. W&B's agent writes lists and mappings as Python does."""
     import ast
 
     import yaml

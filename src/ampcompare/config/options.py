@@ -37,10 +37,9 @@ def option(
 ) -> Any:
     """A dataclass field with its meaning and what it allows.
 
-    `choices` are the allowed words (for a number field, words allowed beside numbers); `low`/`high` are inclusive
-    bounds, `above`/`below` exclusive ones; `pattern` is a regular expression for the whole of a text, said to
-    people as `pattern_words`;
-    `hints` maps a wrong word that people write to the right one.
+    `choices` are the allowed words (for a number field, words allowed beside numbers); `low`/`high` are
+    inclusive bounds, `above`/`below` exclusive ones; `pattern` is a regular expression for the whole of a
+    text, said to people as `pattern_words`; `hints` maps a wrong word that people write to the right one.
     """
     metadata = {
         "help": help,
@@ -132,7 +131,8 @@ def groups(tree: Any) -> set[str]:
 def convert(leaf: Leaf, value: Any, shown: str | None = None) -> Any:
     """The value as the option's type.
 
-    Texts of numbers, true/false and null are understood as YAML and `str()` write them (`1e-05`, `True`, `None`).
+    Texts of numbers, true/false and null are understood as YAML and `str()` write them (`1e-05`, `True`,
+    `None`).
     Raises UserError with key, value, what is allowed and, where it is known, the word that was meant.
     """
 
@@ -199,7 +199,9 @@ def convert(leaf: Leaf, value: Any, shown: str | None = None) -> Any:
         raise wrong()
     if "\0" in text:
         raise wrong("a NUL character is in it; ")
-    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):  # how Python holds bytes that are no text
+    if not text.isascii() and any(
+        "\ud800" <= c <= "\udfff" for c in text
+    ):  # how Python holds bytes that are no text
         raise wrong("a byte that is not UTF-8 is in it; ")
     return text
 
@@ -229,7 +231,7 @@ def _number(value: Any, base: type) -> float | int | None:
 
 
 def build(cls: type, values: Mapping[str, Any]) -> Any:
-    """The dataclass tree from a flat mapping of dotted keys to converted values; missing keys take defaults."""
+    """The dataclass tree from a flat mapping of dotted keys to converted values, defaults for the others."""
     hints = typing.get_type_hints(cls)
     kwargs = {}
     for field in dataclasses.fields(cls):

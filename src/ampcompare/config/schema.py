@@ -1,7 +1,8 @@
 """The options of one run: every key with its meaning, default and range, and which go together.
 
-Keys that a comparison turns on (backend, seed, batch size, ...) are top level, so that sweeps and W&B can group by
-them. The resolved tree is logged whole. This module must stay free of torch: `--help` answers in under 0.5 s.
+Keys that a comparison turns on (backend, seed, batch size, ...) are top level, so that sweeps and W&B can
+group by them. The resolved tree is logged whole. This module must stay free of torch: `--help` answers in
+under 0.5 s.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ ADDED_LATER: dict[str, Any] = {"fuse": False, "precision.keep_batchnorm_fp32": N
 
 # What people who come from other libraries write for a backend.
 BACKEND_HINTS = {
-    **dict.fromkeys(("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"), "none"),
+    **dict.fromkeys(
+        ("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"), "none"
+    ),
     **dict.fromkeys(
         (
             "amp",
@@ -66,7 +69,9 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    source: str = option("cifar10", "where images come from", choices=("cifar10", "image_folder", "synthetic"))
+    source: str = option(
+        "cifar10", "where images come from", choices=("cifar10", "image_folder", "synthetic")
+    )
     root: str | None = option(
         None,
         "cifar10: folder of cifar-10-python.tar.gz; image_folder: a folder or archive with train/<class>/*",
@@ -87,8 +92,8 @@ class OptimizerConfig:
     weight_decay: float = option(0.0, "weight decay", low=0)
     fused: bool | None = option(
         None,
-        "one kernel for the whole step, and the skip after an overflow decided on the device; null: on a GPU, as it is "
-        "the same arithmetic there",
+        "one kernel for the whole step, and the skip after an overflow decided on the device; null: on a "
+        "GPU, as it is the same arithmetic there",
     )
 
 
@@ -106,7 +111,9 @@ class PrecisionConfig:
         "low-precision type of backend=native; apex and fp16 have one",
         choices=("float16", "bfloat16"),
     )
-    loss_scale: float | str = option("dynamic", "a static loss scale, or dynamic", choices=("dynamic",), above=0)
+    loss_scale: float | str = option(
+        "dynamic", "a static loss scale, or dynamic", choices=("dynamic",), above=0
+    )
     init_scale: float = option(65536.0, "first loss scale when dynamic", above=0)
     growth_interval: int = option(2000, "steps without overflow before the scale grows", low=1)
     growth_factor: float = option(2.0, "factor by which the scale grows", above=1)
@@ -114,7 +121,8 @@ class PrecisionConfig:
     min_loss_scale: float | None = option(None, "floor of the dynamic scale (apex and fp16)", above=0)
     max_loss_scale: float | None = option(None, "its ceiling (apex and fp16; null: 2**24)", above=0)
     keep_batchnorm_fp32: bool | None = option(
-        None, "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no"
+        None,
+        "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no",
     )
     min_scale_warning: float = option(1.0, "report once when the dynamic scale falls below this", low=0)
 
@@ -153,7 +161,8 @@ class CheckpointConfig:
     every_epochs: int | None = option(1, "epochs between checkpoints", low=1)
     every_minutes: float | None = option(
         10.0,
-        "minutes between checkpoints, within epochs too; with both null there are none, not at the end either",
+        "minutes between checkpoints, within epochs too; with both null there are none, not at the end "
+        "either",
         above=0,
     )
 
@@ -181,11 +190,15 @@ class WandbConfig:
 
 @dataclass
 class Config:
-    backend: str = option("none", "precision backend, what is compared", choices=tuple(REGISTRY), hints=BACKEND_HINTS)
+    backend: str = option(
+        "none", "precision backend, what is compared", choices=tuple(REGISTRY), hints=BACKEND_HINTS
+    )
     seed: int = option(223, "seed of weights, order and augmentation", low=0, high=2**63 - 1)
     batch_size: int = option(128, "images per micro-batch", low=1)
     epochs: int = option(100, "passes over the training images", low=1)
-    max_steps: int | None = option(None, "stop after so many optimizer steps; the schedule stays that of epochs", low=1)
+    max_steps: int | None = option(
+        None, "stop after so many optimizer steps; the schedule stays that of epochs", low=1
+    )
     device: str = option(
         "auto",
         "device: the first of cuda, mps, cpu that is there, or one by name",
@@ -195,8 +208,8 @@ class Config:
     )
     execution: str = option(
         "eager",
-        "how a step is run: call by call; forward and backward compiled (torch.compile); the whole step as one CUDA "
-        "graph; compiled, then as one graph",
+        "how a step is run: call by call; forward and backward compiled (torch.compile); the whole step as "
+        "one CUDA graph; compiled, then as one graph",
         choices=("eager", "compile", "cuda_graph", "compile_graph"),
         hints={
             **dict.fromkeys(("torch.compile", "torch_compile", "compiled", "inductor", "true"), "compile"),
@@ -205,9 +218,9 @@ class Config:
     )
     fuse: bool = option(
         False,
-        "the same numbers, within rounding, in fewer ops and passes over memory than the backend's own: BatchNorm "
-        "with ReLU and residual, counters, native's casts and unscaling; needs a compiler (optimizer.fused is another "
-        "thing)",
+        "the same numbers, within rounding, in fewer ops and passes over memory than the backend's own: "
+        "BatchNorm with ReLU and residual, counters, native's casts and unscaling; needs a compiler "
+        "(optimizer.fused is another thing)",
     )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
@@ -221,9 +234,13 @@ class Config:
     output_dir: str = option("runs", "folder of the run's record")
     resume: str = option(
         "never",
-        "go on with an unfinished run of this config in output_dir: auto if there is one, must or fail, never",
+        "go on with an unfinished run of this config in output_dir: auto if there is one, must or fail, "
+        "never",
         choices=("auto", "never", "must"),
-        hints={**dict.fromkeys(("true", "yes", "allow", "1"), "auto"), **dict.fromkeys(("false", "no", "0"), "never")},
+        hints={
+            **dict.fromkeys(("true", "yes", "allow", "1"), "auto"),
+            **dict.fromkeys(("false", "no", "0"), "never"),
+        },
     )
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
@@ -256,10 +273,13 @@ def check(config: Config) -> None:
     """Raise UserError for values that are fine alone and wrong together."""
     optimizer, precision, data = config.optimizer, config.precision, config.data
     if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
-        raise UserError("optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them")
+        raise UserError(
+            "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
+        )
     if optimizer.momentum and optimizer.name != "sgd":
         raise UserError(
-            f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; set it to 0 or use optimizer.name=sgd"
+            f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; set it to 0 or use "
+            "optimizer.name=sgd"
         )
     for name in ("mean", "std"):
         values = getattr(data, name)
@@ -269,46 +289,49 @@ def check(config: Config) -> None:
     floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
     if floor is not None and ceiling is not None and floor > ceiling:
         raise UserError(
-            f"precision.min_loss_scale={floor:g}: expected at most precision.max_loss_scale={ceiling:g}; lower it"
+            f"precision.min_loss_scale={floor:g}: expected at most precision.max_loss_scale={ceiling:g}; "
+            "lower it"
         )
     if floor is not None and floor > precision.init_scale:
         raise UserError(
-            f"precision.min_loss_scale={floor:g}: expected at most precision.init_scale={precision.init_scale:g}; "
-            "lower it or raise init_scale"
+            f"precision.min_loss_scale={floor:g}: expected at most "
+            f"precision.init_scale={precision.init_scale:g}; lower it or raise init_scale"
         )
     if config.execution != "eager" and config.training.gradient_penalty:
         raise UserError(
-            f"execution={config.execution!r}: training.gradient_penalty={config.training.gradient_penalty:g} needs the "
-            "gradient of a gradient, which this execution does not give; use execution=eager"
+            f"execution={config.execution!r}: training.gradient_penalty={config.training.gradient_penalty:g} "
+            "needs the gradient of a gradient, which this execution does not give; use execution=eager"
         )
     if config.execution.endswith("_graph"):
         if config.training.accumulate > 1:
             raise UserError(
-                f"execution={config.execution!r}: training.accumulate={config.training.accumulate} has more than one "
-                "micro-batch in a step, the graph holds one; use execution=compile, or a larger batch_size"
+                f"execution={config.execution!r}: training.accumulate={config.training.accumulate} has more "
+                "than one micro-batch in a step, the graph holds one; use execution=compile, or a larger "
+                "batch_size"
             )
         if optimizer.fused is False:
             raise UserError(
-                f"execution={config.execution!r}: needs optimizer.fused=true, other optimizers decide on the host; "
-                "leave optimizer.fused out"
+                f"execution={config.execution!r}: needs optimizer.fused=true, other optimizers decide on the "
+                "host; leave optimizer.fused out"
             )
     backend = REGISTRY[config.backend]
     if precision.enabled:
         if precision.dtype not in backend.dtypes:
             raise UserError(
-                f"precision.dtype={precision.dtype!r}: backend={config.backend} is {backend.dtypes[0]} by definition; "
-                "leave it out, or use backend=native"
+                f"precision.dtype={precision.dtype!r}: backend={config.backend} is {backend.dtypes[0]} by "
+                "definition; leave it out, or use backend=native"
             )
         if (floor is not None or ceiling is not None) and not backend.bounded_scale:
             key = "min_loss_scale" if floor is not None else "max_loss_scale"
             raise UserError(
-                f"precision.{key}={floor if floor is not None else ceiling:g}: backend={config.backend} has neither "
-                "floor nor ceiling for the loss scale; leave it out, or use backend=apex_o1"
+                f"precision.{key}={floor if floor is not None else ceiling:g}: backend={config.backend} has "
+                "neither floor nor ceiling for the loss scale; leave it out, or use backend=apex_o1"
             )
         if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
             raise UserError(
-                f"precision.keep_batchnorm_fp32={str(precision.keep_batchnorm_fp32).lower()}: backend={config.backend} "
-                "has fp32 weights, BatchNorm's too; leave it out, or use backend=fp16"
+                f"precision.keep_batchnorm_fp32={str(precision.keep_batchnorm_fp32).lower()}: "
+                f"backend={config.backend} has fp32 weights, BatchNorm's too; leave it out, or use "
+                "backend=fp16"
             )
     if data.source == "image_folder" and data.root is None:
         raise UserError(

@@ -1,7 +1,9 @@
-"""Under a sweep: whether the run was started with the values that the sweep chose, and what the sweep is told if not.
+"""Under a sweep: whether the run was started with the values that the sweep chose, and what the sweep is told
+if not.
 
-W&B shows the sweep's values in the run's config, whatever the program was given. A command without `${args}`, or with
-`${args_no_boolean_flags}` and a false parameter that is true by default, would train one thing and show another.
+W&B shows the sweep's values in the run's config, whatever the program was given. A command without `${args}`,
+or with `${args_no_boolean_flags}` and a false parameter that is true by default, would train one thing and
+show another.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def check_chosen(config: Config) -> None:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as problem:
-        raise UserError(f"WANDB_SWEEP_PARAM_PATH={path}: cannot be read ({problem}); is it from W&B's agent?") from None
+        raise UserError(
+            f"WANDB_SWEEP_PARAM_PATH={path}: cannot be read ({problem}); is it from W&B's agent?"
+        ) from None
     entries = content.items() if isinstance(content, Mapping) else ()
     check_parameters(config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v})
 
@@ -44,8 +48,8 @@ def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
             given = config.value(key)
             if given != value:
                 raise UserError(
-                    f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let the command "
-                    "end with ${args_no_hyphens}, which has every parameter"
+                    f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let "
+                    "the command end with ${args_no_hyphens}, which has every parameter"
                 )
 
 
@@ -67,7 +71,9 @@ def record_refusal(problem: UserError) -> None:
         init_timeout=SECONDS, finish_timeout=SECONDS, console="off", silent=True, show_errors=False
     )
     try:
-        run = wandb.init(group=given("WANDB_SWEEP_ID"), job_type="train", notes=str(problem), settings=settings)
+        run = wandb.init(
+            group=given("WANDB_SWEEP_ID"), job_type="train", notes=str(problem), settings=settings
+        )
         run.finish(exit_code=EXIT_BAD_INPUT)
     except (wandb.errors.Error, TimeoutError) as reason:
         sys.stderr.write(f"W&B could not be told: {' '.join(str(reason).split())}\n")

@@ -26,7 +26,7 @@ class Arrays:
         test: tuple[np.ndarray, np.ndarray],
         classes: tuple[str, ...],
     ) -> Arrays:
-        """Check the (images, labels) pairs and name their content. Raises ValueError for what does not fit."""
+        """Check the (images, labels) pairs, name their content. Raises ValueError for what does not fit."""
         digest = hashlib.sha256(repr((classes, train[0].shape, test[0].shape)).encode())
         for images, labels in (train, test):
             digest.update(np.ascontiguousarray(images).reshape(-1).data)
@@ -45,7 +45,9 @@ class Arrays:
         }
         for split, (images, labels) in splits.items():
             if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] != 3 or images.size == 0:
-                raise ValueError(f"{split} images are {images.dtype} {images.shape}, expected uint8 [N, 3, H, W]")
+                raise ValueError(
+                    f"{split} images are {images.dtype} {images.shape}, expected uint8 [N, 3, H, W]"
+                )
             if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
                 raise ValueError(f"{split} labels are {labels.dtype} {labels.shape}, expected int64 [N]")
             if labels.min() < 0 or labels.max() >= len(self.classes):

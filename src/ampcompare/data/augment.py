@@ -80,10 +80,12 @@ def batch_in_one_pass(
     channels_last: bool,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Gather, crop, flip, normalise and cast as one expression of each output pixel: for torch.compile, one kernel.
+    """Gather, crop, flip, normalise and cast as one expression of each output pixel: for torch.compile, one
+    kernel.
 
-    images: uint8 [N, C, H, W]; plan: int64 [4, B] (image, top, left, flip); the rest as for `normalize`. Returns
-    [B, C, H, W] in `dtype`, within float rounding what the functions above give. Uncompiled it is slower than they.
+    images: uint8 [N, C, H, W]; plan: int64 [4, B] (image, top, left, flip); the rest as for `normalize`.
+    Returns [B, C, H, W] in `dtype`, within float rounding what the functions above give. Uncompiled it is
+    slower than they.
     """
     _, c, h, w = images.shape
     index, top, left, flip = (row.view(-1, 1, 1, 1) for row in plan.unbind(0))

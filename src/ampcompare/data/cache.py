@@ -108,8 +108,8 @@ def _store(path: Path, key: str, arrays: Arrays) -> None:
         temporary = None
     except OSError as error:
         log.warning(
-            "cannot keep the decoded data in %s (%s): going on without; set AMPCOMPARE_CACHE to a folder with "
-            "room to load faster next time",
+            "cannot keep the decoded data in %s (%s): going on without; set AMPCOMPARE_CACHE to a folder "
+            "with room to load faster next time",
             path.parent,
             _reason(error),
         )

@@ -97,6 +97,7 @@ def _checked(split: str, limit: int | None, count: int, source: str) -> int:
         return count
     if limit > count:
         raise UserError(
-            f"data.{split}_limit={limit}: {source} has {count} {split} images; give at most {count}, or null for all"
+            f"data.{split}_limit={limit}: {source} has {count} {split} images; give at most {count}, or null "
+            "for all"
         )
     return limit

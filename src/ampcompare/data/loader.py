@@ -34,8 +34,8 @@ class DeviceLoader:
     """Batches of normalised images for training (`augment`, `shuffle`) or evaluation (neither).
 
     Augmentation is a crop with padding 4 and a horizontal flip with probability one half, per sample.
-    The last, short batch of an epoch is kept, so that each image comes exactly once. With several processes each
-    loader gives its share of the same batches: every `processes`-th image from `rank` on.
+    The last, short batch of an epoch is kept, so that each image comes exactly once. With several processes
+    each loader gives its share of the same batches: every `processes`-th image from `rank` on.
 
     Raises ValueError for a batch size below 1 or tensors that are no uint8 RGB images with int64 labels.
     """
@@ -83,7 +83,8 @@ class DeviceLoader:
         return self.labels.shape[0]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images, float32 (or `dtype`) [B, C, H, W], and labels, int64 [B], from batch number `start` on.
+        """Yield images, float32 (or `dtype`) [B, C, H, W], and labels, int64 [B], from batch number `start`
+        on.
 
         Starting at batch k gives the same batches as skipping k. Nothing in here waits for the device.
         """
@@ -127,7 +128,9 @@ class DeviceLoader:
         images = self.images.index_select(0, index)
         if self.augment:
             images = batch_flip(batch_crop(images, top, left, PADDING), flip)
-        return normalize(images, self.scale, self.shift, self.channels_last), self.labels.index_select(0, index)
+        return normalize(images, self.scale, self.shift, self.channels_last), self.labels.index_select(
+            0, index
+        )
 
     def _plan(self, epoch: int) -> Tensor:
         plan = draw_plan(self.sample_count, self.seed, epoch, self.shuffle)

@@ -1,4 +1,6 @@
-"""Ops of our own, each one piece of Inductor's code for the arguments that come by, looked up in a dictionary."""
+"""Ops of our own, each one piece of Inductor's code for the arguments that come by, looked up in a
+dictionary.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,18 @@ from torch import Tensor
 
 Compiled = Callable[..., Any]
 
-# The compiler writes a value to memory that takes so many ops or reads to make, rather than make it again in a second
-# pass. What is made here takes two tensors and a few numbers a channel: never worth it.
-INDUCTOR = {"realize_reads_threshold": 64, "realize_acc_reads_threshold": 64, "realize_opcount_threshold": 1000}
+# The compiler writes a value to memory that takes so many ops or reads to make, rather than make it again in
+# a second pass. What is made here takes two tensors and a few numbers a channel: never worth it.
+INDUCTOR = {
+    "realize_reads_threshold": 64,
+    "realize_acc_reads_threshold": 64,
+    "realize_opcount_threshold": 1000,
+}
 
 _compiled: dict[Any, Compiled] = {}
-# Compiled in a thread of its own: what is in force in this one (autocast, O1's casts, modes) is not to be compiled in.
-# Always the same one: PyTorch 2.11 crashes when a second thread traces after a first one has ended.
+# Compiled in a thread of its own: what is in force in this one (autocast, O1's casts, modes) is not to be
+# compiled in. Always the same one: PyTorch 2.11 crashes when a second thread traces after a first one has
+# ended.
 _apart = ThreadPoolExecutor(1, "compile")
 _rehearsed: set[Any] = set()  # what fake tensors came by with
 _library = torch.library.Library("ampcompare", "DEF")
@@ -35,9 +42,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make `torch.ops.ampcompare.NAME` of a function of tensors; `fake` gives its results' shapes, without arithmetic.
+    """Make `torch.ops.ampcompare.NAME` of a function of tensors; `fake` gives its results' shapes, without
+    arithmetic.
 
-    An op of PyTorch's, so that who looks on (tracing, counting, FakeTensorMode) sees one op and not what it is made of.
+    An op of PyTorch's, so that who looks on (tracing, counting, FakeTensorMode) sees one op and not what it
+    is made of.
     """
     _library.define(f"{name}{schema}")
 
@@ -75,7 +84,7 @@ def _key(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 def _refuse_in_capture(name: str) -> None:
-    """New code tries its variants out and waits for them, which no capture survives. Rehearsals find that so."""
+    """New code tries its variants and waits for them, which no capture survives. Rehearsals find it so."""
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(f"{name}: arguments that it has not had yet, within the capture of a CUDA graph")
 

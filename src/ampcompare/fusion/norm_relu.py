@@ -1,15 +1,16 @@
-"""BatchNorm, the sum with a residual and ReLU as one op, forward and backward, of `torch.compile`'s own kernels.
+"""BatchNorm, the sum with a residual and ReLU as one op, forward and backward, of `torch.compile`'s own
+kernels.
 
-In training the forward reads its input twice (sums, result) and the residual once; the backward reads gradient and
-input twice, with a residual also the output, which the next convolution keeps anyway: the ReLU keeps nothing of its
-own.
+In training the forward reads its input twice (sums, result) and the residual once; the backward reads
+gradient and input twice, with a residual also the output, which the next convolution keeps anyway: the ReLU
+keeps nothing of its own.
 
-Why not `torch.compile` over the three lines, which was tried first (torch 2.14.1): it keeps a mask of the ReLU (a
-byte a value, written and read) and, in fp16, mean and deviation in fp16; its guards cost 50 microseconds a forward
-and 30 a backward, of which ResNet50 has 49 each; and it gives up at the ninth shape, where ResNet50 has 11. So forward
-and backward are written down here, and its compiler, Inductor, makes each into code for the shapes that come by, which
-are looked up in a dictionary: 7 microseconds a call. PyTorch itself has no such op for training; cuDNN has one, but it
-is not in PyTorch's interface.
+Why not `torch.compile` over the three lines, which was tried first (torch 2.14.1): it keeps a mask of the
+ReLU (a byte a value, written and read) and, in fp16, mean and deviation in fp16; its guards cost 50
+microseconds a forward and 30 a backward, of which ResNet50 has 49 each; and it gives up at the ninth shape,
+where ResNet50 has 11. So forward and backward are written down here, and its compiler, Inductor, makes each
+into code for the shapes that come by, which are looked up in a dictionary: 7 microseconds a call. PyTorch
+itself has no such op for training; cuDNN has one, but it is not in PyTorch's interface.
 
 Everything is computed in fp32 and rounded once, where one op after the other rounds after each.
 """
@@ -28,12 +29,21 @@ from ampcompare.fusion.compiled import define
 def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> Tensor:
     """relu(norm(x) + residual), of x's type, as `norm` in its mode does it, but for its counter of batches.
 
-    x and residual are [B, C, H, W], both fp32 or both half. Can be differentiated twice. Raises ValueError, as
-    PyTorch does, for a training batch of one value a channel.
+    x and residual are [B, C, H, W], both fp32 or both half. Can be differentiated twice. Raises ValueError,
+    as PyTorch does, for a training batch of one value a channel.
     """
     if norm.training:
         return _NormRelu.apply(
-            *(x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.momentum, norm.eps)
+            *(
+                x,
+                residual,
+                norm.weight,
+                norm.bias,
+                norm.running_mean,
+                norm.running_var,
+                norm.momentum,
+                norm.eps,
+            )
         )
     if torch.is_grad_enabled():  # nobody trains like that here
         y = norm_alone(norm, x)
@@ -52,7 +62,9 @@ def norm_alone(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 class _NormRelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, *others: Any) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, *others: Any
+    ) -> Tensor:
         y, mean, inverse = torch.ops.ampcompare.norm_relu(x, residual, weight, bias, *others)
         ctx.save_for_backward(x, weight, bias, mean, inverse, None if residual is None else y)
         ctx.eps = others[-1]
@@ -78,7 +90,9 @@ def _differentiable_backward(
     normed = F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
     gradient = torch.where(~((normed if y is None else y) <= 0), dy, torch.zeros_like(dy))
     inputs = (x, weight, bias)
-    found = iter(torch.autograd.grad(normed, [t for t in inputs if t.requires_grad], gradient, create_graph=True))
+    found = iter(
+        torch.autograd.grad(normed, [t for t in inputs if t.requires_grad], gradient, create_graph=True)
+    )
     dx, d_weight, d_bias = (next(found) if t.requires_grad else None for t in inputs)
     return dx, None if y is None else gradient, d_weight, d_bias
 
@@ -93,7 +107,7 @@ def _training(
     momentum: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result, and the fp32 mean and 1 / deviation of the batch, [C] each. Moves the running statistics."""
+    """The result, and fp32 mean and 1 / deviation of the batch, [C] each. Moves the running statistics."""
     F._verify_batch_size(list(x.shape))  # type: ignore[attr-defined]
     count = x.numel() // x.shape[1]
     wide = x.float()
@@ -153,7 +167,9 @@ def _fake_training(x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x), mean, torch.empty_like(mean)
 
 
-def _fake_backward(dy: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, *others: Any) -> list[Tensor]:
+def _fake_backward(
+    dy: Tensor, x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor, *others: Any
+) -> list[Tensor]:
     return [torch.empty_like(t) for t in (x, weight, bias, *([] if y is None else [dy]))]
 
 

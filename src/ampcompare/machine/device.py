@@ -35,22 +35,26 @@ def resolve_device(name: str) -> torch.device:
 def set_numerics(config: Config) -> None:
     """Set TF32, cuDNN and determinism as the config says, each time all of them.
 
-    PyTorch leaves TF32 on for cuDNN convolutions by default, so that "fp32" is not fp32 until it is switched off.
+    PyTorch leaves TF32 on for cuDNN convolutions by default, so that "fp32" is not fp32 until it is switched
+    off.
     """
     allow_tf32(config.tf32)
     # Trying algorithms may pick another one each time, so determinism rules it out.
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     torch.backends.cudnn.deterministic = config.deterministic
     if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first use
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # cuBLAS asks for it, before its first use
     torch.use_deterministic_algorithms(config.deterministic)
 
 
 def allow_tf32(on: bool) -> None:
     """Let fp32 products and convolutions round to TF32, or not.
 
-    PyTorch (2.11 and 2.14) has two sets of switches. Asked for the old ones, as Inductor does, it raises where the
-    new ones say something else. The old ones come first here: setting them writes into the new ones.
+    PyTorch (2.11 and 2.14) has two sets of switches. Asked for the old ones, as Inductor does, it raises
+    where the new ones say something else. The old ones come first here: setting them writes into the new
+    ones.
     """
     precision = "tf32" if on else "ieee"
     torch.set_float32_matmul_precision("high" if on else "highest")

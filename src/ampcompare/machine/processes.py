@@ -1,8 +1,8 @@
 """Several processes train one model: who is who, and the few things they say to each other.
 
-Started by `torchrun --nproc-per-node=N run_experiment.py ...`, each process has a device of its own. `batch_size` is
-that of all together; each takes every N-th image of a batch, so that a run on N devices sees the batches of a run on
-one. Process 0 alone writes: the record, the console.
+Started by `torchrun --nproc-per-node=N run_experiment.py ...`, each process has a device of its own.
+`batch_size` is that of all together; each takes every N-th image of a batch, so that a run on N devices sees
+the batches of a run on one. Process 0 alone writes: the record, the console.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class World:
         return words
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give every process the buffers of process 0: BatchNorm's statistics are of each one's own images."""
+        """Give all processes the buffers of process 0: each has BatchNorm statistics of its own images."""
         if self.size > 1:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
@@ -82,7 +82,9 @@ class World:
 
     @contextmanager
     def agree(self) -> Iterator[None]:
-        """What is inside, where nobody waits for another, raises UserError in all processes if it does in one."""
+        """What is inside, where nobody waits for another, raises UserError in all processes if it does in
+        one.
+        """
         refusal: list[str] = []
         try:
             yield
@@ -126,10 +128,11 @@ def join(config: Config) -> Iterator[World]:
 def _meet(store: dist.Store, world: World) -> dist.Store:
     """A corner of the store for the processes of this start alone.
 
-    torchrun keeps its store when it starts the processes again, with the addresses of those that died: taken for those
-    of now, the connection was refused or never answered (PyTorch 2.14; issue 135712 there). Its count of restarts is
-    that of one machine. So process 0 names a corner, the others leave a name of their own in it, and whoever is listed
-    there by process 0 has met the one of now: those of before knew another name.
+    torchrun keeps its store when it starts the processes again, with the addresses of those that died: taken
+    for those of now, the connection was refused or never answered (PyTorch 2.14; issue 135712 there). Its
+    count of restarts is that of one machine. So process 0 names a corner, the others leave a name of their
+    own in it, and whoever is listed there by process 0 has met the one of now: those of before knew another
+    name.
     """
     own = secrets.token_hex(8)
     if world.leads:
@@ -151,7 +154,9 @@ def _meet(store: dist.Store, world: World) -> dist.Store:
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise UserError(f"{name}={text!r}: expected a whole number, as torchrun sets it; unset it, or use torchrun")
+        raise UserError(
+            f"{name}={text!r}: expected a whole number, as torchrun sets it; unset it, or use torchrun"
+        )
     return int(text)
 
 
@@ -162,11 +167,13 @@ def check_config(config: Config, world: World) -> None:
         raise UserError(f"execution={config.execution!r}: {what} steps run eagerly; use execution=eager")
     if config.training.gradient_penalty:
         raise UserError(
-            f"training.gradient_penalty={config.training.gradient_penalty:g}: {what} gradients are only there after "
-            "the backward; set it to 0 or use one process"
+            f"training.gradient_penalty={config.training.gradient_penalty:g}: {what} gradients are only "
+            "there after the backward; set it to 0 or use one process"
         )
     if config.batch_size < world.size:
-        raise UserError(f"batch_size={config.batch_size}: {what} each needs an image; use at least {world.size}")
+        raise UserError(
+            f"batch_size={config.batch_size}: {what} each needs an image; use at least {world.size}"
+        )
 
 
 def device_name(name: str, world: World) -> str:
@@ -174,14 +181,16 @@ def device_name(name: str, world: World) -> str:
     if world.size == 1 or name == "cpu":
         return name
     if name not in ("auto", "cuda"):
-        raise UserError(f"device={name!r}: {world.size} processes need a device each; use device=cuda or device=cpu")
+        raise UserError(
+            f"device={name!r}: {world.size} processes need a device each; use device=cuda or device=cpu"
+        )
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0 and name == "auto":
         return "cpu"
     if max(world.local_size, world.local_rank + 1) > count:
         raise UserError(
-            f"--nproc-per-node={world.local_size}: PyTorch sees {count} GPUs of this machine; start {max(count, 1)}, "
-            "or use device=cpu"
+            f"--nproc-per-node={world.local_size}: PyTorch sees {count} GPUs of this machine; start "
+            f"{max(count, 1)}, or use device=cpu"
         )
     return f"cuda:{world.local_rank}"
 
@@ -191,13 +200,14 @@ def check_last_batch(count: int, batch_size: int, world: World) -> None:
     rest = count % batch_size
     if 0 < rest < world.size:
         raise UserError(
-            f"batch_size={batch_size}: the last batch of an epoch has {rest} of {count} images, fewer than the "
-            f"{world.size} processes; use another batch_size or data.train_limit={count - rest}"
+            f"batch_size={batch_size}: the last batch of an epoch has {rest} of {count} images, fewer than "
+            f"the {world.size} processes; use another batch_size or data.train_limit={count - rest}"
         )
 
 
 class AskTogether:
-    """Asks all processes at the end of a log interval what one of them may know, so that all do it at one step.
+    """Asks all processes at the end of a log interval what one of them may know, so that all do it at one
+    step.
 
     Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
     """

@@ -27,7 +27,9 @@ class EnergyMeter:
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         except pynvml.NVMLError:
-            self._handle = None  # no such counter (older GPU, MIG slice, no driver library): the metric is absent
+            self._handle = (
+                None  # no such counter (older GPU, MIG slice, no driver library): the metric is absent
+            )
 
     def start(self) -> None:
         self._start_mj = self._read_mj()

@@ -1,7 +1,7 @@
 """What fp16 does to gradients: how many it would flush to zero at the loss scale, and without one.
 
-The picture that explains loss scaling: gradients spread over some forty binary orders of magnitude, fp16 holds those
-from 2**-24 to 2**16, and the scale decides which part of the spread falls into that window.
+The picture that explains loss scaling: gradients spread over some forty binary orders of magnitude, fp16
+holds those from 2**-24 to 2**16, and the scale decides which part of the spread falls into that window.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from torch import Tensor
 FLUSHED_TO_ZERO = 2.0**-25
 # The largest is 65504; from half a unit in the last place above it on, numbers round to infinity.
 ROUNDED_TO_INF = 65520.0
-# Bins of the histogram: |gradient| in [2**e, 2**(e+1)) for e from -48; the first and last bins take what lies beyond.
+# Bins of the histogram: |gradient| in [2**e, 2**(e+1)) for e from -48; the first and last bins take what lies
+# beyond.
 FIRST_EXPONENT, LAST_EXPONENT = -48, 16
 BINS = LAST_EXPONENT - FIRST_EXPONENT + 1
 
-# A layer group with more elements is looked at in every n-th of them: all 23.5 M of a ResNet50 took 0.75 s on two CPU
-# cores, several steps' time.
+# A layer group with more elements is looked at in every n-th of them: all 23.5 M of a ResNet50 took 0.75 s on
+# two CPU cores, several steps' time.
 SAMPLE = 500_000
 
 TOTALS = ("underflow_fraction", "underflow_fraction_unscaled", "overflow_fraction", "zero_fraction")
@@ -33,14 +34,16 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
-    """Shares of the true gradients' elements that fp16 cannot hold, per layer group and over all, on the device.
+    """Shares of the true gradients' elements that fp16 cannot hold, per layer group and over all, on the
+    device.
 
     `groups` are gradients by layer group, `scale` the loss scale (0-d). Of the non-zero elements:
-    `grad/underflow_fraction` would be flushed to zero at the scale, `grad/underflow_fraction_unscaled` at scale 1,
-    `grad/overflow_fraction` would become infinite at the scale (inf and nan count). Of all elements:
+    `grad/underflow_fraction` would be flushed to zero at the scale, `grad/underflow_fraction_unscaled` at
+    scale 1, `grad/overflow_fraction` would become infinite at the scale (inf and nan count). Of all elements:
     `grad/zero_fraction` are zero, where a backward in fp16 has flushed them. Each also as `NAME/GROUP`.
-    `grad/exponents` is a histogram [BINS] of the binary exponents of the non-zero elements. Of a group with more than
-    `SAMPLE` elements an even sample is looked at, and the totals weigh groups by what was looked at. No host sync.
+    `grad/exponents` is a histogram [BINS] of the binary exponents of the non-zero elements. Of a group with
+    more than `SAMPLE` elements an even sample is looked at, and the totals weigh groups by what was looked
+    at. No host sync.
     """
     counts: dict[str, Tensor] = {}
     histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)

@@ -14,11 +14,11 @@ MIB = 2**20
 class Memory:
     """The peak on one device since the last `reset`, with what captured graphs keep.
 
-    PyTorch's allocator counts a block from its allocation to its release, whichever pool it is of. So the tensors
-    of a captured step are counted within the capture alone; a launch allocates nothing, and yet their memory stays
-    the graph's. What a capture took beyond the tensors that outlive it is therefore added to every count after it:
-    a short batch or an evaluation between launches has its activations beside those of the graph.
-    Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
+    PyTorch's allocator counts a block from its allocation to its release, whichever pool it is of. So the
+    tensors of a captured step are counted within the capture alone; a launch allocates nothing, and yet their
+    memory stays the graph's. What a capture took beyond the tensors that outlive it is therefore added to
+    every count after it: a short batch or an evaluation between launches has its activations beside those of
+    the graph. Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -39,7 +39,10 @@ class Memory:
         self.reset()
         yield
         if self._device.type == "cuda":
-            peak, left = torch.cuda.max_memory_allocated(self._device), torch.cuda.memory_allocated(self._device)
+            peak, left = (
+                torch.cuda.max_memory_allocated(self._device),
+                torch.cuda.memory_allocated(self._device),
+            )
             self._kept += peak - left
         self.reset()
         self._before = before

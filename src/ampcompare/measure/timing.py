@@ -13,8 +13,8 @@ Mark = torch.cuda.Event | float
 class StepTimer:
     """Times optimizer steps between `resume` and `pause`.
 
-    Call `resume()` before the first step of a window, `lap(images)` after each step, `pause()` to end the window.
-    The first `warmup_steps` laps of the whole run are not counted.
+    Call `resume()` before the first step of a window, `lap(images)` after each step, `pause()` to end the
+    window. The first `warmup_steps` laps of the whole run are not counted.
     """
 
     def __init__(self, device: torch.device, warmup_steps: int) -> None:
@@ -44,7 +44,9 @@ class StepTimer:
         self._fetched = self._mark()
 
     def lap(self, images: int, *, cold: bool = False) -> None:
-        """End one step that trained on so many images. A `cold` one, in which something was compiled, is left out."""
+        """End one step that trained on so many images. A `cold` one, in which something was compiled, is left
+        out.
+        """
         self._laps += 1
         now = self._mark()
         if self._laps > self._warmup and not cold:

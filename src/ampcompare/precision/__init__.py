@@ -1,7 +1,7 @@
 """Precision backends: everything that differs between fp32, native AMP, apex O1, O2 and pure fp16.
 
-A new backend is one new file and one line in REGISTRY. The registry is plain data and loads no torch, so that the
-command line can list backends at once.
+A new backend is one new file and one line in REGISTRY. The registry is plain data and loads no torch, so that
+the command line can list backends at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class Backend(NamedTuple):
     label: str  # first word of a run's name
     dtypes: tuple[str, ...]  # allowed precision.dtype; the first is what the backend is
     bounded_scale: bool  # whether the loss scale has a floor and a ceiling
-    half_weights: bool = False  # whether the model's weights are fp16, so that it may keep those of BatchNorm in fp32
+    half_weights: bool = (
+        False  # whether the model's weights are fp16, so that it may keep those of BatchNorm in fp32
+    )
 
 
 REGISTRY: dict[str, Backend] = {
@@ -37,8 +39,8 @@ REGISTRY: dict[str, Backend] = {
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
     """The backend `name` for tensors on `device`.
 
-    `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...). With `enabled=False`
-    any backend is plain fp32. Raises ValueError for an unknown name.
+    `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...). With
+    `enabled=False` any backend is plain fp32. Raises ValueError for an unknown name.
     """
     import torch
 

@@ -15,10 +15,11 @@ from torch.optim import Optimizer
 class PrecisionOptions:
     """What a backend can be told; each takes what applies to it.
 
-    `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale where
-    the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24). `keep_batchnorm_fp32` is
-    for backends with fp16 weights; None is the level's own (O2: true, pure fp16, which is O3: false). `fuse` lets it
-    do what it does anyway in fewer ops and passes over memory, with the same numbers.
+    `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale
+    where the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
+    `keep_batchnorm_fp32` is for backends with fp16 weights; None is the level's own (O2: true, pure fp16,
+    which is O3: false). `fuse` lets it do what it does anyway in fewer ops and passes over memory, with the
+    same numbers.
     """
 
     enabled: bool = True

@@ -38,8 +38,8 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
 class WrappedForward:
     """`model.forward` with inputs and outputs cast and a context around it.
 
-    An object rather than a closure, so that the model can still be copied and pickled: a copy's forward is its own.
-    The model holds it and not the other way round, so that a model that is dropped is freed at once.
+    An object rather than a closure, so that the model can still be copied and pickled: a copy's forward is
+    its own. The model holds it and not the other way round, so that a model that is dropped is freed at once.
     `context` is a module-level callable that takes `context_options`.
     """
 

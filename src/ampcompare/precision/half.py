@@ -20,7 +20,9 @@ from ampcompare.precision.forward import wrap_forward
 
 
 class Half(ApexScaling):
-    """fp16 weights, BatchNorm's too unless kept in fp32; inputs cast to fp16, outputs to fp32; apex's loss scaling."""
+    """fp16 weights, BatchNorm's too unless kept in fp32; inputs cast to fp16, outputs to fp32; apex's loss
+    scaling.
+    """
 
     name = "fp16"
 

@@ -18,9 +18,9 @@ from ampcompare.precision.together import casting_modules, weights_in_autocast
 class Native(Precision):
     """What PyTorch's documentation calls automatic mixed precision.
 
-    fp16 scales the loss; bf16 has the exponent range of fp32 and needs no scaling. A static `loss_scale` stays put,
-    but a step with inf or nan is still skipped, as GradScaler does; at 1 there is no scaler at all. With `fuse` weights
-    are cast together and gradients written once on their way into the step.
+    fp16 scales the loss; bf16 has the exponent range of fp32 and needs no scaling. A static `loss_scale`
+    stays put, but a step with inf or nan is still skipped, as GradScaler does; at 1 there is no scaler at
+    all. With `fuse` weights are cast together and gradients written once on their way into the step.
     """
 
     name = "native"
@@ -65,8 +65,8 @@ class Native(Precision):
             return
         create_momentum_buffers(optimizer)
         if self.options.fuse:
-            # Else a fused optimizer's gradients are written twice: times 1 by GradScaler, which looks for inf and nan
-            # so, and unscaled by the optimizer's kernel, which writes back what it reads.
+            # Else a fused optimizer's gradients are written twice: times 1 by GradScaler, which looks for inf
+            # and nan so, and unscaled by the optimizer's kernel, which writes back what it reads.
             self.unscale_(optimizer)
         # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
         self.scaler.step(optimizer)

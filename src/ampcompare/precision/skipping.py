@@ -16,9 +16,11 @@ def decides_on_device(optimizer: Optimizer) -> bool:
 
 
 def step_unless(optimizer: Optimizer, found_inf: Tensor, step: Callable[[], Any] | None = None) -> Any:
-    """Step the optimizer (by `step`, if its own was replaced) unless `found_inf` (0-d, on the device) is non-zero.
+    """Step the optimizer (by `step`, if its own was replaced) unless `found_inf` (0-d, on the device) is
+    non-zero.
 
-    A skipped step counts as a call for learning-rate schedulers, which otherwise warn that they were stepped first.
+    A skipped step counts as a call for learning-rate schedulers, which otherwise warn that they were stepped
+    first.
     """
     step = step or optimizer.step
     create_momentum_buffers(optimizer)
@@ -43,10 +45,10 @@ def mark_stepped(optimizer: Optimizer) -> None:
 def create_momentum_buffers(optimizer: Optimizer) -> None:
     """Give fused SGD with momentum its zero buffers before a step that may be skipped.
 
-    It allocates them uninitialised in its first step; if that step overflows and is skipped, the garbage stays (seen
-    with torch 2.14.1). From zero buffers the first step computes 0 * momentum + gradient, the same; but not with
-    dampening, which the first step leaves out: there the host has to decide. Looks at every step, since parameters
-    may be added or unfrozen.
+    It allocates them uninitialised in its first step; if that step overflows and is skipped, the garbage
+    stays (seen with torch 2.14.1). From zero buffers the first step computes 0 * momentum + gradient, the
+    same; but not with dampening, which the first step leaves out: there the host has to decide. Looks at
+    every step, since parameters may be added or unfrozen.
     """
     for group in optimizer.param_groups:
         if not (group.get("fused") and group.get("momentum")):

@@ -1,4 +1,6 @@
-"""Casts of many tensors in few launches: the low-precision copies of weights, and their gradients back to fp32."""
+"""Casts of many tensors in few launches: the low-precision copies of weights, and their gradients back to
+fp32.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-# Weights cast in one launch. Their gradients wait for each other, so it is not the whole model: several processes add
-# gradients up while the backward of earlier layers still runs.
+# Weights cast in one launch. Their gradients wait for each other, so it is not the whole model: several
+# processes add gradients up while the backward of earlier layers still runs.
 TOGETHER = 16
 
 
@@ -19,8 +21,8 @@ TOGETHER = 16
 def weights_in_autocast(modules: Sequence[nn.Module], device_type: str, dtype: torch.dtype) -> Iterator[None]:
     """Inside autocast: the weights of `modules` cast together, so that autocast finds nothing to cast.
 
-    Values and gradients are bit for bit those of its own casts, which it makes one by one and keeps, as this does, for
-    the whole forward.
+    Values and gradients are bit for bit those of its own casts, which it makes one by one and keeps, as this
+    does, for the whole forward.
     """
     with weights_together(modules, dtype) if torch.is_autocast_enabled(device_type) else nullcontext():
         yield
@@ -33,7 +35,8 @@ def casting_modules(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def weights_together(modules: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[None]:
-    """The fp32 weights of `modules` as `dtype`, cast TOGETHER a launch; frozen ones stay, or they would get gradients.
+    """The fp32 weights of `modules` as `dtype`, cast TOGETHER a launch; frozen ones stay, or they would get
+    gradients.
 
     Whoever reads such a weight inside gets the copy.
     """
@@ -80,7 +83,9 @@ class CastTogether(torch.autograd.Function):
         present = [g for g in gradients if g is not None]
         # A gradient of which the gradient is wanted goes by ops that have one.
         # Likewise a batch of gradients (`is_grads_batched`).
-        together = not torch.is_grad_enabled() and all(g.layout == torch.strided and not _is_batch(g) for g in present)
+        together = not torch.is_grad_enabled() and all(
+            g.layout == torch.strided and not _is_batch(g) for g in present
+        )
         wide = iter(copy_together(present, ctx.wide) if together else [g.to(ctx.wide) for g in present])
         return (None, *(None if g is None else next(wide) for g in gradients))
 

@@ -1,4 +1,6 @@
-"""Lines for the user, from programs that go on for hours: that nobody can read them any more must not end the work."""
+"""Lines for the user, from programs that go on for hours: that nobody can read them any more must not end the
+work.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from rich.console import Console
 
 
 def print_line(console: Console, line: str) -> None:
-    """Print a line. Where that fails (a log on a full disk, a terminal that has gone) all goes on in silence."""
+    """Print a line. Where that fails (a full disk, a terminal that has gone) all goes on in silence."""
     try:
         console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
     except OSError as problem:

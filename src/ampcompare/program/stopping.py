@@ -1,8 +1,8 @@
-"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by the end of its terminal, by
-W&B (its page, hyperband), or because its record takes no more rows.
+"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by the end of its
+terminal, by W&B (its page, hyperband), or because its record takes no more rows.
 
-The first request lets the step under way finish and the record be completed; a second signal interrupts at once.
-This module must stay free of torch: the entrypoint needs it before it knows that the input is good.
+The first request lets the step under way finish and the record be completed; a second signal interrupts at
+once. This module must stay free of torch: the entrypoint needs it before it knows that the input is good.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class StopRequest:
         return bool(self.reason)
 
     def is_preemption(self) -> bool:
-        """Whether a batch system takes the machine. A sweep's agent, too, stops a run by SIGTERM: that is none."""
+        """Whether a batch system takes the machine. A sweep's agent, too, stops a run by SIGTERM: that is
+        none.
+        """
         return self.exit_code == 128 + signal.SIGTERM and not self._by_wandb and not self._in_sweep
 
     def from_wandb(self) -> None:
@@ -77,8 +79,8 @@ def heard(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
 def leave(code: int) -> None:
     """Exit with the code: at once where the run was stopped; under W&B's agent it ends by its signal instead.
 
-    The agent counts every exit code above 0 as a failure and gives up after three in its first minute. Death by a
-    signal, which is how a program ends that knows nothing of W&B's stops, is no failure to it.
+    The agent counts every exit code above 0 as a failure and gives up after three in its first minute. Death
+    by a signal, which is how a program ends that knows nothing of W&B's stops, is no failure to it.
     """
     number = code - 128
     if number in list(WORDS):

@@ -22,7 +22,7 @@ NAMELESS = "It holds no run record: its name and config are not known."
 
 @dataclass
 class Fragment:
-    """One `.wandb` file: a run, or the part of it between two resumes. Arrays have one value a history row."""
+    """One `.wandb` file: a run, or its part between two resumes. Arrays have one value a history row."""
 
     path: Path
     id: str
@@ -51,10 +51,11 @@ class Fragment:
 class RunRecord:
     """One run.
 
-    `history` has one row per logged row and one column per logged key, in the order of logging: float64 where all
-    values are numbers, with NaN where a row has no value; objects with None otherwise. Rows in which a NaN was
-    *logged* are listed by number in `nan_rows`, per column. Metric names and units are those of the README's schema.
-    `problems` says in plain sentences what was wrong with the record; empty for a sound one.
+    `history` has one row per logged row and one column per logged key, in the order of logging: float64 where
+    all values are numbers, with NaN where a row has no value; objects with None otherwise. Rows in which a
+    NaN was
+    *logged* are listed by number in `nan_rows`, per column. Metric names and units are those of the README's
+    schema. `problems` says in plain sentences what was wrong with the record; empty for a sound one.
     """
 
     id: str
@@ -81,10 +82,14 @@ class RunRecord:
         return lookup(self.config, key, default)
 
     def summary_number(self, key: str) -> float | None:
-        """A number of the summary, or None. W&B keeps `{"max": ...}` where a metric was defined with a summary."""
+        """A number of the summary, or None. W&B keeps `{"max": ...}` where a metric was defined with a
+        summary.
+        """
         value = lookup(self.summary, key)
         if isinstance(value, dict):
-            value = next((value[kind] for kind in ("last", "max", "min", "mean", "best") if kind in value), None)
+            value = next(
+                (value[kind] for kind in ("last", "max", "min", "mean", "best") if kind in value), None
+            )
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         try:
@@ -93,13 +98,15 @@ class RunRecord:
             return None
 
     def numbers(self, key: str) -> np.ndarray:
-        """The column of a key as float64, one value a row; NaN where it has none, or none that is a number."""
+        """The column of a key as float64, one value a row; NaN where it has none that is a number."""
         if key not in self.history:
             return np.full(len(self.history), np.nan)
         return as_numbers(self.history[key])
 
     def values(self, key: str) -> np.ndarray:
-        """The numbers logged under a key, in order, without the rows that have none. Logged NaNs are left out."""
+        """The numbers logged under a key, in order, without the rows that have none. Logged NaNs are left
+        out.
+        """
         numbers = self.numbers(key)
         return numbers[~np.isnan(numbers)]
 
@@ -129,7 +136,9 @@ def merge(fragments: Sequence[Fragment]) -> RunRecord:
         summary = {**summary, **fragment.summary}
     keep, replaced = _kept_rows(ordered)
     if replaced:
-        problems.append(f"{replaced:,} rows were logged again by a later part of the run; the later ones count.")
+        problems.append(
+            f"{replaced:,} rows were logged again by a later part of the run; the later ones count."
+        )
 
     def newest(attribute: str) -> Any:
         return next((v for f in reversed(ordered) if (v := getattr(f, attribute))), getattr(last, attribute))
@@ -169,7 +178,9 @@ def _config_changes(before: dict[str, Any], fragment: Fragment) -> list[str]:
     if not changed:
         return []
     more = f" and {len(changed) - MAX_KEYS_TOLD} more" if len(changed) > MAX_KEYS_TOLD else ""
-    return [f"Its parts differ in config: {', '.join(changed[:MAX_KEYS_TOLD])}{more}; the later values are shown."]
+    return [
+        f"Its parts differ in config: {', '.join(changed[:MAX_KEYS_TOLD])}{more}; the later values are shown."
+    ]
 
 
 def _kept_rows(ordered: Sequence[Fragment]) -> tuple[list[np.ndarray], int]:

@@ -1,4 +1,6 @@
-"""Runs read from W&B's server through its public API. `wandb` is imported here alone, when a source asks for it."""
+"""Runs read from W&B's server through its public API. `wandb` is imported here alone, when a source asks for
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ OTHER_STATES = {
 def read_server(source: str) -> list[RunRecord]:
     """The runs of a project or of one sweep, read whole.
 
-    Raises UserError for a source of another form, for a project or sweep that is not there or is empty, and where
-    the server cannot be asked.
+    Raises UserError for a source of another form, for a project or sweep that is not there or is empty, and
+    where the server cannot be asked.
     """
     entity, project, sweep = parse_source(source)
     with _told_in_one_line(source):
@@ -60,22 +62,28 @@ def _told_in_one_line(source: str) -> Iterator[None]:
     try:
         yield
     except wandb.errors.UsageError as problem:
-        raise UserError(f"{source}: {_first_line(problem)}, or name a folder of runs (wandb.mode=offline)") from None
+        raise UserError(
+            f"{source}: {_first_line(problem)}, or name a folder of runs (wandb.mode=offline)"
+        ) from None
     except wandb.errors.AuthenticationError as problem:
         raise UserError(
-            f"{source}: W&B's server cannot be asked: {_first_line(problem)}; see WANDB_BASE_URL, WANDB_API_KEY and "
-            "`wandb login`"
+            f"{source}: W&B's server cannot be asked: {_first_line(problem)}; see WANDB_BASE_URL, "
+            "WANDB_API_KEY and `wandb login`"
         ) from None
     # ValueError: what is not there, and an answer that is no JSON.
     except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:
         raise UserError(f"{source}: W&B's server says: {_first_line(problem)}; expected {FORMS}") from None
     finally:
-        if wandb.run is None:  # leave the process as it was: the client holds a service and what it read of settings
+        if (
+            wandb.run is None
+        ):  # leave the process as it was: the client holds a service and what it read of settings
             end_service(SERVICE_SECONDS)
 
 
 def _first_line(problem: BaseException) -> str:
-    return next((line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()), repr(problem))
+    return next(
+        (line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()), repr(problem)
+    )
 
 
 def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
@@ -100,9 +108,11 @@ def _read_run(run: Any) -> RunRecord:
     for row in _rows(run, problems):
         table.add_values(flatten(row))
     columns = table.arrays()
-    # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not. The server's order of
-    # names is by chance.
-    history = pd.DataFrame({name: pd.Series(columns[name], dtype=columns[name].dtype) for name in sorted(columns)})
+    # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not. The server's
+    # order of names is by chance.
+    history = pd.DataFrame(
+        {name: pd.Series(columns[name], dtype=columns[name].dtype) for name in sorted(columns)}
+    )
     return RunRecord(
         id=run.id,
         name=_text(run, "name") or run.id,
@@ -128,7 +138,8 @@ def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
     rows = list(run.scan_history(use_cache=False))
     logged = getattr(run, "history_line_count", None)
     if not rows and logged != 0:
-        # `scan_history` reads nothing where the server does not tell the last step; this does, but may be a sample.
+        # `scan_history` reads nothing where the server does not tell the last step; this does, but may be a
+        # sample.
         rows = run.history(samples=logged or MANY_ROWS, pandas=False)
     found: dict[Any, dict[str, Any]] = {}
     for number, row in enumerate(rows):

@@ -17,13 +17,14 @@ SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 def load_runs(sources: Iterable[str | Path]) -> list[RunRecord]:
     """Every run in the sources, oldest first.
 
-    A source is a folder, searched for `offline-run-*/run-*.wandb` and `run-*/run-*.wandb` at any depth, or one
-    `.wandb` file; or `wandb:entity/project`, or `wandb:entity/project/sweep`, read from W&B's server. A file that is
-    found twice is read once; files with the same run id become one run. Of a run that is on disk and on the server
-    the record with more rows counts, the one on disk where they have as many: it has the exit code and exact types.
+    A source is a folder, searched for `offline-run-*/run-*.wandb` and `run-*/run-*.wandb` at any depth, or
+    one `.wandb` file; or `wandb:entity/project`, or `wandb:entity/project/sweep`, read from W&B's server. A
+    file that is found twice is read once; files with the same run id become one run. Of a run that is on disk
+    and on the server the record with more rows counts, the one on disk where they have as many: it has the
+    exit code and exact types.
 
-    Raises UserError for a source that is not there, cannot be read or holds no run. A broken file inside a folder
-    raises nothing: its run says so in `problems`.
+    Raises UserError for a source that is not there, cannot be read or holds no run. A broken file inside a
+    folder raises nothing: its run says so in `problems`.
     """
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     on_server = [str(source) for source in named if str(source).startswith(API_PREFIX)]
@@ -33,7 +34,9 @@ def load_runs(sources: Iterable[str | Path]) -> list[RunRecord]:
     for source in on_server:
         for run in read_server(source):
             _add(runs, run)
-    return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else float("inf"), run.id))
+    return sorted(
+        runs, key=lambda run: (run.started_at.timestamp() if run.started_at else float("inf"), run.id)
+    )
 
 
 def _add(runs: list[RunRecord], new: RunRecord) -> None:
@@ -95,7 +98,9 @@ def _files(source: str | Path) -> list[Path]:
 
 
 def _search(top: Path) -> Iterator[Path]:
-    """The run files under a folder. Linked folders are followed, each real folder once (W&B links `latest-run`)."""
+    """The run files under a folder. Linked folders are followed, each real folder once (W&B links
+    `latest-run`).
+    """
     seen: set[str] = set()
     for folder, inner, files in os.walk(top, followlinks=True):
         real = os.path.realpath(folder)

@@ -36,7 +36,7 @@ def with_floats(value: Any) -> Any:
 
 
 class Column:
-    """One metric: 8 bytes a row while its values are numbers, Python objects from the first other value on."""
+    """One metric: 8 bytes a row while its values are numbers, Python objects from the first other on."""
 
     __slots__ = ("nan_rows", "values")
 
@@ -69,7 +69,9 @@ class Column:
             values.append(value)
 
     def finish(self, rows: int) -> np.ndarray:
-        """The column as an array of `rows` values: float64 with NaN, or objects with None, where there is none."""
+        """The column as an array of `rows` values: float64 with NaN, or objects with None, where there is
+        none.
+        """
         if isinstance(self.values, array):
             self.values.extend([NAN] * (rows - len(self.values)))
             return np.frombuffer(self.values, dtype=np.float64) if rows else np.empty(0)

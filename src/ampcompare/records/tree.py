@@ -13,7 +13,9 @@ MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads th
 
 
 class Removed(Enum):
-    """A path that was removed: one that was written before made groups of what lies above it, whatever that was."""
+    """A path that was removed: one that was written before made groups of what lies above it, whatever that
+    was.
+    """
 
     UNSEEN = 0
     WRITTEN = 1
@@ -22,9 +24,9 @@ class Removed(Enum):
 class Tree:
     """The last text written at each path, in order of writing.
 
-    Keeping texts means that a value that is overwritten a million times is parsed once. Applying the last write of
-    each path, in the order of these last writes, gives the same tree as applying them all: what lies below a path is
-    forgotten when that is written.
+    Keeping texts means that a value that is overwritten a million times is parsed once. Applying the last
+    write of each path, in the order of these last writes, gives the same tree as applying them all: what lies
+    below a path is forgotten when that is written.
     """
 
     def __init__(self) -> None:
@@ -51,7 +53,9 @@ class Tree:
         if path not in self._above:
             return []
         self._above.discard(path)
-        return [self._writes.pop(p) for p in list(self._writes) if len(p) > len(path) and p[: len(path)] == path]
+        return [
+            self._writes.pop(p) for p in list(self._writes) if len(p) > len(path) and p[: len(path)] == path
+        ]
 
     def build(self) -> dict[str, Any]:
         """The nested dictionary. W&B's own `_wandb` key is left out."""

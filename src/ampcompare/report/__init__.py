@@ -28,8 +28,8 @@ def analyse_runs(
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
-    `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for accuracies),
-    `ignore` settings that may differ within a group. Raises UserError.
+    `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
+    accuracies), `ignore` settings that may differ within a group. Raises UserError.
     """
     from ampcompare.report.analysis.figures import figures_of
     from ampcompare.report.analysis.groups import check_keys
@@ -39,7 +39,9 @@ def analyse_runs(
 
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
-        raise UserError("the sources hold no training runs, only the charts of an earlier report; name others")
+        raise UserError(
+            "the sources hold no training runs, only the charts of an earlier report; name others"
+        )
     chosen = choose_metric(metric, margin, runs)
     figures = [figures_of(run, metric) for run in runs]
     check_keys("--group-by", group_by, figures)

@@ -34,7 +34,9 @@ class Request:
         if not self.group_by:
             raise UserError("--group-by '': expected keys such as backend or backend,batch_size")
         if self.reproduce is not None and self.group_by[0] != "backend":
-            raise UserError(f"--reproduce {self.reproduce}: compares backends; leave --group-by {self.group_by[0]} out")
+            raise UserError(
+                f"--reproduce {self.reproduce}: compares backends; leave --group-by {self.group_by[0]} out"
+            )
         if self.reproduce is not None:
             published(self.reproduce)
 
@@ -87,7 +89,9 @@ def watch_report(request: Request, console: Console, port: int) -> None:
         watch(request.sources, folder, build, say, port)
     finally:
         if latest:  # whatever ended it, the page that stays asks no server for a newer one
-            _tell(write_report(latest[0], folder, request.formats, reproduce=request.reproduce), folder, console)
+            _tell(
+                write_report(latest[0], folder, request.formats, reproduce=request.reproduce), folder, console
+            )
 
 
 def _tell(written: list[Path], folder: Path, console: Console) -> None:

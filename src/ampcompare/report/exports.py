@@ -1,4 +1,6 @@
-"""The comparison as files for a paper or a program: CSV, Markdown and JSON, all from one table of plain values."""
+"""The comparison as files for a paper or a program: CSV, Markdown and JSON, all from one table of plain
+values.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&"})
 
 
 def to_json(analysis: Analysis) -> str:
-    """Everything: groups, comparisons with method and n, runs, and the reasons for doubt. NaN and inf become null."""
+    """Everything: groups, comparisons with method and n, runs, and the reasons for doubt. NaN and inf become
+    null.
+    """
     content = {
         "version": __version__,
         "verdict": analysis.verdict.headline,
@@ -64,7 +68,16 @@ def to_csv(analysis: Analysis) -> str:
 def to_markdown(analysis: Analysis) -> str:
     """The verdict, a table to paste into a pull request or paper, the reasons for doubt and the method."""
     metric = analysis.metric
-    head = ["", "runs", "images/s", "speed-up", "peak MiB", "memory", metric.name, f"difference{_unit(analysis)}"]
+    head = [
+        "",
+        "runs",
+        "images/s",
+        "speed-up",
+        "peak MiB",
+        "memory",
+        metric.name,
+        f"difference{_unit(analysis)}",
+    ]
     table = [head, ["---", *["---:"] * (len(head) - 1)]]
     for group in analysis.groups:
         comparison = analysis.comparison(group.label)
@@ -84,7 +97,10 @@ def to_markdown(analysis: Analysis) -> str:
     lines = [f"# {analysis.verdict.headline.translate(MARKDOWN)}", ""]
     lines += [f"{analysis.setting.words} · {' · '.join(analysis.setting.devices)}".translate(MARKDOWN), ""]
     lines += [f"| {' | '.join(cell.replace(chr(10), ' ') for cell in row)} |" for row in table]
-    lines += ["", *(f"- **{a.translate(MARKDOWN)}**: {b.translate(MARKDOWN)}" for a, b in analysis.verdict.lines)]
+    lines += [
+        "",
+        *(f"- **{a.translate(MARKDOWN)}**: {b.translate(MARKDOWN)}" for a, b in analysis.verdict.lines),
+    ]
     if analysis.verdict.cautions:
         lines += ["", "Before you quote a figure:", ""]
         lines += [f"- {caution.translate(MARKDOWN)}" for caution in analysis.verdict.cautions]
@@ -121,7 +137,13 @@ def _comparison(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
         "quality_unit": analysis.metric.unit or None,
         "equivalence": None
         if test is None
-        else {"margin": test.margin, "p": test.p, "low_90": test.low, "high_90": test.high, "holds": test.holds},
+        else {
+            "margin": test.margin,
+            "p": test.p,
+            "low_90": test.low,
+            "high_90": test.high,
+            "holds": test.holds,
+        },
     }
 
 
@@ -151,7 +173,10 @@ def _flat(group: Group, analysis: Analysis) -> dict[str, Any]:
     row |= _ends("quality_difference", comparison.quality if comparison else None)
     test = comparison.equivalence if comparison else None
     speed = comparison.speed if comparison else None
-    row |= {"equivalence_margin": analysis.metric.margin if test else None, "equivalence_p": test.p if test else None}
+    row |= {
+        "equivalence_margin": analysis.metric.margin if test else None,
+        "equivalence_p": test.p if test else None,
+    }
     row |= {"equivalent": test.holds if test else None, "n": comparison.n if comparison else None}
     row |= {"method": speed.method if speed else None, "metric": analysis.metric.key}
     return row | {"not_compared_because": _cell_text(comparison.refusal) if comparison else None}
@@ -190,7 +215,9 @@ def _unit(analysis: Analysis) -> str:
 
 
 def _methods(analysis: Analysis) -> str:
-    found = dict.fromkeys(e.method for c in analysis.comparisons for e in (c.speed, c.quality) if e is not None)
+    found = dict.fromkeys(
+        e.method for c in analysis.comparisons for e in (c.speed, c.quality) if e is not None
+    )
     return f"comparisons {words.listed(found)}" if found else "nothing is compared"
 
 

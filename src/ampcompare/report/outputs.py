@@ -29,7 +29,12 @@ def choose_formats(words: str) -> tuple[str, ...]:
 
 
 def write_report(
-    analysis: Analysis, folder: Path, formats: Sequence[str] = FORMATS, *, reproduce: str | None = None, build: str = ""
+    analysis: Analysis,
+    folder: Path,
+    formats: Sequence[str] = FORMATS,
+    *,
+    reproduce: str | None = None,
+    build: str = "",
 ) -> list[Path]:
     """Write the chosen parts, the page first; returns what was written. Raises UserError."""
     from ampcompare.report.charts.catalogue import all_charts, has_data

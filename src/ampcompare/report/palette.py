@@ -1,8 +1,8 @@
 """How each backend looks, the same in every chart, card and table.
 
-Colours are from Okabe and Ito's set for colour-blind readers (Color Universal Design, 2008), with grey for the
-baseline; all stand out on white and on near-black. Dashes and markers tell lines apart where they lie on each other:
-a dashed line drawn over a solid one shows both.
+Colours are from Okabe and Ito's set for colour-blind readers (Color Universal Design, 2008), with grey for
+the baseline; all stand out on white and on near-black. Dashes and markers tell lines apart where they lie on
+each other: a dashed line drawn over a solid one shows both.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ def ordered(values: Iterable[str]) -> list[str]:
 
 
 def styles(labels: Iterable[tuple[str, str]]) -> list[Style]:
-    """One style per (label, value): the colour is that of the value, the dashes tell labels of one value apart."""
+    """One style per (label, value): the colour is that of the value, the dashes tell labels of one value
+    apart.
+    """
     pairs = list(dict.fromkeys(labels))
     values = ordered(value for _, value in pairs)
     known = {style.label: style for style in KNOWN}
     free = [*_SPARE_COLOURS, *(style.colour for style in KNOWN if style.label not in values)]
     others = [value for value in values if value not in known]
     base = known | {
-        value: Style(value, free[i % len(free)], _SPARE_DASHES[i % 4], "stroke", "") for i, value in enumerate(others)
+        value: Style(value, free[i % len(free)], _SPARE_DASHES[i % 4], "stroke", "")
+        for i, value in enumerate(others)
     }
     seen: dict[str, int] = {}
     found = []

@@ -9,7 +9,9 @@ NOTHING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always, thousands marked."""
+    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always, thousands
+    marked.
+    """
     if value is None:
         return NOTHING
     if value == 0:
@@ -49,7 +51,9 @@ def ratio(value: float | None) -> str:
 
 def change(fraction: float | None) -> str:
     """A relative change with its sign: `−41 %`, `±0 %`."""
-    return NOTHING if fraction is None else f"{_signed(fraction * 100, 0 if abs(fraction) >= 0.0995 else 1)} %"
+    return (
+        NOTHING if fraction is None else f"{_signed(fraction * 100, 0 if abs(fraction) >= 0.0995 else 1)} %"
+    )
 
 
 def points(value: float | None) -> str:
@@ -72,7 +76,7 @@ def amount(value: float, decimals: int) -> str:
 
 
 def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
-    """`1.88 to 1.92`; nothing without an interval, and words for one that is narrower than the digits shown."""
+    """`1.88 to 1.92`; nothing without an interval, words for one narrower than the digits shown."""
     if low is None or high is None:
         return ""
     return "no spread" if show(low) == show(high) else f"{show(low)} to {show(high)}"

@@ -34,14 +34,16 @@ def trains_here(sweep: Sweep) -> bool:
 
 def _is_ours(path: Path) -> bool:
     """Whether it is our entrypoint or a copy of it; another project may have a file of that name."""
-    return path.samefile(ENTRYPOINT) if ENTRYPOINT.exists() else "ampcompare" in path.read_text(errors="replace")
+    return (
+        path.samefile(ENTRYPOINT) if ENTRYPOINT.exists() else "ampcompare" in path.read_text(errors="replace")
+    )
 
 
 def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> list[str]:
     """What the training would not take: a program that is not there, unknown options, a metric it never logs.
 
-    `words` are the `key=value` words that go behind every command; without `is_whole` the file breaks the schema,
-    and the sweep is what could be understood of it.
+    `words` are the `key=value` words that go behind every command; without `is_whole` the file breaks the
+    schema, and the sweep is what could be understood of it.
     """
     problems = list(_problems(sweep, words))
     if trains_here(sweep) and is_whole and not problems:
@@ -62,8 +64,8 @@ def first_parameters(sweep: Sweep) -> dict[str, Any]:
 def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
     if sweep.program and "${program}" in sweep.command and not Path(sweep.program).is_file():
         yield (
-            f"program={sweep.program!r}: no such file in {Path.cwd()}; start the sweep from the folder that has it, "
-            "or write the path out"
+            f"program={sweep.program!r}: no such file in {Path.cwd()}; start the sweep from the folder that "
+            "has it, or write the path out"
         )
     varied = {parameter.key for parameter in sweep.parameters}
     for word in words:
@@ -91,7 +93,10 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
     if name in NO_NUMBERS:
         yield f"metric.name={name!r}: is no number to go by; docs/metrics.md lists every metric"
     elif name in metrics.SUMMARY and "early_terminate" in sweep.raw:
-        yield f"metric.name={name!r}: is logged at the end only, and early_terminate looks at a run as it goes on"
+        yield (
+            f"metric.name={name!r}: is logged at the end only, and early_terminate looks at a run as it "
+            "goes on"
+        )
     elif name is not None and not metrics.is_history(name) and name not in metrics.SUMMARY:
         known = sorted(metrics.HISTORY | metrics.SUMMARY)
         near = get_close_matches(name, known, 1, 0.5)

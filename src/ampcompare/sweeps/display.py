@@ -42,7 +42,9 @@ class SweepDisplay:
         self._lock = threading.RLock()
         self._waiting_for = 0
         self._live = (
-            Live(console=console, get_renderable=self._table, refresh_per_second=4) if console.is_terminal else None
+            Live(console=console, get_renderable=self._table, refresh_per_second=4)
+            if console.is_terminal
+            else None
         )
 
     def __enter__(self) -> SweepDisplay:
@@ -130,8 +132,14 @@ class SweepDisplay:
 
     def _foot(self) -> str:
         total, left = self.sweep.total(), self.seconds_left()
-        parts = [f"{self.done} of {total} done" if total else f"{self.done} done, no run_cap: Ctrl-C ends the sweep"]
-        values = [job.value for job in self.jobs.values() if job.state == "finished" and job.value is not None]
+        parts = [
+            f"{self.done} of {total} done"
+            if total
+            else f"{self.done} done, no run_cap: Ctrl-C ends the sweep"
+        ]
+        values = [
+            job.value for job in self.jobs.values() if job.state == "finished" and job.value is not None
+        ]
         if values and self.sweep.metric:
             best = (max if self.sweep.metric.maximize else min)(values)
             parts.append(f"best {self._metric} {best:.6g}")

@@ -53,7 +53,10 @@ class Follower:
         run = merge(fragments)
         logged = run.numbers(self.metric)
         is_nan = run.nan_rows.get(self.metric)
-        keep = {*(i for i, v in enumerate(logged) if not math.isnan(v)), *(is_nan if is_nan is not None else ())}
+        keep = {
+            *(i for i, v in enumerate(logged) if not math.isnan(v)),
+            *(is_nan if is_nan is not None else ()),
+        }
         values = [float(logged[i]) for i in sorted(keep)]
         if not values and (summary := run.summary_number(self.metric)) is not None:
             values = [summary]  # a metric of the summary alone, such as best/eval_accuracy

@@ -16,8 +16,9 @@ from typing import IO
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 
-# A process of its own that outlives a SIGKILL of ours: it knows the process groups of our runs from a pipe and ends
-# them when the pipe closes. Otherwise a killed worker's run would go on while another worker repeats it.
+# A process of its own that outlives a SIGKILL of ours: it knows the process groups of our runs from a pipe
+# and ends them when the pipe closes. Otherwise a killed worker's run would go on while another worker repeats
+# it.
 _GUARD = """
 import os, signal, sys, time
 groups = set()
@@ -138,7 +139,9 @@ class Run:
 def run_environment(
     sweep_id: str, run_id: str, parameters_file: Path, folder: Path, project: str | None, entity: str | None
 ) -> dict[str, str]:
-    """The variables that W&B's agent gives a program, the record's folder, and that no server knows this sweep."""
+    """The variables that W&B's agent gives a program, the record's folder, and that no server knows this
+    sweep.
+    """
     given = {
         "WANDB_SWEEP_ID": sweep_id,
         "WANDB_RUN_ID": run_id,

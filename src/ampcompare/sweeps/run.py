@@ -46,7 +46,8 @@ def run_sweep(
 ) -> int:
     """Run what is left of the sweep in the file; returns the exit code.
 
-    0: every run finished or was stopped by hyperband; 1: some failed; 128 + signal: stopped by Ctrl-C or SIGTERM.
+    0: every run finished or was stopped by hyperband; 1: some failed; 128 + signal: stopped by Ctrl-C or
+    SIGTERM.
     Raises UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
     given = dict(split_override(word) for word in words)
@@ -113,11 +114,13 @@ def check_name(name: str) -> None:
 
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
     if not is_word or len(name.encode()) > 200:
-        raise UserError(f"name={name!r}: expected 1 to 100 characters that can be a folder's name; set name or --name")
+        raise UserError(
+            f"name={name!r}: expected 1 to 100 characters that can be a folder's name; set name or --name"
+        )
 
 
 def make_folder(folder: Path) -> Path:
-    """Make the output folder with those in it; returns its full path. Raises UserError where that cannot be."""
+    """Make the output folder with those in it; returns its full path. Raises UserError if it cannot."""
     try:
         folder = folder.resolve()
         for inner in ("logs", "wandb"):
@@ -127,13 +130,17 @@ def make_folder(folder: Path) -> Path:
         probe.unlink()
     except (OSError, ValueError) as problem:
         reason = getattr(problem, "strerror", None) or problem
-        raise UserError(f"output_dir={str(folder)!r}: cannot be written ({reason}); name another folder") from None
+        raise UserError(
+            f"output_dir={str(folder)!r}: cannot be written ({reason}); name another folder"
+        ) from None
     return folder
 
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
-    """Ctrl-C, SIGTERM, the terminal's end once: let the runs end in order. Twice: at once. Yields what was received."""
+    """Ctrl-C, SIGTERM, the terminal's end once: let the runs end in order. Twice: at once. Yields what was
+    received.
+    """
     received: list[int] = []
     times: list[float] = []
 
@@ -180,15 +187,20 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
         return
     keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key != "seed"]
     by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
-    # A grid has the same values under every backend; a search has values of its own, and is compared by backend.
-    groups, ignored = (by, by[:0]) if sweep.method == "grid" else (["backend"], [k for k in by if k != "backend"])
+    # A grid has the same values under every backend; a search has values of its own, and is compared by
+    # backend.
+    groups, ignored = (
+        (by, by[:0]) if sweep.method == "grid" else (["backend"], [k for k in by if k != "backend"])
+    )
     values = [str(p.grid_value(0)) for p in sweep.parameters if p.key == groups[0] and p.is_listed]
     baseline = "none" if groups[0] == "backend" else values[0]
     formats = tuple(name for name in FORMATS if name not in PICTURES)
     out = str(folder / "report")
     try:
         make_report(
-            Request([str(folder)], out, baseline, group_by=tuple(groups), ignore=tuple(ignored), formats=formats),
+            Request(
+                [str(folder)], out, baseline, group_by=tuple(groups), ignore=tuple(ignored), formats=formats
+            ),
             console,
         )
     except UserError as problem:

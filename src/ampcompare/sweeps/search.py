@@ -1,9 +1,9 @@
 """Search and state of a sweep: an Optuna study in a database that any number of workers may share.
 
-A trial is one attempt at one run. Its number is given out by the database, so two workers never get the same point
-of a grid. Workers send signs of life; a trial whose worker has gone silent is failed by whoever notices and its run
-is queued once more. Each step is one transaction, and whatever a killed worker left half done is made good by the
-next that looks (`_repair`).
+A trial is one attempt at one run. Its number is given out by the database, so two workers never get the same
+point of a grid. Workers send signs of life; a trial whose worker has gone silent is failed by whoever notices
+and its run is queued once more. Each step is one transaction, and whatever a killed worker left half done is
+made good by the next that looks (`_repair`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ OPEN = (TrialState.RUNNING, TrialState.WAITING)
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")  # ask-and-tell sends its own, below
+warnings.filterwarnings(
+    "ignore", message="Heartbeat of storage is supposed"
+)  # ask-and-tell sends its own, below
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class Row:
 class Search:
     """The state of one sweep. Safe to use from several threads, processes and machines at once.
 
-    `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken over;
-    `words` are the options behind every command, part of what the sweep is.
+    `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken
+    over; `words` are the options behind every command, part of what the sweep is.
     Raises UserError where the database cannot be used or holds another sweep under the same name.
     """
 
@@ -90,7 +92,7 @@ class Search:
             self._agree_on_definition(words)
 
     def next(self) -> Trying | None:
-        """The next attempt, None when nothing is left to start (runs of other workers may still be going on)."""
+        """The next attempt, None when nothing is left to start (other workers' runs may still go on)."""
         with self._told():
             self._repair()
             while True:
@@ -107,7 +109,9 @@ class Search:
                 return self._tried(trial)
 
     def alive(self, trying: Trying) -> bool:
-        """A sign of life of the worker that has this attempt. False: another has taken it over in the meantime."""
+        """A sign of life of the worker that has this attempt. False: another has taken it over in the
+        meantime.
+        """
         trial_id = trying.trial._trial_id
         with self._told():
             self.storage.record_heartbeat(trial_id)
@@ -123,7 +127,9 @@ class Search:
             return trying.trial.should_prune()
 
     def finish(self, trying: Trying, state: str, value: float | None) -> bool:
-        """Record how an attempt ended: finished, stopped (by hyperband) or failed. False if it was taken over."""
+        """Record how an attempt ended: finished, stopped (by hyperband) or failed. False if it was taken
+        over.
+        """
         if state == "stopped":
             return self._end(trying, TrialState.PRUNED)
         if state == "finished" and self.sweep.metric is None:
@@ -134,7 +140,9 @@ class Search:
         return self._end(trying, TrialState.FAIL, word=state)
 
     def give_up(self, trying: Trying, word: str = "interrupted") -> bool:
-        """End an attempt that the user interrupted, or that was lost, and queue its run again. False if taken over."""
+        """End an attempt that the user interrupted, or that was lost, and queue its run again. False if taken
+        over.
+        """
         if not self._end(trying, TrialState.FAIL, word=word):
             return False
         with self._told():
@@ -180,7 +188,9 @@ class Search:
         return Trying(trial, run["id"], run["parameters"], run["attempt"])
 
     def _index(self, trial: Trial | FrozenTrial) -> int:
-        """The trial's place among the first attempts. Trials of lower number exist by now, and keep their kind."""
+        """The trial's place among the first attempts. Trials of lower number exist by now, and keep their
+        kind.
+        """
         if "index" in trial.user_attrs:
             return int(trial.user_attrs["index"])
         return sum(_is_first(t) for t in self._trials() if t.number < trial.number)
@@ -189,7 +199,9 @@ class Search:
         """Whether another worker was faster: with the last point, or with the same repetition."""
         repeats = trial.user_attrs.get("repeats")
         if repeats is not None:
-            return any(t.user_attrs.get("repeats") == repeats for t in self._trials() if t.number < trial.number)
+            return any(
+                t.user_attrs.get("repeats") == repeats for t in self._trials() if t.number < trial.number
+            )
         total = self.sweep.total()
         return total is not None and self._index(trial) >= total
 
@@ -198,18 +210,22 @@ class Search:
         return (total is not None and sum(map(_is_first, trials)) >= total) or self._target_reached(trials)
 
     def _repair(self) -> None:
-        """Make good what workers that died have left: trials without sign of life, runs that nobody queued again."""
+        """Make good what workers that died have left: trials without sign of life, runs that nobody queued
+        again.
+        """
         for trial in self._trials():
             if trial.state == TrialState.RUNNING and trial.number not in self._seen:
-                # Optuna knows no trial as stale that never had a sign of life, as when its worker died right after
-                # taking it. One from whoever sees it first starts its time.
+                # Optuna knows no trial as stale that never had a sign of life, as when its worker died right
+                # after taking it. One from whoever sees it first starts its time.
                 self._seen.add(trial.number)
                 self.storage.record_heartbeat(trial._trial_id)
         fail_stale_trials(self.study)
         self._queue_lost()
 
     def _queue_lost(self) -> None:
-        """Queue again what was interrupted, and once what was lost. Two workers may do so at once: see _is_surplus."""
+        """Queue again what was interrupted, and once what was lost. Two workers may do so at once: see
+        _is_surplus.
+        """
         trials = self._trials()
         repeated = {t.user_attrs["repeats"] for t in trials if "repeats" in t.user_attrs}
         for trial in trials:
@@ -264,20 +280,24 @@ class Search:
         """Keep what the sweep runs with the study; refuse a study that runs something else."""
         raw = self.sweep.raw
         ours: dict[str, Any] = {key: raw.get(key) for key in DEFINING}
-        ours["parameters"] = [*(raw.get("parameters") or {}).items()]  # in their order, which is that of the grid
+        ours["parameters"] = [
+            *(raw.get("parameters") or {}).items()
+        ]  # in their order, which is that of the grid
         ours["words of the command line"] = sorted(words)
         text = json.dumps(ours)
         theirs = self.study.user_attrs.get("sweep")
         if theirs is None and self.study.trials:
-            raise UserError(f"--storage {self.shown_url}: it has a study {self.name!r} of another program; set --name")
+            raise UserError(
+                f"--storage {self.shown_url}: it has a study {self.name!r} of another program; set --name"
+            )
         if theirs is None:
             self.study.set_user_attr("sweep", text)
         elif theirs != text:
             before, now = json.loads(theirs), json.loads(text)
             changed = ", ".join(key for key in now if now[key] != before.get(key))
             raise UserError(
-                f"{self.sweep.path}: a sweep named {self.name!r} is in {self.shown_url} already and differs in "
-                f"{changed}; set output_dir=... for a new one, or --name with a shared storage"
+                f"{self.sweep.path}: a sweep named {self.name!r} is in {self.shown_url} already and differs "
+                f"in {changed}; set output_dir=... for a new one, or --name with a shared storage"
             )
 
     @contextmanager
@@ -291,7 +311,9 @@ class Search:
             raise
         # What RDBStorage raises for a URL that it cannot open: a missing driver, a wrong name.
         except (StorageInternalError, SQLAlchemyError, ImportError, ValueError, KeyError, OSError) as problem:
-            reason = str(problem.__cause__ or getattr(problem, "orig", None) or problem).strip().partition("\n")[0]
+            reason = (
+                str(problem.__cause__ or getattr(problem, "orig", None) or problem).strip().partition("\n")[0]
+            )
             raise UserError(
                 f"--storage {self.shown_url}: cannot be used ({reason or type(problem).__name__})"
             ) from problem
@@ -311,7 +333,9 @@ def _state(trial: FrozenTrial) -> str:
     if trial.state == TrialState.FAIL:
         # One without a word of its own was failed by another worker, for want of signs of life.
         return str(trial.user_attrs.get("state", "lost"))
-    return {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}.get(trial.state, trial.state.name.lower())
+    return {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}.get(
+        trial.state, trial.state.name.lower()
+    )
 
 
 def shown(url: str) -> str:

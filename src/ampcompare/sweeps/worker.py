@@ -117,7 +117,9 @@ class Worker(threading.Thread):
             # By the machine (no memory left) or by someone: once more, as with a run whose worker died.
             job.state = "lost" if place.search.give_up(trying, "lost") else "taken over"
             return place.on_change(job)
-        return self._close(trying, job, follower, "stopped" if stopped_early else "finished" if code == 0 else "failed")
+        return self._close(
+            trying, job, follower, "stopped" if stopped_early else "finished" if code == 0 else "failed"
+        )
 
     def _close(self, trying: Trying, job: Job, follower: Follower, state: str) -> None:
         values = follower.values(now=True)
@@ -127,7 +129,8 @@ class Worker(threading.Thread):
         self.place.on_change(job)
 
     def _watch(self, run: Run, trying: Trying, job: Job, follower: Follower) -> tuple[bool, bool, int]:
-        """Wait for the end, sending signs of life, comparing at the bands of hyperband, stopping when asked to.
+        """Wait for the end, sending signs of life, comparing at the bands of hyperband, stopping when asked
+        to.
 
         Returns whether hyperband stopped it, whether the user did, and the exit code.
         """
@@ -171,7 +174,9 @@ class Worker(threading.Thread):
         files.mkdir(parents=True, exist_ok=True)
         parameters_file = files / f"config-{trying.run_id}.yaml"
         save_parameters(parameters_file, trying.parameters)
-        words = build_command(sweep.command, sweep.program, trying.parameters, parameters_file.with_suffix(".json"))
+        words = build_command(
+            sweep.command, sweep.program, trying.parameters, parameters_file.with_suffix(".json")
+        )
         environment = run_environment(
             place.search.name, trying.run_id, parameters_file, place.folder, sweep.project, sweep.entity
         )

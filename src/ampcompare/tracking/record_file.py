@@ -1,7 +1,8 @@
 """Whether what was logged reaches the file of the record, which W&B's client writes in a process of its own.
 
-The client does not say when it does not: on a full disk wandb 0.31 lost 10 of 16 rows, ended with exit code 0 and told
-only its own log. After the first write that fails it writes no more, not even when there is room again.
+The client does not say when it does not: on a full disk wandb 0.31 lost 10 of 16 rows, ended with exit code 0
+and told only its own log. After the first write that fails it writes no more, not even when there is room
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class RecordFile:
         self._looks = 0
 
     def hand_over(self) -> str | None:
-        """To be called for each row that the client was given; says why rows no longer reach the file, if so."""
+        """To be called for each row that the client was given; says why rows no longer reach the file."""
         trouble, now = None, time.monotonic()
         if now - self._looked_at >= LOOK_SECONDS:
             self._looked_at = now
@@ -113,7 +114,10 @@ def ends_whole(path: Path) -> bool:
         if position + CHUNK.size > len(tail):
             return False
         _, length, kind = CHUNK.unpack_from(tail, position)
-        data, position = tail[position + CHUNK.size : position + CHUNK.size + length], position + CHUNK.size + length
+        data, position = (
+            tail[position + CHUNK.size : position + CHUNK.size + length],
+            position + CHUNK.size + length,
+        )
         if kind in (FULL, FIRST):
             pending = data
         elif pending is not None:

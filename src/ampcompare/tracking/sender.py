@@ -1,7 +1,8 @@
-"""Hands things to a slow receiver in a thread, in their order, so that the training loop need not wait for it.
+"""Hands things to a slow receiver in a thread, in their order, so that the training loop need not wait for
+it.
 
-Measured with wandb 0.31: `run.log` waits for the client's own thread, 1.3 to 6 ms on a busy machine of two cores, the
-time of a whole small step.
+Measured with wandb 0.31: `run.log` waits for the client's own thread, 1.3 to 6 ms on a busy machine of two
+cores, the time of a whole small step.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ T = TypeVar("T")
 
 
 class Sender(Generic[T]):
-    """Calls `receive` with each item that was put, in a thread of its own. An error there is raised here, once."""
+    """Calls `receive` with each item that was put, in a thread of its own. An error there is raised here,
+    once.
+    """
 
     def __init__(self, receive: Callable[[T], object]) -> None:
         self._receive = receive

@@ -1,6 +1,7 @@
 """The W&B run: the only record there is. Online with an account, offline without, never silently neither.
 
-W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...) win over the config where set.
+W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...) win over the config where
+set.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.sender import Sender
 from ampcompare.wandb_client.service import end_service
 
-FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s every row older than a second survived
+FLUSH_SECONDS = (
+    1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s every row older than a second survived
+)
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 SERVICE_SECONDS = 15.0  # its usual end takes 0.1 s
-TAIL_ROWS = 500  # at least so many are kept in a checkpoint, for rows that did not reach the record before a kill
+TAIL_ROWS = (
+    500  # at least so many are kept in a checkpoint, for rows that did not reach the record before a kill
+)
 FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
 SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthetic"}
@@ -55,7 +60,11 @@ class Tracker:
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         self._run, self.run_id = run, run_id
-        self._file = None if run.disabled else RecordFile(Path(run.settings.sync_file), Path(run.settings.log_internal))
+        self._file = (
+            None
+            if run.disabled
+            else RecordFile(Path(run.settings.sync_file), Path(run.settings.log_internal))
+        )
         self._watched = self._file is not None
         self._ended = False  # the client's service, before its time
         self._say, self._on_lost = say, on_lost
@@ -74,17 +83,22 @@ class Tracker:
         resumed: Mapping[str, Any] | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> Tracker:
-        """Begin the record under `config.output_dir`. Falls back to an offline run where the server cannot be had.
+        """Begin the record under `config.output_dir`. Falls back to an offline run where the server cannot be
+        had.
 
         `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
-        termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to go
-        on with. `on_lost` is told, in another thread, why rows reach neither the disk nor a server any more.
+        termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the
+        run to go on with. `on_lost` is told, in another thread, why rows reach neither the disk nor a server
+        any more.
 
         Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
         """
-        logging.raiseExceptions = False  # the client's own log on a full disk: a traceback on stderr for each line
+        logging.raiseExceptions = (
+            False  # the client's own log on a full disk: a traceback on stderr for each line
+        )
         _hide_local_sweep()
-        # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by id.
+        # One id for both tries: a start that failed leaves a folder with nothing in it, and readers merge by
+        # id.
         run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         logged = config.to_dict() | {"environment": dict(environment)}
         if resumed:
@@ -97,7 +111,9 @@ class Tracker:
         except ValidationError as problem:  # of its settings, those from WANDB_... variables too
             wrong = problem.errors()[0]
             where = ".".join(map(str, wrong["loc"]))
-            raise UserError(f"W&B refuses to start the run: {where}: {wrong['msg']}; mend it or unset it") from None
+            raise UserError(
+                f"W&B refuses to start the run: {where}: {wrong['msg']}; mend it or unset it"
+            ) from None
         except (wandb.errors.CommError, TimeoutError) as problem:
             say(f"W&B's server cannot be reached ({_first_line(problem)}): this run is recorded offline")
             end_service(SERVICE_SECONDS)  # it still holds the failed start
@@ -121,7 +137,7 @@ class Tracker:
         return None if self._run.offline or self._run.disabled else self._run.url
 
     def log(self, row: Mapping[str, Any]) -> None:
-        """Record one row, soon; it carries its own `global_step`. Raises what W&B raised for an earlier one."""
+        """Record one row, soon, by its own `global_step`. Raises what W&B raised for an earlier one."""
         self._count += 1
         self._tail.append((self._count, time.monotonic(), row))
         surely = self._reached_at() - FRESH_SECONDS
@@ -148,13 +164,15 @@ class Tracker:
     def _go_on(self, state: Mapping[str, Any], say: Callable[[str], None]) -> None:
         """Go on behind the rows of a checkpoint: none twice, none missing.
 
-        The server counts the rows that it has. What it has beyond the checkpoint is computed again and not sent again;
-        what it lacks is sent. On disk a new file begins, whose rows take the place of those from its first step on.
+        The server counts the rows that it has. What it has beyond the checkpoint is computed again and not
+        sent again; what it lacks is sent. On disk a new file begins, whose rows take the place of those from
+        its first step on.
         """
         rows = state["rows"]
         tail = [(number, age, _unplain(row)) for number, age, row in state["tail"]]
         if self._run.offline or self._run.disabled:
-            # Those that may not have reached the disk, and all of the first one's step, as steps are merged whole.
+            # Those that may not have reached the disk, and all of the first one's step, as steps are merged
+            # whole.
             fresh = [row[metrics.STEP] for _, age, row in tail if age < FRESH_SECONDS] or [
                 row[metrics.STEP] for *_, row in tail[-1:]
             ]
@@ -197,7 +215,9 @@ class Tracker:
             self._on_lost(why)
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
-        """End the record: finished with exit code 0, failed with any other. Returns what it lacks on the disk."""
+        """End the record: finished with exit code 0, failed with any other. Returns what it lacks on the
+        disk.
+        """
         try:
             self._rows.close()
         finally:
@@ -239,15 +259,19 @@ class Tracker:
             self._run.finish(exit_code=exit_code)
         except ConnectionError:
             self._ended = True
-        except OSError as problem:  # it closes its own log last; what the record lacks is looked at for itself
+        except (
+            OSError
+        ) as problem:  # it closes its own log last; what the record lacks is looked at for itself
             self._say(f"W&B's client could not write its log to the end ({problem.strerror})")
-        # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of the
-        # client's service process is what can be relied on.
+        # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of
+        # the client's service process is what can be relied on.
         end_service(service_seconds)
 
 
 def _hide_local_sweep() -> None:
-    """A sweep without a server (`ampcompare sweep`) stays the group; its id would mean nothing to W&B's server."""
+    """A sweep without a server (`ampcompare sweep`) stays the group; its id would mean nothing to W&B's
+    server.
+    """
     if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):
         os.environ.pop("WANDB_SWEEP_ID", None)
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)
@@ -262,7 +286,8 @@ def _logged(value: Any) -> Any:
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as a checkpoint may hold it."""
     return {
-        k: {"counts": v.counts, "edges": v.edges} if isinstance(v, metrics.Histogram) else v for k, v in row.items()
+        k: {"counts": v.counts, "edges": v.edges} if isinstance(v, metrics.Histogram) else v
+        for k, v in row.items()
     }
 
 
@@ -290,7 +315,9 @@ def _has_credentials() -> bool:
     try:
         auth = wbauth.authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
     except wandb.errors.AuthenticationError as problem:
-        raise UserError(f"W&B credentials: {_first_line(problem)}; mend them or set wandb.mode=offline") from None
+        raise UserError(
+            f"W&B credentials: {_first_line(problem)}; mend them or set wandb.mode=offline"
+        ) from None
     return auth is not None
 
 
@@ -307,7 +334,9 @@ def _init(
     if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
         resume = None  # the client would warn; offline, parts are put together when they are read
     return wandb.init(
-        id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,  # the client warns of one's own
+        id=None
+        if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID")
+        else run_id,  # the client warns of one's own
         dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
         project=None if given("WANDB_PROJECT") else options.project,

@@ -57,9 +57,15 @@ class TrainingDisplay:
         elif "train/loss" in row:
             step = row["global_step"]
             left = row["time/elapsed_seconds"] / step * (self.total - step)
-            self.say(f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {_clock(left)} left")
+            self.say(
+                f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {_clock(left)} "
+                "left"
+            )
         elif "eval/accuracy" in row:
-            self.say(f"epoch {row['epoch']:.2f}  eval loss {row['eval/loss']:.4f}  eval acc {row['eval/accuracy']:.2%}")
+            self.say(
+                f"epoch {row['epoch']:.2f}  eval loss {row['eval/loss']:.4f}  eval acc "
+                f"{row['eval/accuracy']:.2%}"
+            )
 
     def say(self, line: str) -> None:
         """One line for the user, above the bar where there is one."""

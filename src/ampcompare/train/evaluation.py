@@ -29,7 +29,9 @@ class Evaluation:
     BatchNorm uses and keeps its running statistics; the model is left in evaluation mode.
     """
 
-    def __init__(self, model: nn.Module, loader: Loader, precision: Precision, *, autocast: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, loader: Loader, precision: Precision, *, autocast: bool = False
+    ) -> None:
         self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
         # The sums of loss, right answers, right among the first five, images. In one place, also for a graph.
         self._totals = torch.zeros(4, dtype=torch.float64, device=precision.device)
@@ -38,7 +40,8 @@ class Evaluation:
     def run(
         self, should_stop: Callable[[], bool] = lambda: False, world: World | None = None
     ) -> dict[str, float] | None:
-        """`eval/loss`, `eval/accuracy`, `eval/top5_accuracy`; None if `should_stop` says so between two batches.
+        """`eval/loss`, `eval/accuracy`, `eval/top5_accuracy`; None if `should_stop` says so between two
+        batches.
 
         Waits for the device once.
         """

@@ -1,10 +1,12 @@
-"""How the forward of a step is run: line by line, or compiled. Same losses within rounding, under every backend.
+"""How the forward of a step is run: line by line, or compiled. Same losses within rounding, under every
+backend.
 
-What is compiled is forward and loss of one micro-batch, with its backward; scaling, clipping and the optimizer are
-few launches anyway. `torch.compile` normally reads Python source, and would read past a backend that acts on PyTorch's
-own functions: O1 as it is breaks the step into 14 graphs and loses its casts on methods and operators, which the
-compiler knows by name. So the model is traced by running it (`nonstrict_trace`), with whatever a backend has put in
-force: one graph under every backend, and PyTorch's cache of graphs, which cannot see the casts, is left out.
+What is compiled is forward and loss of one micro-batch, with its backward; scaling, clipping and the
+optimizer are few launches anyway. `torch.compile` normally reads Python source, and would read past a backend
+that acts on PyTorch's own functions: O1 as it is breaks the step into 14 graphs and loses its casts on
+methods and operators, which the compiler knows by name. So the model is traced by running it
+(`nonstrict_trace`), with whatever a backend has put in force: one graph under every backend, and PyTorch's
+cache of graphs, which cannot see the casts, is left out.
 """
 
 from __future__ import annotations
@@ -36,16 +38,19 @@ class Forward:
 class CompiledForward(Forward):
     """The same as one compiled graph for each shape of a batch: the full one and an epoch's last.
 
-    For training steps alone. The graph is that of the context and the mode (`train()`) of the first call with a shape,
-    and the model's parameters must stay the same objects.
+    For training steps alone. The graph is that of the context and the mode (`train()`) of the first call with
+    a shape, and the model's parameters must stay the same objects.
     """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
-        from torch._dynamo import nonstrict_trace  # made public, as torch.compiler.nonstrict_trace, after PyTorch 2.11
+        from torch._dynamo import (
+            nonstrict_trace,
+        )  # made public, as torch.compiler.nonstrict_trace, after PyTorch 2.11
 
         super().__init__(model, criterion)
         self._shapes: set[torch.Size] = set()
-        # Explicit inputs of the graph, so that gradients reach parameters and BatchNorm's statistics are written back.
+        # Explicit inputs of the graph, so that gradients reach parameters and BatchNorm's statistics are
+        # written back.
         self._state = dict(model.named_parameters()) | dict(model.named_buffers())
 
         @nonstrict_trace
@@ -56,7 +61,8 @@ class CompiledForward(Forward):
         def forward(state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             return traced(state, inputs, labels)
 
-        # Graphs of former trainings in this process count against the compiler's limit of eight to a function.
+        # Graphs of former trainings in this process count against the compiler's limit of eight to a
+        # function.
         torch.compiler.reset()
         self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
 
@@ -83,8 +89,8 @@ def check_execution(config: Config, device: torch.device) -> None:
     """Find out before training whether the execution can be had. Raises UserError with the reason."""
     if captures(config.execution) and device.type != "cuda":
         raise UserError(
-            f"execution={config.execution!r}: device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU; use "
-            "execution=eager or execution=compile"
+            f"execution={config.execution!r}: device={str(device)!r} has no CUDA graphs, they need an NVIDIA "
+            "GPU; use execution=eager or execution=compile"
         )
     if compiles(config.execution):
         _try_compiler(device, f"execution={config.execution!r}", "execution=eager")
@@ -102,6 +108,6 @@ def _try_compiler(device: torch.device, option: str, instead: str) -> None:
         lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
         raise UserError(
             f"{option}: torch.compile does not work on {device} here "
-            f"({type(problem).__name__}: {lines[0] if lines else 'no message'}); install a C++ compiler (g++, clang, "
-            f"with Python's headers; Triton for a GPU), or use {instead}"
+            f"({type(problem).__name__}: {lines[0] if lines else 'no message'}); install a C++ compiler "
+            f"(g++, clang, with Python's headers; Triton for a GPU), or use {instead}"
         ) from None

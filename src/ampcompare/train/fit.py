@@ -31,12 +31,13 @@ class Keeper(Protocol):
 class Fit:
     """Trains to the end of the config, handing each row to `on_row` and each step's number to `on_step`.
 
-    `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`. `should_stop` is
-    asked after each step and within the evaluation; then the training ends with the row of the last step. With `lag`
-    rows are read one interval late; None is what the device needs. `keeper` is told when a state can be saved.
+    `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`.
+    `should_stop` is asked after each step and within the evaluation; then the training ends with the row of
+    the last step. With `lag` rows are read one interval late; None is what the device needs. `keeper` is told
+    when a state can be saved.
 
-    Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph and
-    memory do not wait for the garbage collector, which may come within another one's capture.
+    Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph
+    and memory do not wait for the garbage collector, which may come within another one's capture.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class Fit:
         self.energy = EnergyMeter(self.device, on_note)
         self.keeper = keeper
         self.step = 0
-        # Where the run is: in which epoch, after how many of its steps, and whether the evaluation there is done.
+        # Where the run is: in which epoch, after how many of its steps, and whether the evaluation there is
+        # done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
         self._is_best = self._due = False
         self._windows: list[Window] = []  # since the last row
@@ -89,7 +91,9 @@ class Fit:
         self._evals: list[tuple[float, float]] = []  # epoch, accuracy
 
     def run(self) -> Row:
-        """Train; returns the summary. Raises TrainingError when the loss is not finite and that is to stop the run."""
+        """Train; returns the summary. Raises TrainingError when the loss is not finite and that is to stop
+        the run.
+        """
         try:
             with self.precision.session():
                 self._train()
@@ -169,7 +173,9 @@ class Fit:
         self.rows.read_all()
         joules = self.energy.joules()
         if self._counts and joules is not None and images and self.world.size == 1:  # the meter knows one GPU
-            self.on_row(self._clock.row_at(self.step, position) | {"energy/joules_per_image": joules / images})
+            self.on_row(
+                self._clock.row_at(self.step, position) | {"energy/joules_per_image": joules / images}
+            )
 
     def _begin_to_count(self) -> None:
         """Energy begins here, without what is queued; and once, when warm-up is over, the peak of memory."""
@@ -205,7 +211,9 @@ class Fit:
         self.on_row(self._clock.row_at(self.step, position) | metrics)
 
     def state_dict(self) -> Row:
-        """Where the run is and what it has gathered: plain values and tensors. All rows have to be read before."""
+        """Where the run is and what it has gathered: plain values and tensors. All rows have to be read
+        before.
+        """
         return {
             "step": self.step,
             "epoch": self.epoch,

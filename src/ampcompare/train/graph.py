@@ -1,11 +1,12 @@
 """A whole training step as one CUDA graph: augmentation, forward, backward, unscale, optimizer, loss scale.
 
-The host's part of a step is a copy of the batch's plan (which image, which crop), the learning rate, and one launch.
-All that a step changes lives in tensors that stay where they are; the schedule's learning rates, Python numbers that a
-graph would freeze, are written into tensors before each launch.
+The host's part of a step is a copy of the batch's plan (which image, which crop), the learning rate, and one
+launch. All that a step changes lives in tensors that stay where they are; the schedule's learning rates,
+Python numbers that a graph would freeze, are written into tensors before each launch.
 
-What runs as it did before: the first steps, an epoch's short last batch, and the steps that look at the gradients. They
-work on the same tensors and so may come between launches. The full batches of an evaluation are a graph of their own.
+What runs as it did before: the first steps, an epoch's short last batch, and the steps that look at the
+gradients. They work on the same tensors and so may come between launches. The full batches of an evaluation
+are a graph of their own.
 
 Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
 """
@@ -27,12 +28,14 @@ from ampcompare.train.trainer import Batch, StepResult, Trainer
 
 T = TypeVar("T")
 
-# Real steps before the capture: cuDNN picks its algorithms, libraries allocate, the optimizer makes its state.
+# Real steps before the capture: cuDNN picks its algorithms, libraries allocate, the optimizer makes its
+# state.
 WARM_UP_STEPS = 3
 
 
 class GraphTrainer(Trainer):
-    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones are run as they are.
+    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones are run as they
+    are.
 
     `make_batch` is the loader's, from the columns of a plan.
     """
@@ -72,7 +75,7 @@ class GraphTrainer(Trainer):
         return StepResult(result.loss.clone(), outputs, plan.shape[1], gradients, cold)
 
     def _step_without(self, plan: Tensor, diagnose: bool) -> StepResult:
-        """A step as it is without a graph, on the stream of the capture, as that demands of steps before it."""
+        """A step as without a graph, on the stream of the capture, as that demands of steps before it."""
         with self.captures.aside():
             return super().step([self.make_batch(plan)], diagnose=diagnose)
 
@@ -80,7 +83,9 @@ class GraphTrainer(Trainer):
         """Capture the step. Nothing is computed yet; the launch that follows is the step itself."""
         device = self.precision.device
         self._plan = plan.clone()
-        self._rates = [torch.zeros((), dtype=torch.float32, device=device) for _ in self.optimizer.param_groups]
+        self._rates = [
+            torch.zeros((), dtype=torch.float32, device=device) for _ in self.optimizer.param_groups
+        ]
         replay, self._result = self.captures.capture(self._step_on_device)
         return replay
 
@@ -102,7 +107,8 @@ class GraphTrainer(Trainer):
 
 
 class GraphEvaluation(Evaluation):
-    """An Evaluation whose full batches are launches of one graph; the first ones and a short one are run as they are.
+    """An Evaluation whose full batches are launches of one graph; the first ones and a short one are run as
+    they are.
 
     The graph holds what was in force when it was captured: the casts of `autocast`, TF32.
     """
@@ -142,10 +148,12 @@ class GraphEvaluation(Evaluation):
 
 
 class Captures:
-    """What the graphs of a training share: the stream of their captures, the count of the memory that they keep.
+    """What the graphs of a training share: the stream of their captures, the count of the memory that they
+    keep.
 
-    One stream for every capture and for what runs without a graph: cuBLAS has a workspace for each stream and thread
-    that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in ATen/cuda/CublasHandlePool.cpp).
+    One stream for every capture and for what runs without a graph: cuBLAS has a workspace for each stream and
+    thread that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in
+    ATen/cuda/CublasHandlePool.cpp).
     """
 
     def __init__(self, device: torch.device, memory: Memory) -> None:
@@ -180,7 +188,10 @@ def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], N
     On the current stream, which must not be the default one.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
-    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):  # sync: once, when the capture begins
+    with (
+        torch.cuda.device(device),
+        torch.cuda.graph(graph, stream=stream),
+    ):  # sync: once, when the capture begins
         result = step()
     return graph.replay, result
 
@@ -191,8 +202,8 @@ def collector_at_rest() -> Iterator[None]:
 
     An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to
     CUDA. Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in
-    cycles, and a caller may have made some of its own. PyTorch collects only before a capture, and only if it is
-    told to (`torch.compiler.config.force_cudagraph_gc`).
+    cycles, and a caller may have made some of its own. PyTorch collects only before a capture, and only if it
+    is told to (`torch.compiler.config.force_cudagraph_gc`).
     """
     was_on = gc.isenabled()
     gc.disable()

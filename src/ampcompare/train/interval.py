@@ -1,4 +1,6 @@
-"""Loss, accuracy and counters of one log interval: gathered on the device, copied once at its end, read when there."""
+"""Loss, accuracy and counters of one log interval: gathered on the device, copied once at its end, read when
+there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from torch import Tensor
 from ampcompare.machine.processes import World
 from ampcompare.measure.timing import wait_until
 
-# Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval has.
+# Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval
+# has.
 MAX_KEPT = 2**20
 
 
@@ -47,7 +50,8 @@ class Interval:
         return len(self._images)
 
     def add(self, loss: Tensor, outputs: Sequence[tuple[Tensor, Tensor]], images: int) -> None:
-        """One step: its mean loss (0-d), logits [B, classes] and labels [B] of its micro-batches, and its images.
+        """One step: its mean loss (0-d), logits [B, classes] and labels [B] of its micro-batches, and its
+        images.
 
         The tensors are kept as they are; nothing is queued on the device for most steps.
         """
@@ -69,7 +73,9 @@ class Interval:
         return self._correct
 
     def _mean_losses(self) -> Tensor:
-        """Each step's loss over all processes. A mean of three equal numbers may differ from them in its last bit."""
+        """Each step's loss over all processes. A mean of three equal numbers may differ from them in its last
+        bit.
+        """
         ours = [self._world.mean_(torch.stack(self._losses))] if self._losses else []
         return torch.cat([*self._resumed, *ours])
 
@@ -99,7 +105,9 @@ class Interval:
 
 
 class Reading:
-    """The values of a closed interval on their way to the host. On a GPU by pinned memory, behind the queued steps."""
+    """The values of a closed interval on their way to the host. On a GPU by pinned memory, behind the queued
+    steps.
+    """
 
     def __init__(
         self, images: list[int], tensors: Sequence[Tensor], scalars: list[str], looks: list[list[str]]

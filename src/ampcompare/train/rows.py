@@ -1,8 +1,9 @@
 """The rows of log intervals: gathered on the device, read when their values have come, judged.
 
-On a GPU a row is read one log interval after its own, when its values have long arrived, so that the host need not wait
-for the steps it has queued; each row carries its own step. Before an evaluation and at the end, whatever ends the run,
-all rows are read. A killed process loses the row that was waiting, beside the steps since.
+On a GPU a row is read one log interval after its own, when its values have long arrived, so that the host
+need not wait for the steps it has queued; each row carries its own step. Before an evaluation and at the end,
+whatever ends the run, all rows are read. A killed process loses the row that was waiting, beside the steps
+since.
 """
 
 from __future__ import annotations
@@ -117,10 +118,14 @@ class Rows:
         """A look at the gradients, which has a row of its own."""
         self._looks.append((step, position, gradients))
 
-    def close(self, step: int, position: float, result: StepResult, rate: float, windows: list[Window]) -> None:
-        """End the interval at a step and its position in epochs: queue the copy of its values, read the one before.
+    def close(
+        self, step: int, position: float, result: StepResult, rate: float, windows: list[Window]
+    ) -> None:
+        """End the interval at a step and its position in epochs: queue the copy of its values, read the one
+        before.
 
-        `result` is that of the step, `rate` the learning rate that it had, `windows` the timed ones of the interval.
+        `result` is that of the step, `rate` the learning rate that it had, `windows` the timed ones of the
+        interval.
         """
         looks, self._looks = self._looks, []
         steps = len(self.interval)
@@ -147,7 +152,7 @@ class Rows:
         self._read(len(self._waiting))
 
     def save(self, problem: BaseException) -> None:
-        """Hand out the rows that wait when the run ends early; what of them is lost is added to the problem."""
+        """Hand out the rows that wait when the run ends early; what is lost is added to the problem."""
         try:
             self._read(len(self._waiting), judge=False)
         except Exception as second:  # a device that failed gives nothing any more
@@ -209,7 +214,8 @@ class Rows:
         what = f"step {step}: the training loss is not finite (loss scale {scale:g})"
         if self.config.training.on_nan == "stop":
             raise TrainingError(
-                f"{what}; try a smaller optimizer.lr or training.clip_norm, or go on with training.on_nan=continue"
+                f"{what}; try a smaller optimizer.lr or training.clip_norm, or go on with "
+                "training.on_nan=continue"
             )
         self.on_note(f"{what}; going on (training.on_nan=continue)")
 
@@ -226,7 +232,9 @@ class Rows:
 
     def load_state_dict(self, state: Row) -> None:
         self.interval.load_state_dict(state["interval"], self.device)
-        self._looks = [(n, x, {k: v.to(self.device) for k, v in look.items()}) for n, x, look in state["looks"]]
+        self._looks = [
+            (n, x, {k: v.to(self.device) for k, v in look.items()}) for n, x, look in state["looks"]
+        ]
         self.watch.load_state_dict(state["watch"])
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())

@@ -1,4 +1,4 @@
-"""Notices a loss scale that collapses: gradients overflow whatever the scale, and nothing is learnt any more."""
+"""Notices a loss scale that collapses: gradients overflow whatever it is, and nothing is learnt any more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ SKIPS_IN_A_ROW = 20
 
 
 class ScaleWatch:
-    """Says once, in words, that the scale fell below `floor` or that `SKIPS_IN_A_ROW` steps in a row were skipped."""
+    """Says once, in words, that the scale fell below `floor` or that `SKIPS_IN_A_ROW` steps in a row were
+    skipped.
+    """
 
     def __init__(self, floor: float) -> None:
         self._floor = floor
@@ -27,8 +29,9 @@ class ScaleWatch:
         self.collapsed_at = step
         what = f"fell to {scale:g}" if scale < self._floor else f"overflowed {self._in_a_row} steps in a row"
         return (
-            f"step {step}: the loss scale {what} ({skipped} steps skipped so far); gradients overflow whatever the "
-            "scale. Try a smaller optimizer.lr, training.clip_norm, or precision.dtype=bfloat16 with backend=native"
+            f"step {step}: the loss scale {what} ({skipped} steps skipped so far); gradients overflow "
+            "whatever the scale. Try a smaller optimizer.lr, training.clip_norm, or precision.dtype=bfloat16 "
+            "with backend=native"
         )
 
     def state_dict(self) -> dict[str, int | None]:

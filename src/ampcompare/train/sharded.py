@@ -1,4 +1,6 @@
-"""The training step of one process among several: DDP around the model, each loss weighed by its share of the batch."""
+"""The training step of one process among several: DDP around the model, each loss weighed by its share of the
+batch.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from ampcompare.train.trainer import StepResult, Trainer
 def wrap(model: nn.Module, world: World) -> nn.Module:
     """The model in DDP, which adds up the gradients of all processes while they are computed.
 
-    Buffers are not sent around at each step: BatchNorm's statistics count in evaluations alone (`share_buffers`).
+    Buffers are not sent around at each step: BatchNorm's statistics count in evaluations alone
+    (`share_buffers`).
     """
     if world.size == 1:
         return model
@@ -33,8 +36,8 @@ def wrap(model: nn.Module, world: World) -> nn.Module:
 class ShardedTrainer(Trainer):
     """A Trainer for this process's share of each batch.
 
-    Gradients are reduced before they are unscaled and looked at, so that inf and nan of one process are in all of them,
-    and all skip the same steps.
+    Gradients are reduced before they are unscaled and looked at, so that inf and nan of one process are in
+    all of them, and all skip the same steps.
     """
 
     def __init__(self, *args: Any, world: World, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """The training step. No backend is named here.
 
-The host waits for the device where a comment says `sync:` and nowhere else, never in a step (but for an optimizer that
-is not fused, inside the backend).
+The host waits for the device where a comment says `sync:` and nowhere else, never in a step (but for an
+optimizer that is not fused, inside the backend).
 """
 
 from __future__ import annotations
@@ -55,10 +55,15 @@ class Trainer:
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config = precision, config
-        # The optimizer's parameters are the model's in their order, also where a backend put masters in their place.
-        self._layer_groups = [name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()]
+        # The optimizer's parameters are the model's in their order, also where a backend put masters in their
+        # place.
+        self._layer_groups = [
+            name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()
+        ]
         # Looked up at each call: a backend may have replaced the function by then.
-        self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing))
+        self.criterion = criterion or (
+            lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing)
+        )
         self.forward = build_forward(model, self.criterion, compiled)
         self.processes = 1
         self._pieces = compiled_count()
@@ -79,7 +84,8 @@ class Trainer:
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
-        With `diagnose` the result holds `grad/norm` and the underflow fractions; with clipping by norm, `grad/norm`.
+        With `diagnose` the result holds `grad/norm` and the underflow fractions; with clipping by norm,
+        `grad/norm`.
         """
         result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()
@@ -88,7 +94,9 @@ class Trainer:
     def compute(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """What the device does in a step: all but the schedule."""
         precision, config = self.precision, self.config
-        if not self.model.training:  # an evaluation came between; the walk over all modules is not for every step
+        if (
+            not self.model.training
+        ):  # an evaluation came between; the walk over all modules is not for every step
             self.model.train()
         images = self.count_images(batches)
         losses, outputs, cold = [], [], False
@@ -100,14 +108,15 @@ class Trainer:
                 cold |= self.forward.cold
                 if config.gradient_penalty:
                     loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
-                # Each micro-batch weighs by its images: the last one of an epoch may be short. Over processes the
-                # mean is taken of gradients and losses.
+                # Each micro-batch weighs by its images: the last one of an epoch may be short. Over processes
+                # the mean is taken of gradients and losses.
                 share = labels.shape[0] * self.processes / images
                 if share != 1:
                     loss = loss * share
                 precision.backward(loss, sync=last)
             losses.append(loss.detach())
-            # Who was right is counted at the interval's end, in one go: here it took two thirds of the loop's own time.
+            # Who was right is counted at the interval's end, in one go: here it took two thirds of the loop's
+            # own time.
             outputs.append((logits.detach(), labels))
 
         gradients = self._look_and_clip(diagnose)
@@ -122,7 +131,9 @@ class Trainer:
         return sum(labels.shape[0] for _, labels in batches)
 
     def reducing(self, last: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch: only in a step's last one do several processes add up their gradients."""
+        """The context of a micro-batch: only in a step's last one do several processes add up their
+        gradients.
+        """
         return nullcontext()
 
     def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
@@ -157,7 +168,9 @@ class Trainer:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
-        """L2 norm of the true gradients, differentiable: through scaled gradients, as in PyTorch's AMP examples."""
+        """L2 norm of the true gradients, differentiable: through scaled gradients, as in PyTorch's AMP
+        examples.
+        """
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
         inverse = 1.0 / self.precision.scale_factor().detach()

@@ -1,9 +1,10 @@
 """The framing of a `.wandb` file: LevelDB log blocks, their checksums, and what to do where they are broken.
 
-A file is a 7-byte header (`:W&B`, the number 0xBEE1, version 0) and blocks of 32 KiB counted from the start of the
-file. A block holds chunks: crc32 of type and data, length, type, data. A record is one full chunk, or a first,
-middle ones and a last, across blocks. The layout is LevelDB's (doc/log_format.md) except for the header and for the
-checksum, which is plain crc32 (zlib's), neither Castagnoli's nor masked; seen on files of wandb 0.31.
+A file is a 7-byte header (`:W&B`, the number 0xBEE1, version 0) and blocks of 32 KiB counted from the start
+of the file. A block holds chunks: crc32 of type and data, length, type, data. A record is one full chunk, or
+a first, middle ones and a last, across blocks. The layout is LevelDB's (doc/log_format.md) except for the
+header and for the checksum, which is plain crc32 (zlib's), neither Castagnoli's nor masked; seen on files of
+wandb 0.31.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class NotWandbFile(Exception):
 class LogReader:
     """Iterates over the payloads of one open `.wandb` file, a block in memory at a time.
 
-    A broken chunk costs the rest of its block, because its length cannot be trusted either (LevelDB's own rule, and
-    that of `wandb leet inspect`). What was passed over is told by `problems()` once the iteration is over. A file
-    that ends inside a record is read up to its last whole record.
+    A broken chunk costs the rest of its block, because its length cannot be trusted either (LevelDB's own
+    rule, and that of `wandb leet inspect`). What was passed over is told by `problems()` once the iteration
+    is over. A file that ends inside a record is read up to its last whole record.
 
     Raises NotWandbFile on the first payload, OSError where the file cannot be read.
     """
@@ -87,7 +88,9 @@ class LogReader:
                         yield b"".join(pending)
                         pending = None
                 elif not after_gap:
-                    self._damage(f"The record before byte {base + position:,} has no beginning; it was skipped.")
+                    self._damage(
+                        f"The record before byte {base + position:,} has no beginning; it was skipped."
+                    )
                 after_gap = after_gap and kind == MIDDLE
                 position = end
         if pending is not None:
@@ -119,8 +122,12 @@ class LogReader:
         else:
             self._damage("The file header is damaged.")
 
-    def _next_chunk(self, view: memoryview, base: int, position: int, *, quiet: bool = False) -> tuple[int | None, int]:
-        """Type and end of the chunk at `position`; (None, 0) at the block's end, (None, 1) where it is broken."""
+    def _next_chunk(
+        self, view: memoryview, base: int, position: int, *, quiet: bool = False
+    ) -> tuple[int | None, int]:
+        """Type and end of the chunk at `position`; (None, 0) at the block's end, (None, 1) where it is
+        broken.
+        """
         is_whole = len(view) == BLOCK_BYTES
         rest = len(view) - position
         if rest < CHUNK_HEADER.size:
@@ -141,7 +148,9 @@ class LogReader:
             if what != "zero bytes" and end <= len(view) and not FULL <= kind <= LAST:
                 what = f"an unknown chunk type {kind}"
             self._lost_bytes += rest
-            self._damage(f"Damaged at byte {base + position:,} ({what}): skipped to byte {base + len(view):,}.")
+            self._damage(
+                f"Damaged at byte {base + position:,} ({what}): skipped to byte {base + len(view):,}."
+            )
         return None, 1
 
     def _damage(self, sentence: str) -> None:

@@ -1,8 +1,8 @@
 """The part of W&B's record protocol that is needed to read a run, without importing wandb.
 
-`import wandb` takes 0.4 s and 60 MB; protobuf with these few messages 0.03 s and 15 MB, and decodes with the same C
-code. Names and field numbers are those of `wandb/proto/wandb_internal.proto`; a test compares them with the installed
-wandb. Fields that are not listed here are skipped by protobuf.
+`import wandb` takes 0.4 s and 60 MB; protobuf with these few messages 0.03 s and 15 MB, and decodes with the
+same C code. Names and field numbers are those of `wandb/proto/wandb_internal.proto`; a test compares them
+with the installed wandb. Fields that are not listed here are skipped by protobuf.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ _SCALARS = {
 
 
 def _build() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="ampcompare/wandb_log.proto", package=PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="ampcompare/wandb_log.proto", package=PACKAGE, syntax="proto3"
+    )
     for name, fields in SCHEMA.items():
         message = file.message_type.add(name=name)
         for field_name, (number, spelled) in fields.items():

@@ -9,8 +9,8 @@ import threading
 def end_service(seconds: float) -> bool:
     """Tear W&B's client down, waiting so long at most; returns whether its service has ended.
 
-    `wandb.teardown` waits without limit, and where the server cannot be reached the service did not end in 1 of 10
-    tries (wandb 0.31). What is left behind ends by itself when this process does.
+    `wandb.teardown` waits without limit, and where the server cannot be reached the service did not end in 1
+    of 10 tries (wandb 0.31). What is left behind ends by itself when this process does.
     """
     import wandb
 
@@ -18,7 +18,8 @@ def end_service(seconds: float) -> bool:
         with contextlib.suppress(ConnectionError):  # it had ended before
             wandb.teardown()
 
-    # A daemon: neither the waiting nor W&B's own exit hook, which has been taken off by then, holds up our exit.
+    # A daemon: neither the waiting nor W&B's own exit hook, which has been taken off by then, holds up our
+    # exit.
     waiting = threading.Thread(target=tear_down, daemon=True, name="wandb.teardown")
     waiting.start()
     waiting.join(seconds)

@@ -1,4 +1,4 @@
-"""The apex-shaped module: scripts written for apex, what they may pass, what they are refused, and `reset`."""
+"""The apex-shaped module: scripts written for apex, what they may pass, what is refused, and `reset`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,9 @@ def test_levels_agree_on_the_first_gradients() -> None:
 
 def test_options_are_taken_by_position_in_apex_s_order() -> None:
     model, optimizer = pair()
-    amp.initialize(model, optimizer, True, "O2", torch.float16, None, "True", False, "128.0", HALF, 3, 0, None, 2.0**10)
+    amp.initialize(
+        model, optimizer, True, "O2", torch.float16, None, "True", False, "128.0", HALF, 3, 0, None, 2.0**10
+    )
     assert model.weight.dtype is HALF
     assert next(amp.master_params(optimizer)) is model.weight
     assert scales() == [128.0] * 3
@@ -216,7 +218,10 @@ def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
     model.half()
     before = [dict(vars(thing)) for thing in (model, optimizer)]
     names = wrapped_names()
-    assert amp.initialize(model, optimizer, enabled=False, opt_level="whatever", loss_scale="x") == (model, optimizer)
+    assert amp.initialize(model, optimizer, enabled=False, opt_level="whatever", loss_scale="x") == (
+        model,
+        optimizer,
+    )
     assert amp.initialize(model, enabled=False) is model
     assert [dict(vars(thing)) for thing in (model, optimizer)] == before
     assert wrapped_names() == names
@@ -462,7 +467,14 @@ def test_unknown_level_is_refused_and_nothing_happened(level) -> None:
 
 @pytest.mark.parametrize(
     ("models", "optimizers"),
-    [("model", None), (None, None), ([1], None), (line(), "SGD"), (line(), [line()]), (line(), line().parameters())],
+    [
+        ("model", None),
+        (None, None),
+        ([1], None),
+        (line(), "SGD"),
+        (line(), [line()]),
+        (line(), line().parameters()),
+    ],
 )
 def test_other_things_than_models_and_optimizers_are_a_type_error(models, optimizers) -> None:
     with pytest.raises(TypeError, match="must be either a single"):

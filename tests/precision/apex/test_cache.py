@@ -160,7 +160,7 @@ def test_edit_without_a_version_between_casts_everywhere_and_a_context_is_seen(w
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_step_of_the_backend_clears_the_copies(weight, fused):
-    """A fused optimizer changes weights without a new version (torch 2.14.1), so versions alone would not do."""
+    """A fused optimizer changes weights without a new version (torch 2.14.1): versions alone won't do."""
     precision = build_precision("apex_o1", loss_scale=1.0)
     optimizer = torch.optim.SGD([weight], lr=1.0, fused=fused)
     precision.prepare(nn.Module(), optimizer)

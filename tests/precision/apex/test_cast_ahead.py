@@ -86,7 +86,9 @@ def test_a_hook_on_a_weight_is_called_once_with_its_gradient_or_not_at_all():
     train(model, x)
     seen: list[int] = []
     for number in (1, 3):
-        model[number].weight.register_hook(lambda g, number=number: seen.append(number) if g is not None else 1 / 0)
+        model[number].weight.register_hook(
+            lambda g, number=number: seen.append(number) if g is not None else 1 / 0
+        )
     train(model[:3], x)
     assert seen == [1]
 
@@ -132,7 +134,9 @@ def test_a_forward_without_gradients_first_does_not_cut_the_weights_off():
     assert all(g is not None for g in gradients(model))
 
 
-def test_gradients_of_gradients_and_batches_of_gradients_are_those_of_one_by_one(monkeypatch: pytest.MonkeyPatch):
+def test_gradients_of_gradients_and_batches_of_gradients_are_those_of_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
     x = torch.randn(3, 4)
     found = []
     for together in (1, 16):

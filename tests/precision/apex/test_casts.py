@@ -54,7 +54,9 @@ def _leave_no_trace() -> Iterator[None]:
     """After every test each name is what it was, also in tests of something else."""
     yield
     forget_registered()
-    assert not WRAPPED.intersection(_differences(ORIGINALS))  # PyTorch adds others of its own, when first used
+    assert not WRAPPED.intersection(
+        _differences(ORIGINALS)
+    )  # PyTorch adds others of its own, when first used
     assert not STATE.on
 
 
@@ -198,7 +200,9 @@ def test_disable_stops_every_rule():
         assert torch.cat([half, half.float()]).dtype is FLOAT
         half.exp_()
         half += single
-        assert F.binary_cross_entropy(torch.full((2,), 0.5, dtype=HALF), torch.ones(2, dtype=HALF)).dtype is HALF
+        assert (
+            F.binary_cross_entropy(torch.full((2,), 0.5, dtype=HALF), torch.ones(2, dtype=HALF)).dtype is HALF
+        )
 
 
 def test_device_is_cuda_where_there_is_one(monkeypatch):
@@ -367,7 +371,9 @@ def test_backward_in_another_thread():
 
 
 class _Block(nn.Module):
-    """Two uses of one weight, a norm and a softmax; notes the type that its linear layer gives each time it runs."""
+    """Two uses of one weight, a norm and a softmax; notes the type that its linear layer gives each time it
+    runs.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -449,7 +455,9 @@ def test_nested_and_sequential_checkpoints(use_reentrant):
         found = _gradients(block, run, x)
         assert len(block.dtypes) > 4
         assert set(block.dtypes) == {HALF}
-        for a, b in zip(found, expected, strict=True):  # the gradient of the shared weight adds up in another order
+        for a, b in zip(
+            found, expected, strict=True
+        ):  # the gradient of the shared weight adds up in another order
             torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)
 
 

@@ -61,7 +61,9 @@ def test_loss_scale_that_is_no_scale_is_refused(value) -> None:
         properties("O1", loss_scale=value)
 
 
-@pytest.mark.parametrize(("value", "scale"), [(128, 128.0), ("128.0", 128.0), ("1e3", 1000.0), ("dynamic", "dynamic")])
+@pytest.mark.parametrize(
+    ("value", "scale"), [(128, 128.0), ("128.0", 128.0), ("1e3", 1000.0), ("dynamic", "dynamic")]
+)
 @pytest.mark.parametrize("level", list(LEVELS))
 def test_loss_scale_may_be_a_number_or_a_word(level, value, scale) -> None:
     found = properties(level, loss_scale=value).loss_scale

@@ -461,7 +461,11 @@ def test_backend_s_skipped_step_leaves_every_bit(fused) -> None:
         masters = [p for group in optimizer.param_groups for p in group["params"]]
         return [
             t.detach().clone()
-            for t in (*model.parameters(), *masters, *(optimizer.state[p]["momentum_buffer"] for p in masters))
+            for t in (
+                *model.parameters(),
+                *masters,
+                *(optimizer.state[p]["momentum_buffer"] for p in masters),
+            )
         ]
 
     precision.backward(model(x).square().mean())

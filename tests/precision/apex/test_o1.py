@@ -21,7 +21,9 @@ HALF, FLOAT = torch.float16, torch.float32
 class _Case:
     """One weight whose gradient is what the test says."""
 
-    def __init__(self, optimizer: str = "SGD", fused: bool = False, momentum: float = 0.0, **options: object) -> None:
+    def __init__(
+        self, optimizer: str = "SGD", fused: bool = False, momentum: float = 0.0, **options: object
+    ) -> None:
         self.precision = build_precision("apex_o1", **options)
         self.weight = nn.Parameter(torch.tensor([1.0, 2.0]))
         extra = {"momentum": momentum} if momentum else {}
@@ -74,7 +76,11 @@ def test_skipped_step_leaves_weights_and_optimizer_bit_identical(kind, fused):
     assert torch.equal(case.weight, weight)
     after = case.optimizer.state[case.weight]
     assert after.keys() == state.keys()
-    assert all(torch.equal(torch.as_tensor(after[k]), torch.as_tensor(state[k])) for k in state if state[k] is not None)
+    assert all(
+        torch.equal(torch.as_tensor(after[k]), torch.as_tensor(state[k]))
+        for k in state
+        if state[k] is not None
+    )
 
 
 @pytest.mark.parametrize("fused", [False, True])

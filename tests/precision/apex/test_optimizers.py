@@ -1,4 +1,6 @@
-"""An optimizer's step and zero_grad under `amp.initialize`: skips, schedulers, closures, state, and the undoing."""
+"""An optimizer's step and zero_grad under `amp.initialize`: skips, schedulers, closures, state, and the
+undoing.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def started(level: str = "O1", kind=torch.optim.SGD, model: nn.Module | None = N
     model = line() if model is None else model
     settings = {"lr": 0.125, **options.pop("settings", {})}
     options.setdefault("max_loss_scale", 1024.0)  # at 2**16 a gradient of 1 is beyond fp16 already
-    return amp.initialize(model, kind(model.parameters(), **settings), opt_level=level, verbosity=0, **options)
+    return amp.initialize(
+        model, kind(model.parameters(), **settings), opt_level=level, verbosity=0, **options
+    )
 
 
 def test_overflow_skips_one_step_only() -> None:
@@ -158,7 +162,9 @@ def test_optimizer_s_arithmetic_is_not_cast() -> None:
 def test_step_forgets_cached_weight_copies() -> None:
     model, optimizer = started()
     model(torch.ones(1, 1))
-    nn.functional.linear(torch.ones(1, 1), model.weight)  # outside a forward, where only a step or a backward clears
+    nn.functional.linear(
+        torch.ones(1, 1), model.weight
+    )  # outside a forward, where only a step or a backward clears
     assert len(STATE.cache) == 1
     optimizer.step()
     assert len(STATE.cache) == 0

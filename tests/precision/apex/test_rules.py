@@ -78,7 +78,14 @@ def test_returned_pair_of_pytorch_stays_what_it_is(rule, to, other):
 
 @pytest.mark.parametrize(("rule", "to", "other"), CASTING)
 def test_list_with_anything_but_floating_tensors_is_left_alone(rule, to, other):
-    for extra in (1.0, None, "mean", torch.ones(2, dtype=torch.int64), [1], torch.ones(2, dtype=torch.complex64)):
+    for extra in (
+        1.0,
+        None,
+        "mean",
+        torch.ones(2, dtype=torch.int64),
+        [1],
+        torch.ones(2, dtype=torch.complex64),
+    ):
         given = [_ones(other), extra]
         (x,), kwargs = _call(rule, given, more=given)
         assert x is given
@@ -293,7 +300,12 @@ def test_sequences_are_joined_in_the_widest_type(function):
     given = [half, single]
     with casts(device_type="cpu"):
         join = getattr(torch, function.__name__)
-        for result in (join(given, 1), join((half, single), dim=1), join(tensors=given, dim=1), join(given, -1)):
+        for result in (
+            join(given, 1),
+            join((half, single), dim=1),
+            join(tensors=given, dim=1),
+            join(given, -1),
+        ):
             assert result.dtype is FLOAT
         assert torch.equal(join(given, 1), expected)
         assert join([half, half]).dtype is HALF

@@ -13,7 +13,9 @@ from torch import Tensor
 from ampcompare.precision.apex.scaler import LossScaler
 
 
-def _reference(overflows: list[bool], scale: float, window: int, floor: float | None, ceiling: float) -> list[tuple]:
+def _reference(
+    overflows: list[bool], scale: float, window: int, floor: float | None, ceiling: float
+) -> list[tuple]:
     """The schedule in words: halve on overflow, double after `window` good ones, within the bounds."""
     scale, counter, trace = min(scale, ceiling), 0, []
     for overflow in overflows:
@@ -152,7 +154,9 @@ def test_static_scale_divides_too():
 
 def test_sparse_gradients_are_divided_and_checked():
     def sparse(values: list[float]) -> Tensor:
-        return torch.sparse_coo_tensor(torch.tensor([[0, 2, 0]]), torch.tensor(values), (3,), check_invariants=True)
+        return torch.sparse_coo_tensor(
+            torch.tensor([[0, 2, 0]]), torch.tensor(values), (3,), check_invariants=True
+        )
 
     scaler = LossScaler(init_scale=4.0)
     gradient = sparse([4.0, 8.0, 4.0])

@@ -1,4 +1,6 @@
-"""The lists of O1, written out from the specification: what each function runs in, and that no other is touched."""
+"""The lists of O1, written out from the specification: what each function runs in, and that no other is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ HALF, FLOAT = torch.float16, torch.float32
 CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc".split()
 FUNCTIONAL_HALF = [*CONVOLUTIONS, "linear"]
 FUNCTIONAL_FLOAT = (
-    "interpolate grid_sample softplus softmin log_softmax softmax gelu layer_norm group_norm local_response_norm "
-    "normalize cosine_similarity poisson_nll_loss cosine_embedding_loss cross_entropy hinge_embedding_loss kl_div "
-    "l1_loss mse_loss margin_ranking_loss multilabel_margin_loss multilabel_soft_margin_loss multi_margin_loss "
-    "nll_loss binary_cross_entropy_with_logits smooth_l1_loss soft_margin_loss triplet_margin_loss ctc_loss"
+    "interpolate grid_sample softplus softmin log_softmax softmax gelu layer_norm group_norm "
+    "local_response_norm normalize cosine_similarity poisson_nll_loss cosine_embedding_loss cross_entropy "
+    "hinge_embedding_loss kl_div l1_loss mse_loss margin_ranking_loss multilabel_margin_loss "
+    "multilabel_soft_margin_loss multi_margin_loss nll_loss binary_cross_entropy_with_logits smooth_l1_loss "
+    "soft_margin_loss triplet_margin_loss ctc_loss"
 ).split()
 TORCH_HALF = [*CONVOLUTIONS, *"prelu addmm addmv addr matmul mm mv addbmm baddbmm bmm".split()]
 TORCH_FLOAT = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm prod std "
-    "sum var renorm"
+    "acos asin cosh erfinv exp expm1 log log10 log2 reciprocal rsqrt sinh tan pow cumprod cumsum dist norm "
+    "prod std sum var renorm"
 ).split()
 TORCH_PROMOTE = "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne".split()
 TORCH_SEQUENCE = ["cat", "stack"]
@@ -48,9 +51,13 @@ def _in_place(namespace: object, names: list[str]) -> list[str]:
     return [f"{name}_" for name in names if hasattr(namespace, f"{name}_")]
 
 
-RUN_IN_HALF = [(F, n) for n in FUNCTIONAL_HALF] + [(torch, n) for n in TORCH_HALF] + [(Tensor, n) for n in TENSOR_HALF]
+RUN_IN_HALF = (
+    [(F, n) for n in FUNCTIONAL_HALF] + [(torch, n) for n in TORCH_HALF] + [(Tensor, n) for n in TENSOR_HALF]
+)
 RUN_IN_FLOAT = (
-    [(F, n) for n in FUNCTIONAL_FLOAT] + [(torch, n) for n in TORCH_FLOAT] + [(Tensor, n) for n in TENSOR_FLOAT]
+    [(F, n) for n in FUNCTIONAL_FLOAT]
+    + [(torch, n) for n in TORCH_FLOAT]
+    + [(Tensor, n) for n in TENSOR_FLOAT]
 )
 RUN_IN_WIDEST = [(torch, n) for n in TORCH_PROMOTE] + [(Tensor, n) for n in TENSOR_PROMOTE]
 MATCH = (
@@ -65,7 +72,9 @@ def _name(value: object) -> str | None:
     return value if isinstance(value, str) else getattr(value, "__name__", None)
 
 
-def _received(monkeypatch: pytest.MonkeyPatch, namespace: object, name: str, *args: object, **kwargs: object) -> list:
+def _received(
+    monkeypatch: pytest.MonkeyPatch, namespace: object, name: str, *args: object, **kwargs: object
+) -> list:
     """What the original function is handed when the listed one is called under the casts."""
     seen: list = []
 
@@ -134,7 +143,9 @@ def test_in_place_function_casts_the_others_to_the_type_of_self(namespace, name,
 @pytest.mark.parametrize(("namespace", "name"), REFUSE, ids=_name)
 def test_in_place_float_function_refuses_a_half_tensor(namespace, name, monkeypatch):
     half, single, double = _ones(HALF, FLOAT, torch.float64)
-    with pytest.raises(NotImplementedError, match=f"{name} cannot write into a float16 tensor; use {name[:-1]},"):
+    with pytest.raises(
+        NotImplementedError, match=f"{name} cannot write into a float16 tensor; use {name[:-1]},"
+    ):
         _received(monkeypatch, namespace, name, half, single)
     assert _dtypes(_received(monkeypatch, namespace, name, single, half)) == [FLOAT, FLOAT]
     received = _received(monkeypatch, namespace, name, double, half)
@@ -153,7 +164,9 @@ def test_no_other_name_is_wrapped():
     with casts(device_type="cpu"):
         inside = {namespace: dict(vars(namespace)) for namespace in expected}
     for namespace, names in expected.items():
-        changed = {name for name, value in inside[namespace].items() if before[namespace].get(name) is not value}
+        changed = {
+            name for name, value in inside[namespace].items() if before[namespace].get(name) is not value
+        }
         assert changed == names
 
 

@@ -44,7 +44,12 @@ def test_run_without_history_has_no_figures():
         plan["rows"], plan["summary"], plan["config"] = [], {}, {}
 
     figures = figures_of(make("none", edit=empty))
-    assert (figures.images_per_second, figures.best_accuracy, figures.epochs, figures.rows) == (None, None, None, 0)
+    assert (figures.images_per_second, figures.best_accuracy, figures.epochs, figures.rows) == (
+        None,
+        None,
+        None,
+        0,
+    )
     assert figures.label == "unknown"
 
 

@@ -57,7 +57,9 @@ def test_a_kept_batchnorm_is_a_setting_and_a_record_from_before_it_has_the_defau
     def with_norm(keep: object) -> RunRecord:
         return make("fp16", 1, edit=lambda plan: plan["config"].setdefault("precision", {}).update(keep))
 
-    old, new, kept = (with_norm(k) for k in ({}, {"keep_batchnorm_fp32": None}, {"keep_batchnorm_fp32": True}))
+    old, new, kept = (
+        with_norm(k) for k in ({}, {"keep_batchnorm_fp32": None}, {"keep_batchnorm_fp32": True})
+    )
     assert labels(old, new) == ["fp16"]
     assert labels(old, kept) == ["fp16 · keep_batchnorm_fp32 null", "fp16 · keep_batchnorm_fp32 on"]
 
@@ -117,7 +119,10 @@ def test_another_key_can_be_compared_and_backends_are_then_kept_apart():
     runs = [make(b, 1, config={"batch_size": n}) for b in ("none", "native") for n in (64, 128)]
     analysis = analyse_runs(runs, "64", group_by=["batch_size"])
     pairs = {(c.group.label, c.baseline.label) for c in analysis.comparisons}
-    assert pairs == {("128 · backend none", "64 · backend none"), ("128 · backend native", "64 · backend native")}
+    assert pairs == {
+        ("128 · backend none", "64 · backend none"),
+        ("128 · backend native", "64 · backend native"),
+    }
 
 
 def test_a_baseline_of_another_setting_is_refused_by_name():
@@ -140,7 +145,9 @@ def test_two_baselines_that_would_do_equally_are_no_baseline():
     runs = [make("none", 1), make("none", 2), make("native", 3)]
     for run, version in zip(runs, ("1", "2", "3"), strict=True):
         run.summary["environment"] = run.summary["environment"] | {"torch": version}
-    assert "would both do; they differ in environment.torch" in analyse_runs(runs).comparison("native").refusal
+    assert (
+        "would both do; they differ in environment.torch" in analyse_runs(runs).comparison("native").refusal
+    )
 
 
 @pytest.mark.parametrize(("option", "key"), [("group_by", "batchsize"), ("ignore", "modle.name")])
@@ -161,7 +168,9 @@ def test_crashed_run_without_rows_counts_for_nothing():
 
 def test_groups_come_in_the_fixed_order_unknown_backends_last():
     names = ["zzz", "apex_o1", "aaa", "none", "native", "fp16", "apex_o2"]
-    found = group_runs([figures_of(make(name)) for name in ("native", "none")] + [figures(backend=n) for n in names])
+    found = group_runs(
+        [figures_of(make(name)) for name in ("native", "none")] + [figures(backend=n) for n in names]
+    )
     assert list(dict.fromkeys(g.value for g in found)) == [
         "none",
         "native",
@@ -174,8 +183,12 @@ def test_groups_come_in_the_fixed_order_unknown_backends_last():
 
 
 def test_speed_is_the_paired_ratio_and_memory_and_quality_too():
-    base = group("none", *({"images_per_second": v, "peak_mib": 1000.0, "quality": 0.9} for v in (100.0, 50.0)))
-    fast = group("native", *({"images_per_second": v, "peak_mib": 600.0, "quality": 0.91} for v in (200.0, 100.0)))
+    base = group(
+        "none", *({"images_per_second": v, "peak_mib": 1000.0, "quality": 0.9} for v in (100.0, 50.0))
+    )
+    fast = group(
+        "native", *({"images_per_second": v, "peak_mib": 600.0, "quality": 0.91} for v in (200.0, 100.0))
+    )
     found = compare(fast, base)
     assert (found.speedup, found.speed.n) == (pytest.approx(2.0), 2)
     assert found.memory_change == pytest.approx(-0.4)
@@ -185,7 +198,9 @@ def test_speed_is_the_paired_ratio_and_memory_and_quality_too():
 
 def test_runs_without_a_seed_are_not_paired():
     one, other = (
-        group_runs([figures(seed=None, images_per_second=v, run=make("none", id=f"{name}{v}")) for v in (1.0, 2.0)])[0]
+        group_runs(
+            [figures(seed=None, images_per_second=v, run=make("none", id=f"{name}{v}")) for v in (1.0, 2.0)]
+        )[0]
         for name in "ab"
     )
     assert compare(one, other).speed.method.startswith("not paired")

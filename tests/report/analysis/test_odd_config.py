@@ -20,7 +20,8 @@ MORE = ["max_steps", "log.warmup_steps", "environment", "environment.device_name
 PLACES = [*KNOWN, *GROUPS, *MORE]
 SINGLE = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=6)
 ANYTHING = st.recursive(
-    SINGLE, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    SINGLE,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
 )
 ODD = ({}, [], {"a": {}}, [None], "", "\ud800</script>", True, -1, float("nan"), float("inf"), 10**400)
 SHORT = {"steps": 20, "epochs": 2}

@@ -101,8 +101,9 @@ def test_nothing_on_one_side_gives_nothing():
 
 
 def test_two_one_sided_tests_by_hand():
-    # differences 0.1, 0.2, 0.3: mean 0.2, error 0.1/sqrt(3) = 0.0577. To the nearer margin (0.5): t = 0.3/0.0577
-    # = 5.196 with 2 degrees of freedom, whose tail has the closed form (1 - t/sqrt(t^2 + 2))/2 = 0.01754.
+    # differences 0.1, 0.2, 0.3: mean 0.2, error 0.1/sqrt(3) = 0.0577. To the nearer margin (0.5): t =
+    # 0.3/0.0577 = 5.196 with 2 degrees of freedom, whose tail has the closed form (1 - t/sqrt(t^2 + 2))/2 =
+    # 0.01754.
     found = difference(by_seed(1.1, 2.2, 3.3), by_seed(1.0, 2.0, 3.0))
     test = equivalence(found, 0.5)
     t = 0.3 / (0.1 / math.sqrt(3))
@@ -163,5 +164,7 @@ def test_equivalence_is_found_wrongly_in_at_most_one_case_in_twenty():
     generator = np.random.default_rng(3)
     # The truth is a difference of exactly the margin.
     zeros = by_seed(*np.zeros(5))
-    found = [equivalence(difference(by_seed(*generator.normal(0.5, 0.2, 5)), zeros), 0.5) for _ in range(1000)]
+    found = [
+        equivalence(difference(by_seed(*generator.normal(0.5, 0.2, 5)), zeros), 0.5) for _ in range(1000)
+    ]
     assert np.mean([test.holds for test in found]) <= 0.065

@@ -38,8 +38,9 @@ def test_verdict_of_three_seeds_is_the_sentence_with_intervals():
     runs = seeds("none", 0.930, 0.931, 0.932, speeds=(40, 41, 42))
     runs += seeds("native", 0.931, 0.932, 0.934, speeds=(76, 78.72, 79.8))
     assert plain(analyse_runs(runs).verdict.headline) == (
-        "native trains 1.91× as fast as none (1.88 to 1.94), needs 41 % less memory (no spread), and its eval "
-        "accuracy is equivalent within 0.5 points (+0.13 points, −0.01 to +0.28) (n = 3, paired by seed)."
+        "native trains 1.91× as fast as none (1.88 to 1.94), needs 41 % less memory (no spread), and its "
+        "eval accuracy is equivalent within 0.5 points (+0.13 points, −0.01 to +0.28) (n = 3, paired by "
+        "seed)."
     )
 
 
@@ -101,7 +102,9 @@ def test_clock_that_goes_backwards_is_said():
 
 def test_headline_of_one_seed_names_the_fastest_and_that_it_is_not_enough():
     text = plain(analyse_runs(three()).verdict.headline)
-    assert text.startswith("native trains 1.90× as fast as none, needs 41 % less memory and its eval accuracy differs")
+    assert text.startswith(
+        "native trains 1.90× as fast as none, needs 41 % less memory and its eval accuracy differs"
+    )
     assert text.endswith("not enough seeds to tell what of this is chance (n = 1).")
 
 
@@ -168,7 +171,9 @@ def test_missing_metric_is_named():
     def no_memory(plan):
         plan["rows"] = [{k: v for k, v in row.items() if k != "memory/peak_mib"} for row in plan["rows"]]
 
-    assert "No peak memory is recorded for native." in cautions([make("none"), make("native", edit=no_memory)])
+    assert "No peak memory is recorded for native." in cautions(
+        [make("none"), make("native", edit=no_memory)]
+    )
 
 
 def test_unfinished_unsound_and_nan_runs_are_named():

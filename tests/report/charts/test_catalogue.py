@@ -139,7 +139,9 @@ def test_wall_clock_chart_leaves_out_a_clock_that_goes_backwards():
 def test_time_to_a_value_is_that_of_the_first_evaluation_there():
     def fix(plan):
         evals = [row for row in plan["rows"] if "eval/accuracy" in row]
-        for row, accuracy, seconds in zip(evals, (0.5, 0.9, 0.8, 0.95, 0.91), (10, 20, 30, 40, 50), strict=True):
+        for row, accuracy, seconds in zip(
+            evals, (0.5, 0.9, 0.8, 0.95, 0.91), (10, 20, 30, 40, 50), strict=True
+        ):
             row |= {"eval/accuracy": accuracy, "time/train_seconds": seconds * plan["config"]["seed"]}
 
     runs = [make("none", 1, edit=fix), make("native", 2, edit=fix)]

@@ -12,7 +12,13 @@ from ampcompare.errors import UserError
 from ampcompare.report import CHARTS_JOB, analyse_runs
 from ampcompare.report.charts.catalogue import CHARTS, all_charts
 from ampcompare.report.on_wandb.charts import custom_chart, fields_of, preset_name, table_of
-from ampcompare.report.on_wandb.workspace import VIEW_NAME, as_json, build_workspace, drawn_charts, split_target
+from ampcompare.report.on_wandb.workspace import (
+    VIEW_NAME,
+    as_json,
+    build_workspace,
+    drawn_charts,
+    split_target,
+)
 
 BACKENDS = ("none", "native", "apex_o1")
 
@@ -67,16 +73,18 @@ def test_view_groups_by_backend_and_has_every_chart_as_a_panel(analysis):
     content = json.loads(view.model_dump_json(by_alias=True))
     section = content["spec"]["section"]
     assert content["name"] == VIEW_NAME
-    assert section["runSets"][0]["grouping"] == [{"section": "config", "name": "backend.value"}] or "backend" in str(
-        section["runSets"][0]["grouping"]
-    )
+    assert section["runSets"][0]["grouping"] == [
+        {"section": "config", "name": "backend.value"}
+    ] or "backend" in str(section["runSets"][0]["grouping"])
     panels = section["panelBankConfig"]["sections"][0]["panels"]
     assert len(panels) == len(CHARTS)
     assert {p["viewType"] for p in panels} == {"Vega2"}
     presets = [p["config"]["panelDefId"] for p in panels]
     assert all(p.startswith("someone/ampcompare-") for p in presets)
     live = section["panelBankConfig"]["sections"][1]["panels"]
-    assert {"Run History Line Plot", "Bar Chart", "Scatter Plot", "Run Comparer"} == {p["viewType"] for p in live}
+    assert {"Run History Line Plot", "Bar Chart", "Scatter Plot", "Run Comparer"} == {
+        p["viewType"] for p in live
+    }
 
 
 def test_what_would_be_saved_holds_the_verdict(analysis):

@@ -30,7 +30,8 @@ CHARTS = (
     "step-time",
 )
 # Colours of what is drawn inside a chart, legends and axes aside.
-MARKS = """(figure) => [...figure.querySelectorAll('.mark-line path, .mark-rect path, .mark-symbol.role-mark path')]
+MARKS = """(figure) => [
+    ...figure.querySelectorAll('.mark-line path, .mark-rect path, .mark-symbol.role-mark path')]
   .filter(mark => mark.getBBox().width + mark.getBBox().height > 0)
   .flatMap(mark => [mark.getAttribute('stroke'), mark.getAttribute('fill')])"""
 
@@ -110,7 +111,9 @@ def test_page_fits_its_width_in_both_colour_schemes(browser, page_path, width, s
     text = reader.figure("train-loss").locator(".role-title-text text").first.get_attribute("fill")
     assert text == ("#e6e8ec" if scheme == "dark" else "#1c2330")
     for name in CHARTS:
-        inside = reader.figure(name).evaluate("f => f.querySelector('svg.marks').getBoundingClientRect().width")
+        inside = reader.figure(name).evaluate(
+            "f => f.querySelector('svg.marks').getBoundingClientRect().width"
+        )
         assert 0.7 * min(width, 520) < inside < width
     assert reader.said == []
     reader.context.close()
@@ -125,7 +128,10 @@ def test_runs_with_gaps_and_odd_names_draw_without_a_word(browser, tmp_path):
         plan["rows"], plan["summary"] = [], {}
 
     runs = [make("none", seed, edit=spoil) for seed in (1, 2)]
-    runs += [make("native", config={"backend": "'\"</script>{{signal}}"}), make("apex_o1", edit=empty, state="crashed")]
+    runs += [
+        make("native", config={"backend": "'\"</script>{{signal}}"}),
+        make("apex_o1", edit=empty, state="crashed"),
+    ]
     reader = Reader(browser, write_page(analyse_runs(runs), tmp_path))
     assert reader.said == []
     reader.context.close()
@@ -142,7 +148,14 @@ def dimmed(reader, name: str) -> set[str]:
 
 
 OTHERS = {COLOURS["none"], COLOURS["apex_o1"]}
-FILTERED = ("eval-accuracy", "throughput-bars", "peak-memory", "accuracy-throughput", "train-loss", "scale-factor")
+FILTERED = (
+    "eval-accuracy",
+    "throughput-bars",
+    "peak-memory",
+    "accuracy-throughput",
+    "train-loss",
+    "scale-factor",
+)
 
 
 @pytest.mark.parametrize("way", ["legend", "chip", "bar", "keyboard"])
@@ -179,7 +192,8 @@ def test_table_of_runs_sorts_by_number_and_text(reader):
 
     def column(n: int) -> list[str]:
         return page.evaluate(
-            f"[...document.querySelectorAll('#runs-table tbody tr')].map(r => r.cells[{n}].textContent.trim())"
+            "[...document.querySelectorAll('#runs-table tbody tr')].map(r => "
+            f"r.cells[{n}].textContent.trim())"
         )
 
     head = page.locator("#runs-table thead button", has_text="images/s")
@@ -210,8 +224,13 @@ def test_run_links_to_its_details(reader):
 
 def test_single_runs_are_shown_on_demand(browser, tmp_path):
     runs = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
-    reader = Reader(browser, write_page(analyse_runs(runs), tmp_path), viewport={"width": 1280, "height": 900})
-    shown = "f => [...f.querySelectorAll('.mark-line path')].filter(p => Number(p.getAttribute('opacity')) > 0).length"
+    reader = Reader(
+        browser, write_page(analyse_runs(runs), tmp_path), viewport={"width": 1280, "height": 900}
+    )
+    shown = (
+        "f => [...f.querySelectorAll('.mark-line path')].filter(p => Number(p.getAttribute('opacity')) "
+        "> 0).length"
+    )
     assert reader.figure("train-loss").evaluate(shown) == 2
     reader.page.locator("#show-runs").check()
     reader.wait_until(lambda: reader.figure("train-loss").evaluate(shown) == 8, "six more lines")
@@ -224,7 +243,9 @@ def test_long_hostile_and_emoji_names_fit_the_page(browser, tmp_path, width):
     names = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "🚀" * 20, "x" * 300]
     runs = [make("none", i, name=name) for i, name in enumerate(names)]
     runs += [make("native", i, config={"backend": name}) for i, name in enumerate(names)]
-    reader = Reader(browser, write_page(analyse_runs(runs), tmp_path), viewport={"width": width, "height": 800})
+    reader = Reader(
+        browser, write_page(analyse_runs(runs), tmp_path), viewport={"width": width, "height": 800}
+    )
     page = reader.page
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.querySelectorAll('img').length") == 0
@@ -239,7 +260,11 @@ def test_every_control_is_reached_by_keyboard(reader):
     seen = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        seen.add(page.evaluate("(document.activeElement.id || document.activeElement.textContent.trim()).slice(0, 40)"))
+        seen.add(
+            page.evaluate(
+                "(document.activeElement.id || document.activeElement.textContent.trim()).slice(0, 40)"
+            )
+        )
     assert {"all", "none", "native", "apex_o1", "show-runs", "runs-filter", "run", "images/s"} <= seen
 
 

@@ -103,13 +103,17 @@ def test_policy_forbids_every_request_and_names_exactly_the_scripts_of_the_page(
 
 
 def test_page_of_thirty_long_runs_is_under_five_megabytes():
-    runs = [make(b, seed, steps=4000, epochs=100) for b in ("none", "native", "apex_o1") for seed in range(10)]
+    runs = [
+        make(b, seed, steps=4000, epochs=100) for b in ("none", "native", "apex_o1") for seed in range(10)
+    ]
     assert len(page_of(*runs).encode()) < 5_000_000
 
 
 def test_table_of_runs_holds_their_figures_and_states():
     text = " ".join(
-        Page(page_of(make("none"), make("native", state="crashed", problems=("Torn at byte 3.",)))).text.split()
+        Page(
+            page_of(make("none"), make("native", state="crashed", problems=("Torn at byte 3.",)))
+        ).text.split()
     )
     assert "crashed" in text
     assert "Torn at byte 3." in text

@@ -114,7 +114,9 @@ def watching(tmp_path):
     runs, out, port = tmp_path / "runs", tmp_path / "out", free_port()
     write_runs(runs, [plan("none", source="synthetic")])
     words = ["report", str(runs), "--out", str(out), "--watch", "--port", str(port), "--format", "html,json"]
-    with subprocess.Popen([sys.executable, "-u", "-m", "ampcompare.cli", *words], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "ampcompare.cli", *words], stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout
         for line in process.stdout:
             if line.startswith(b"watching: "):
@@ -141,7 +143,9 @@ def test_open_page_refreshes_itself_and_keeps_what_was_picked(watching, browser)
     page.locator("html[data-charts=drawn]").wait_for(timeout=HANG * 1000)
     assert page.locator("#runs-filter").input_value() == "resnet50"
     assert said == []
-    process.send_signal(signal.SIGTERM)  # not SIGINT: a program started in the background may have to ignore it
+    process.send_signal(
+        signal.SIGTERM
+    )  # not SIGINT: a program started in the background may have to ignore it
     assert process.wait(HANG) == 0
     page.close()
     last = (out / "index.html").read_text()

@@ -1,8 +1,9 @@
-"""A stand-in for W&B's server, for tests: the unmodified client, command line and API work against it on loopback.
+"""A stand-in for W&B's server, for tests: the unmodified client, command line and API work against it on
+loopback.
 
-`Server` in `server.py` is what a test holds. State is in memory (`store.py`, `sweeps.py`); a GraphQL query is parsed
-and its selection set answered by field name, null where a name is unknown (`graph.py`), so that no query of the
-client has to be known here.
+`Server` in `server.py` is what a test holds. State is in memory (`store.py`, `sweeps.py`); a GraphQL query is
+parsed and its selection set answered by field name, null where a name is unknown (`graph.py`), so that no
+query of the client has to be known here.
 """
 
 from support.wandb_server.server import API_KEY, ENTITY, Server

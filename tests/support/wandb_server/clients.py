@@ -61,7 +61,7 @@ def start_agent(sweep: Sweep, env: dict[str, str], log: Path) -> subprocess.Pope
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Wait for a condition, a tenth of a second at a time. Raises AssertionError when it does not come true."""
+    """Wait for a condition, a tenth of a second at a time. Raises AssertionError if it stays false."""
     limit = time.monotonic() + HANG
     while not true():
         assert time.monotonic() < limit, f"no sign of {what}"

@@ -1,4 +1,4 @@
-"""Answers a GraphQL query from nested values: dictionaries, lists, plain values, functions of the arguments."""
+"""Answers a GraphQL query from nested values: dictionaries, lists, plain values, functions of arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def answer(request: Mapping[str, Any], roots: Mapping[str, Mapping[str, Any]]) -
         for d in operation.variable_definitions or ()
         if d.default_value is not None
     } | (request.get("variables") or {})
-    return Walk(fragments, variables).select(roots[operation.operation.value], operation.selection_set, "Query")
+    return Walk(fragments, variables).select(
+        roots[operation.operation.value], operation.selection_set, "Query"
+    )
 
 
 class Walk:
@@ -63,7 +65,9 @@ class Walk:
             return value.get(name, type_name)
         inner = value.get(name)
         if callable(inner):
-            inner = inner({a.name.value: value_from_ast_untyped(a.value, self.variables) for a in node.arguments or ()})
+            inner = inner(
+                {a.name.value: value_from_ast_untyped(a.value, self.variables) for a in node.arguments or ()}
+            )
         return self.select(inner, node.selection_set, name[0].upper() + name[1:])  # pageInfo -> PageInfo
 
     def is_skipped(self, node: Any) -> bool:

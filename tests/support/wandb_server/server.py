@@ -97,10 +97,14 @@ class Server:
     def sweeps(self) -> dict[str, Sweep]:
         """Every sweep by id."""
         with self.lock:
-            return {sweep.id: sweep for project in self.projects.values() for sweep in project.sweeps.values()}
+            return {
+                sweep.id: sweep for project in self.projects.values() for sweep in project.sweeps.values()
+            }
 
     def stop_run(self, run_id: str) -> None:
-        """Ask a run to stop, as a user or hyperband does: its agent is told, and so is its client when it asks."""
+        """Ask a run to stop, as a user or hyperband does: its agent is told, and so is its client when it
+        asks.
+        """
         self.runs[run_id].stop_requested = True
 
     # Requests
@@ -124,16 +128,25 @@ class Server:
             return found.node(self.url) if found else None
 
         def view(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-            return next((p.views[i] for p in self.projects.values() if (i := arguments["id"]) in p.views), None)
+            return next(
+                (p.views[i] for p in self.projects.values() if (i := arguments["id"]) in p.views), None
+            )
 
         def projects(arguments: Mapping[str, Any]) -> dict[str, Any]:
-            mine = [p.node(self.url) for (entity, _), p in self.projects.items() if entity == arguments["entityName"]]
+            mine = [
+                p.node(self.url)
+                for (entity, _), p in self.projects.items()
+                if entity == arguments["entityName"]
+            ]
             return connection(mine, arguments)
 
         teams = connection([{"name": ENTITY}], {})
         return {
             "viewer": {"id": "user-1", "entity": ENTITY, "username": ENTITY, "flags": "{}", "teams": teams},
-            "serverInfo": {"cliVersionInfo": {"min_cli_version": "0.0.1", "max_cli_version": "9.9.9"}, "features": []},
+            "serverInfo": {
+                "cliVersionInfo": {"min_cli_version": "0.0.1", "max_cli_version": "9.9.9"},
+                "features": [],
+            },
             "project": project,
             "model": project,
             "models": projects,
@@ -206,7 +219,7 @@ class Server:
         return {"success": True}
 
     def _create_artifact(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Said to be there already, so that nothing is uploaded; without an answer the client's service dies."""
+        """Said to be there already: nothing is uploaded; without an answer the client's service dies."""
         latest = {"id": f"artifact-{given.get('digest')}", "versionIndex": 0}
         sequence = {"id": given.get("artifactCollectionName"), "latestArtifact": latest}
         return {"artifact": {**latest, "state": "COMMITTED", "artifactSequence": sequence}}

@@ -27,9 +27,11 @@ def now() -> str:
 
 @dataclass
 class Run:
-    """One run. `config` is unwrapped here, `{"value": ...}` only on the wire; `rows` is the history by `_step`.
+    """One run. `config` is unwrapped here, `{"value": ...}` only on the wire; `rows` is the history by
+    `_step`.
 
-    By step as at W&B: `wandb sync` of a run that the server has half of sends every row, after those that it has.
+    By step as at W&B: `wandb sync` of a run that the server has half of sends every row, after those that it
+    has.
     """
 
     id: str
@@ -219,7 +221,9 @@ class Project:
     def save_view(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Keep a workspace or report, by `id` where it has one."""
         made = f"View:{1000 * self.number + len(self.views)}"
-        view_id = given.get("id") or b64encode(made.encode()).decode()  # the library decodes it from a report's URL
+        view_id = (
+            given.get("id") or b64encode(made.encode()).decode()
+        )  # the library decodes it from a report's URL
         inserted = view_id not in self.views
         view = self.views.setdefault(
             view_id, {"id": view_id, "project": {"name": self.name, "entityName": self.entity}}

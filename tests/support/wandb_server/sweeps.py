@@ -49,7 +49,11 @@ class Sweep:
         for run in self.agents[agent]:
             if run.state == "pending" and run.id not in running:
                 run.state = "failed"  # its process ended before it reached wandb.init
-        stop = [r for r in self.agents[agent] if r.id in running and (r.stop_requested or self.state == "CANCELED")]
+        stop = [
+            r
+            for r in self.agents[agent]
+            if r.id in running and (r.stop_requested or self.state == "CANCELED")
+        ]
         if running:
             return [{"type": "stop", "run_id": run.id} for run in stop]
         if self.state == "PAUSED":

@@ -28,8 +28,8 @@ def misaligned(config: RecipeConfig) -> list[str]:
     """Sizes that are no multiple of 8, in words, each with why it matters."""
     sizes = {"width": config.width, "batch_size": config.batch_size}
     return [
-        f"{name}={size} is no multiple of 8: Tensor Cores work on tiles of 8 fp16 numbers, and a size that does not "
-        "fill them is padded or falls back to slower kernels"
+        f"{name}={size} is no multiple of 8: Tensor Cores work on tiles of 8 fp16 numbers, and a size that "
+        "does not fill them is padded or falls back to slower kernels"
         for name, size in sizes.items()
         if size % 8
     ]

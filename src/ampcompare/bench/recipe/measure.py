@@ -32,14 +32,17 @@ def make_mlp(config: RecipeConfig) -> nn.Sequential:
 def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict[str, Any]:
     """Train the recipe under a backend.
 
-    Returns `seconds` (the whole training, the device waited for at both ends), `peak_bytes` (allocated by tensors on
-    the device during it; None on a CPU, where PyTorch does not count), the last `loss`, and the `environment`.
+    Returns `seconds` (the whole training, the device waited for at both ends), `peak_bytes` (allocated by
+    tensors on the device during it; None on a CPU, where PyTorch does not count), the last `loss`, and the
+    `environment`.
     """
     cuda = device.type == "cuda"
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     torch.manual_seed(0)
     shape = (config.batch_size, config.width)
-    batches = [(torch.randn(shape, device=device), torch.randn(shape, device=device)) for _ in range(config.batches)]
+    batches = [
+        (torch.randn(shape, device=device), torch.randn(shape, device=device)) for _ in range(config.batches)
+    ]
     model: nn.Module = make_mlp(config).to(device)
     precision = build_precision(backend, device)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=config.lr))

@@ -38,7 +38,9 @@ def recipe_config(words: Sequence[str], name: str = "recipe_mlp") -> tuple[Recip
 def run_all(
     config: RecipeConfig, backends: Sequence[str], device: str, rounds: int, say: Callable[[str], None]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each backend `rounds` times, in turn (A B C A B C), each time in a process of its own. Raises UserError."""
+    """Each backend `rounds` times, in turn (A B C A B C), each time in a process of its own. Raises
+    UserError.
+    """
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in backends}
     for number in range(rounds):
         for name in backends:
@@ -48,7 +50,9 @@ def run_all(
     return results
 
 
-def bench_recipe(words: Sequence[str], backends: Sequence[str], device: str, rounds: int, console: Console) -> None:
+def bench_recipe(
+    words: Sequence[str], backends: Sequence[str], device: str, rounds: int, console: Console
+) -> None:
     """Measure and print. Raises UserError for bad input."""
     from statistics import median
 
@@ -62,7 +66,9 @@ def bench_recipe(words: Sequence[str], backends: Sequence[str], device: str, rou
         config = dataclasses.replace(config, **small)
         sizes = ", ".join(f"{k}={v}" for k, v in small.items())
         if small:
-            console.print(f"On a CPU the recipe is scaled down ({sizes}): its times cannot be set beside a GPU's.")
+            console.print(
+                f"On a CPU the recipe is scaled down ({sizes}): its times cannot be set beside a GPU's."
+            )
     for warning in misaligned(config):
         console.print(f"warning: {warning}")
     results = run_all(config, backends, device, rounds, lambda line: console.print(line, highlight=False))
@@ -92,8 +98,11 @@ def bench_recipe(words: Sequence[str], backends: Sequence[str], device: str, rou
 
 
 def device_type(device: str) -> str:
-    """cpu, cuda or mps: what `device` means here, asked of a process that may load torch. Raises UserError."""
-    code = "import sys; from ampcompare.machine.device import resolve_device; print(resolve_device(sys.argv[1]).type)"
+    """cpu, cuda or mps: what `device` means here, asked of a process that loads torch. Raises UserError."""
+    code = (
+        "import sys; from ampcompare.machine.device import resolve_device; "
+        "print(resolve_device(sys.argv[1]).type)"
+    )
     done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1].partition("UserError: ")[2]

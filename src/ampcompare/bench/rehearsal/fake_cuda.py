@@ -31,7 +31,9 @@ MIB = 2**20
 # Of `torch.cuda`: what always gives the same answer.
 ANSWERS: dict[str, Any] = {
     **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
-    **dict.fromkeys(("_lazy_init", "_lazy_call", "init", "set_device", "manual_seed", "manual_seed_all"), None),
+    **dict.fromkeys(
+        ("_lazy_init", "_lazy_call", "init", "set_device", "manual_seed", "manual_seed_all"), None
+    ),
     **dict.fromkeys(("empty_cache", "reset_peak_memory_stats"), None),
     **dict.fromkeys(("memory_allocated", "max_memory_allocated"), MIB),
     **dict.fromkeys(("memory_reserved", "max_memory_reserved"), 2 * MIB),
@@ -105,7 +107,8 @@ class FakeCuda:
         yield _foreach_utils, "_foreach_supported_types", kinds
         # Likewise the cache of O1's weights, which asks whether a parameter is of a subclass.
         yield cache, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
-        # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak references.
+        # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak
+        # references.
         yield torch.utils, "weakref", SimpleNamespace(getweakrefs=_answer([]))
 
     def _acting(self) -> dict[str, Any]:

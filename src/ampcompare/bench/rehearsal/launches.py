@@ -1,9 +1,9 @@
 """What a captured training step launches and moves under each backend, counted without a GPU.
 
-An op counts as one launch, whether its kernel is one or several: a convolution's backward is two or more, an op
-on lists of tensors one for every few dozen of them, a batch norm of `fuse=true` four (`benchmarks/compiled_kernels.py
-ops`). Views, and memory that nothing is written to, count as none. Bytes are what `ampcompare.bench.throughput.traffic`
-calls eager: each op reads its inputs and writes its outputs.
+An op counts as one launch, whether its kernel is one or several: a convolution's backward is two or more, an
+op on lists of tensors one for every few dozen of them, a batch norm of `fuse=true` four
+(`benchmarks/compiled_kernels.py ops`). Views, and memory that nothing is written to, count as none. Bytes are
+what `ampcompare.bench.throughput.traffic` calls eager: each op reads its inputs and writes its outputs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def group_of(name: str) -> str:
 def count_steps(model: str) -> dict[str, dict[str, Any]]:
     """The summary of each backend's step, by the backend's name, as it is and with `fuse=true`."""
     words = {
-        f"{name}{FUSED * fuse}": (f"backend={name}", f"fuse={fuse}") for fuse in (False, True) for name in REGISTRY
+        f"{name}{FUSED * fuse}": (f"backend={name}", f"fuse={fuse}")
+        for fuse in (False, True)
+        for name in REGISTRY
     }
     return {name: summarize(step_ops(f"model.name={model}", *how)) for name, how in words.items()}
 
@@ -79,10 +81,10 @@ def as_markdown(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     lines = [
         "# What a captured training step launches and moves",
         "",
-        f"Batch {BATCH_SIZE}, channels_last, SGD with momentum; counted on fake CUDA tensors, no GPU was used: "
-        "`python benchmarks/step_launches.py`. An op counts as one launch, one on many tensors or of `fuse=true` too. "
-        "MB: each op reads its inputs and writes its outputs once (batch norms read theirs twice). With `fuse`, "
-        "batch norms take ReLU and residual in.",
+        f"Batch {BATCH_SIZE}, channels_last, SGD with momentum; counted on fake CUDA tensors, no GPU was "
+        "used: `python benchmarks/step_launches.py`. An op counts as one launch, one on many tensors or of "
+        "`fuse=true` too. MB: each op reads its inputs and writes its outputs once (batch norms read theirs "
+        "twice). With `fuse`, batch norms take ReLU and residual in.",
     ]
     for model, backends in found.items():
         names = [*GROUPS, REST]

@@ -117,7 +117,9 @@ class Walk:
             gradient = gradient.to(expected.dtype)
         if gradient.device != expected.device:
             if gradient.dim():
-                raise RuntimeError(f"{node.name()}: a gradient on {gradient.device}, not on {expected.device}")
+                raise RuntimeError(
+                    f"{node.name()}: a gradient on {gradient.device}, not on {expected.device}"
+                )
             gradient = gradient.to(expected.device)
         inputs = self._inputs.setdefault(node, [None] * len(node._input_metadata))
         before = inputs[number]
@@ -240,7 +242,11 @@ def walking(on_copy: OnCopy | None = None) -> Iterator[None]:
     tell = FunctionCtx.set_materialize_grads
 
     def backward(
-        tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False, **more: Any
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: Any = None,
+        create_graph: bool = False,
+        **more: Any,
     ) -> None:
         if any(value for value in more.values()):
             raise NotImplementedError(f"the walk knows no {', '.join(more)}")

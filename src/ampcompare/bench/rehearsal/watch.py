@@ -300,7 +300,9 @@ _WRITERS = {
 _ANSWERS: dict[Any, Any] = {
     aten._local_scalar_dense: lambda func, args, kwargs: number(args[0]),
     aten.equal: lambda func, args, kwargs: True,
-    aten.nonzero: lambda func, args, kwargs: args[0].new_zeros(args[0].numel(), args[0].dim(), dtype=torch.int64),
+    aten.nonzero: lambda func, args, kwargs: args[0].new_zeros(
+        args[0].numel(), args[0].dim(), dtype=torch.int64
+    ),
     aten.masked_select: lambda func, args, kwargs: args[0].reshape(-1),
     aten.is_pinned: lambda func, args, kwargs: is_pinned(args[0]),
     aten._pin_memory: _pinned_copy,

@@ -1,12 +1,14 @@
-"""Other people's training loops, to time ours against: the seed's, and the best that is usually written by hand.
+"""Other people's training loops, to time ours against: the seed's, and the best that is usually written by
+hand.
 
-- `seed-style`: PIL images, torchvision's transforms and a DataLoader with 8 workers, contiguous images, deterministic
-  cuDNN, and `.item()` of loss and correct answers at each step.
-- `plain`: images resident on the device and augmented there in batches (our loader), the config's layout, cuDNN's
-  search, gradients set to None, sums on the device that nobody reads; no more waits than GradScaler's own.
+- `seed-style`: PIL images, torchvision's transforms and a DataLoader with 8 workers, contiguous images,
+  deterministic cuDNN, and `.item()` of loss and correct answers at each step.
+- `plain`: images resident on the device and augmented there in batches (our loader), the config's layout,
+  cuDNN's search, gradients set to None, sums on the device that nobody reads; no more waits than GradScaler's
+  own.
 
-Both use `torch.autocast` and `torch.amp.GradScaler` with `backend=native` and neither with `none`, and SGD as PyTorch
-makes it. Neither uses any of our training code.
+Both use `torch.autocast` and `torch.amp.GradScaler` with `backend=native` and neither with `none`, and SGD as
+PyTorch makes it. Neither uses any of our training code.
 """
 
 from __future__ import annotations
@@ -57,9 +59,13 @@ class Loop:
 class HandWritten:
     """Model, optimizer and scaler as PyTorch's AMP examples put them together."""
 
-    def __init__(self, config: Config, classes: int, device: torch.device, memory_format: torch.memory_format) -> None:
+    def __init__(
+        self, config: Config, classes: int, device: torch.device, memory_format: torch.memory_format
+    ) -> None:
         if config.backend not in ("none", "native"):
-            raise UserError(f"backend={config.backend!r}: the loops written by hand know none and native only")
+            raise UserError(
+                f"backend={config.backend!r}: the loops written by hand know none and native only"
+            )
         self.device, self.dtype = device, getattr(torch, config.precision.dtype)
         self.mixed = config.backend == "native" and config.precision.enabled
         torch.manual_seed(config.seed)

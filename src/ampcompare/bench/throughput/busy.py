@@ -1,4 +1,6 @@
-"""What the device does in a step: how much of the time it is busy, in how many kernels, and which take longest."""
+"""What the device does in a step: how much of the time it is busy, in how many kernels, and which take
+longest.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def summarise(kernels: Sequence[Kernel], steps: int) -> dict[str, Any]:
         "busy_ms": covered((k.begin, k.end) for k in kernels) / steps / 1e3,
         "kernels": len(kernels) / steps,
         "longest": [
-            {"name": name, "ms": sum(times) / steps / 1e3, "count": len(times) / steps} for name, times in longest
+            {"name": name, "ms": sum(times) / steps / 1e3, "count": len(times) / steps}
+            for name, times in longest
         ],
     }
 
@@ -58,7 +61,9 @@ def profile_steps(run: Callable[[], object], steps: int, device: torch.device) -
         for _ in range(steps):
             run()
         torch.cuda.synchronize(device)  # sync: all kernels must be in the profile
-    events = [e for e in found.events() or [] if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    events = [
+        e for e in found.events() or [] if e.device_type == DeviceType.CUDA and not e.is_user_annotation
+    ]
     if not events:
         print("PyTorch's profiler saw no kernel: how busy the GPU is stays unknown", file=sys.stderr)
         return None

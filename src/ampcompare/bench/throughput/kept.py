@@ -34,7 +34,11 @@ class Kept:
 
     def results(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What was measured of this request here, oldest first."""
-        return [f["result"] for f in self.found if f["request"] == request and f["environment"] == self.environment]
+        return [
+            f["result"]
+            for f in self.found
+            if f["request"] == request and f["environment"] == self.environment
+        ]
 
     def add(self, request: Mapping[str, Any], result: dict[str, Any]) -> None:
         """Keep one, on the disk when this returns."""
@@ -45,4 +49,6 @@ class Kept:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as problem:
-            raise UserError(f"--go-on: {self.path} cannot be written ({problem.strerror}); mend --out") from None
+            raise UserError(
+                f"--go-on: {self.path} cannot be written ({problem.strerror}); mend --out"
+            ) from None

@@ -1,4 +1,5 @@
-"""One combination's turn: training steps as `run_experiment.py` does them, or a baseline, in the steady state.
+"""One combination's turn: training steps as `run_experiment.py` does them, or a baseline, in the steady
+state.
 
 Run as a program it takes {"words", "loop", "warmup", "steps"} and prints one JSON object.
 """
@@ -54,10 +55,11 @@ def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
 
 
 def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) -> dict[str, Any]:
-    """Images a second and ms of each step after `warmup` ones; the host's time to queue a step; peak memory; kernels.
+    """Images a second and ms of each step after `warmup` ones; the host's time to queue a step; peak memory;
+    kernels.
 
-    `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps, over the
-    median step without the profiler. None off a GPU.
+    `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps,
+    over the median step without the profiler. None off a GPU.
     """
     config = load_config(None, words)
     device = resolve_device(config.device)
@@ -119,4 +121,8 @@ def count_traffic(words: list[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     request = json.loads(sys.argv[1])
     torch.set_num_threads(int(request.pop("threads", torch.get_num_threads())))
-    print(json.dumps(count_traffic(request["words"]) if request.pop("count", False) else run_throughput(**request)))
+    print(
+        json.dumps(
+            count_traffic(request["words"]) if request.pop("count", False) else run_throughput(**request)
+        )
+    )

@@ -39,7 +39,7 @@ def best_seconds(run: Callable[[], object], device: torch.device) -> float:
 
 
 def measure_roofline(device: torch.device) -> dict[str, Any]:
-    """FLOP/s of square matrix products by type (`float32` is IEEE, `tf32` apart) and bytes/s of a large copy."""
+    """FLOP/s of square matrix products by type (`float32` is IEEE, `tf32` apart), bytes/s of a large copy."""
     cuda = device.type == "cuda"
     size = 8192 if cuda else 512
     rates: dict[str, float] = {}

@@ -1,9 +1,10 @@
 """`ampcompare bench throughput`: backends x executions x batch sizes, in turn, beside the machine's limit.
 
-Beside the executions of a run there are two loops written by hand, `seed-style` and `plain` (`bench/baselines.py`).
+Beside the executions of a run there are two loops written by hand, `seed-style` and `plain`
+(`bench/baselines.py`).
 
-Free of torch: each combination runs in a process of its own, A B C A B C ..., so that a machine that slows down over an
-hour slows all alike.
+Free of torch: each combination runs in a process of its own, A B C A B C ..., so that a machine that slows
+down over an hour slows all alike.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Combination:
 
     @property
     def busy(self) -> float | None:
-        """The share of a step in which the device works: the median over the rounds, None where it is not known."""
+        """The share of a step in which the device works: the median over the rounds, None where it is not
+        known.
+        """
         shares = [r["busy"] for r in self.results if r["busy"] is not None]
         return statistics.median(shares) if shares else None
 
@@ -72,7 +75,11 @@ class Combination:
 
 
 def combinations(
-    backends: Sequence[str], executions: Sequence[str], batch_sizes: Sequence[int], words: Sequence[str], device: str
+    backends: Sequence[str],
+    executions: Sequence[str],
+    batch_sizes: Sequence[int],
+    words: Sequence[str],
+    device: str,
 ) -> list[Combination]:
     """Every combination with its checked config. Raises UserError."""
     known = [*LEAVES["execution"].meta["choices"], *BASELINES]
@@ -91,14 +98,14 @@ def combinations(
             found.append(Combination(backend, execution, size, every, config))
     if not found:
         raise UserError(
-            f"--execution {','.join(executions)}: loops written by hand have the backends none and native; name one "
-            "with --backends"
+            f"--execution {','.join(executions)}: loops written by hand have the backends none and native; "
+            "name one with --backends"
         )
     return found
 
 
 def limit(traffic: Sequence[Sequence[float]], roofline: dict[str, Any], config: Config) -> float:
-    """Images a second if each op took the longer of its arithmetic and its traffic at the measured ceilings."""
+    """Images/s if each op took the longer of its arithmetic and its traffic at the measured ceilings."""
     rates, copy = roofline["flop_per_second"], roofline["bytes_per_second"]
     half = config.backend != "none" and config.precision.enabled
     name = config.precision.dtype if half else "tf32" if config.tf32 and "tf32" in rates else "float32"
@@ -119,14 +126,20 @@ def bench_throughput(
 ) -> None:
     """Measure, print, write. Raises UserError for bad input or if nothing could be measured.
 
-    `go_on` keeps each measurement in `out` and begins with those that are there, of this machine and these options.
+    `go_on` keeps each measurement in `out` and begins with those that are there, of this machine and these
+    options.
     """
     where = device_type(device)
     rows = combinations(backends, executions, batch_sizes, words, "cpu" if where == "cpu" else device)
     if where == "cpu":
         console.print(f"On a CPU the model is small ({' '.join(CPU_WORDS)}): no figure here is one of a GPU.")
     warmup = max(10, steps // 5)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         counts = {r.counted for r in rows}
         task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len(counts))
@@ -166,7 +179,9 @@ def bench_throughput(
     if end:
         raise end
     if go_on and (refused := [row.label for row in rows if row.refused]):
-        raise UserError(f"bench throughput: {', '.join(refused)}: not measured, as said above; try again with --go-on")
+        raise UserError(
+            f"bench throughput: {', '.join(refused)}: not measured, as said above; try again with --go-on"
+        )
 
 
 def _report(
@@ -210,17 +225,20 @@ def _report(
         )
     table = Table(title="Training throughput", box=None)
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right", no_wrap=column != "images/s")
+        table.add_column(
+            column, justify="left" if column in COLUMNS[:2] else "right", no_wrap=column != "images/s"
+        )
     for cell in cells:
         table.add_row(*cell)
     console.print(table)
     head = header(next(row for row in rows if row.results).results[0]["environment"])
     rates = ", ".join(f"{k} {v / 1e12:.3g} TFLOP/s" for k, v in roofline["flop_per_second"].items())
     note = (
-        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {_rounds(rows)} interleaved "
-        f"rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this device's measured "
-        f"ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: pointwise ops in the kernel "
-        "before them. MiB: peak memory. Busy: share of a step in which a kernel runs, by PyTorch's profiler."
+        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {_rounds(rows)} "
+        f"interleaved rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this "
+        f"device's measured ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: "
+        "pointwise ops in the kernel before them. MiB: peak memory. Busy: share of a step in which a kernel "
+        "runs, by PyTorch's profiler."
     )
     console.print(note)
     console.print(machine_words(head))
@@ -250,7 +268,10 @@ def _kernels(rows: list[Combination]) -> str:
                 [f"`{k['name'].replace('|', ' ')[:90]}`", f"{k['count']:.1f}", f"{k['ms']:.3f}"]
                 for k in found["longest"][:LONGEST]
             ]
-            head = f"### {row.label}: {found['kernels']:.0f} kernels and {found['busy_ms']:.2f} ms of work a step"
+            head = (
+                f"### {row.label}: {found['kernels']:.0f} kernels and {found['busy_ms']:.2f} ms of work "
+                "a step"
+            )
             parts.append(f"{head}\n\n{markdown_table(('kernel', 'a step', 'ms a step'), cells)}")
     return "\n\n## Where the time of a step goes\n\n" + "\n\n".join(parts) if parts else ""
 

@@ -2,11 +2,13 @@
 
 Three counts of bytes, each a floor for a way to run the step:
 
-- `eager`: every op reads its inputs and writes its outputs once, as eager PyTorch runs them; batch norms read theirs
-  twice (sums first), and the two gradients of a convolution each read the gradient that comes in. With `fuse` a batch
-  norm, ReLU and residual are one op, which reads a residual once, but in the backward the output with it twice.
-- `merged`: pointwise ops ride along in the kernel before them (BN, ReLU and add in one): of their inputs the largest
-  costs nothing, another one, such as the other branch of a residual, is still read, and nothing is written.
+- `eager`: every op reads its inputs and writes its outputs once, as eager PyTorch runs them; batch norms read
+  theirs twice (sums first), and the two gradients of a convolution each read the gradient that comes in. With
+  `fuse` a batch norm, ReLU and residual are one op, which reads a residual once, but in the backward the
+  output with it twice.
+- `merged`: pointwise ops ride along in the kernel before them (BN, ReLU and add in one): of their inputs the
+  largest costs nothing, another one, such as the other branch of a residual, is still read, and nothing is
+  written.
 - `ideal`: pointwise ops for nothing, and the sums of batch norms taken in the kernel before.
 
 Weights and the optimizer, which a step moves once whatever the batch, are shared out over its images.
@@ -66,7 +68,8 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
         outputs = _sizes(tree_leaves(_written(func, args, kwargs)))
     once = sum(inputs) + sum(outputs)
     if count:
-        # The gradient of the output is an input of both gradients, that of the weights and that of the inputs.
+        # The gradient of the output is an input of both gradients, that of the weights and that of the
+        # inputs.
         size = once + (sum(_sizes(args[:1])) if name == "convolution_backward" else 0)
         return Op((size, size, size), count(*args, **kwargs, out_val=result))
     if func.namespace == "ampcompare":
@@ -82,12 +85,16 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
 
 
 def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
-    """Our own ops. Where pointwise ops are merged, what they would save is counted as if they were ops of their own."""
+    """Our own ops. Where pointwise ops are merged, what they would save is counted as if they were ops of
+    their own.
+    """
     if name == "norm_relu":
         twice = once + sum(_sizes(args[:1]))
         return Op((twice, twice, once - sum(_sizes(args[1:2]))))
     if name == "norm_relu_backward":
-        residual = sum(_sizes(result[3:]))  # its gradient rides along; so does the mask, but for the output to make it
+        residual = sum(
+            _sizes(result[3:])
+        )  # its gradient rides along; so does the mask, but for the output to make it
         twice = once + sum(_sizes(args[:2])) - residual
         return Op((once + sum(_sizes(args[:3])), twice, once - 2 * residual))
     return Op((once, once, once))
@@ -96,7 +103,10 @@ def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that an op writes into. Fused optimizers write gradients only where they unscale them."""
     named = zip(func._schema.arguments, args, strict=False)
-    pairs = [*((a, x) for a, x in named), *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs)]
+    pairs = [
+        *((a, x) for a, x in named),
+        *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs),
+    ]
     kept = "grads" if "_fused_" in func.overloadpacket.__name__ and kwargs.get("grad_scale") is None else ""
     return [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write and a.name != kept]
 
@@ -109,15 +119,25 @@ def _is_free(func: Any) -> bool:
         return True
     returns = func._schema.returns
     is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    return is_view or func.overloadpacket.__name__ in ("empty", "empty_like", "empty_strided", "detach", "new_empty")
+    return is_view or func.overloadpacket.__name__ in (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "detach",
+        "new_empty",
+    )
 
 
 def _sizes(leaves: Iterable[Any]) -> list[int]:
     # Each tensor once, also where an op has it twice; a broadcast scalar as the one number that it is.
-    return [x.numel() * x.element_size() for x in {id(x): x for x in leaves if isinstance(x, Tensor)}.values()]
+    return [
+        x.numel() * x.element_size() for x in {id(x): x for x in leaves if isinstance(x, Tensor)}.values()
+    ]
 
 
-def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int, *, fuse: bool = False) -> list[Op]:
+def count_ops(
+    backend: str, model_name: str, stem: str, dtype: str, batch_size: int, *, fuse: bool = False
+) -> list[Op]:
     """Each op of forward and backward at a batch size, in order. No arithmetic is done."""
     model = build_model(model_name, stem, 10)
     if fuse:
@@ -136,7 +156,8 @@ def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: 
 def _optimizer_ops(optimizer: torch.optim.Optimizer, precision: Precision) -> list[Op]:
     """A fused step of SGD with momentum: weights and momentum read and written, gradients read.
 
-    PyTorch's GradScaler leaves unscaling to it, so that it writes the gradients, too, unless they were unscaled before.
+    PyTorch's GradScaler leaves unscaling to it, so that it writes the gradients, too, unless they were
+    unscaled before.
     """
     size = sum(p.numel() * p.element_size() for group in optimizer.param_groups for p in group["params"])
     scales = precision.scales_dynamically()
@@ -154,7 +175,7 @@ def per_image(
     *,
     fuse: bool = False,
 ) -> dict[str, list[list[float]]]:
-    """For each of KINDS the (bytes, FLOP) of one image of a batch in every op that moves or computes there."""
+    """For each of KINDS the (bytes, FLOP) of one image of a batch in every op that moves or computes."""
     small, large = (count_ops(backend, model_name, stem, dtype, size, fuse=fuse) for size in (2, 4))
     found: dict[str, list[list[float]]] = {}
     for number, kind in enumerate(KINDS):

@@ -50,14 +50,20 @@ def read_archive(path: Path, where: str) -> Tree:
             files[parts] = data  # of a path that comes twice the last counts, as in tar itself
             held_bytes += len(data or b"")
             if held_bytes > budget:
-                raise UserError(f"{where}: its images take more than {gib(budget)}, half of this machine's memory")
+                raise UserError(
+                    f"{where}: its images take more than {gib(budget)}, half of this machine's memory"
+                )
     except UserError:
         raise
     except MemoryError:
         raise UserError(f"{where}: out of memory while reading it") from None
-    except Exception as error:  # damage shows as any of a dozen exception types of tarfile, zipfile and the rest
+    except (
+        Exception
+    ) as error:  # damage shows as any of a dozen exception types of tarfile, zipfile and the rest
         reason = str(error) or type(error).__name__
-        raise UserError(f"{where}: corrupt, truncated or no tar or zip archive ({reason}): get it again") from error
+        raise UserError(
+            f"{where}: corrupt, truncated or no tar or zip archive ({reason}): get it again"
+        ) from error
     return _without_leading_folder(where, files, folders)
 
 
@@ -140,8 +146,9 @@ def _zip_members(file: IO[bytes], where: str) -> Iterator[Member]:
             if member.flag_bits & 1:
                 raise _refused(where, member.filename, "is encrypted")
             _check_size(where, member.filename, member.file_size)
-            # Read whatever it is: opening compares the two copies of its name, reading checks its sum. An image
-            # whose name in the directory was damaged might otherwise pass for a file that is not wanted.
+            # Read whatever it is: opening compares the two copies of its name, reading checks its sum. An
+            # image whose name in the directory was damaged might otherwise pass for a file that is not
+            # wanted.
             data = archive.read(member)
             wanted = not member.is_dir() and _is_wanted(member.filename)
             yield member.filename, member.is_dir(), data if wanted else None

@@ -61,7 +61,7 @@ def _pair(split: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @contextmanager
 def _network_timeout(seconds: float) -> Iterator[None]:
-    """torchvision opens its connections without a timeout and would wait for ever behind a silent firewall."""
+    """torchvision opens connections without a timeout and would wait for ever behind a silent firewall."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

@@ -24,7 +24,9 @@ def is_image(path: str) -> bool:
     return path.lower().endswith(SUFFIXES)
 
 
-def decode_images(splits: Sequence[Sequence[str]], read: Callable[[str], bytes], where: str) -> list[np.ndarray]:
+def decode_images(
+    splits: Sequence[Sequence[str]], read: Callable[[str], bytes], where: str
+) -> list[np.ndarray]:
     """Decode each split's images to RGB: a list of uint8 [N, 3, H, W], one size throughout.
 
     splits: the images' paths; read: path to encoded bytes, asked for once a path; where: how messages name
@@ -80,15 +82,17 @@ def _undecodable(path: str, where: str, reason: str, error: Exception) -> UserEr
 
 
 def _too_large(path: str, where: str) -> UserError:
-    return UserError(f"{where}: image {path!r} has more than {MAX_IMAGE_PIXELS:,} pixels: resize it or remove it")
+    return UserError(
+        f"{where}: image {path!r} has more than {MAX_IMAGE_PIXELS:,} pixels: resize it or remove it"
+    )
 
 
 def _check_total(count: int, size: tuple[int, int], where: str) -> None:
     needed, budget = count * 3 * size[0] * size[1], memory_budget_bytes()
     if needed > budget:
         raise UserError(
-            f"{where}: {count:,} images of {_by(size)} pixels need {gib(needed)} of memory, of which this machine "
-            f"can give {gib(budget)}: resize them or leave some out"
+            f"{where}: {count:,} images of {_by(size)} pixels need {gib(needed)} of memory, of which this "
+            f"machine can give {gib(budget)}: resize them or leave some out"
         )
 
 

@@ -52,8 +52,8 @@ def load(train_count: int = TRAIN_COUNT, test_count: int = TEST_COUNT, seed: int
 def make_images(split: str, count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:
     """The first `count` images of an endless split: uint8 [N, 3, 32, 32] and int64 labels [N].
 
-    Labels go round the classes, so that every beginning is balanced. `seed` makes other data of the same kind;
-    it is not a run's seed, so that runs with different seeds share one data set.
+    Labels go round the classes, so that every beginning is balanced. `seed` makes other data of the same
+    kind; it is not a run's seed, so that runs with different seeds share one data set.
     """
     images = np.empty((count, 3, SIZE, SIZE), np.uint8)
     labels = np.arange(count, dtype=np.int64) % len(CLASSES)

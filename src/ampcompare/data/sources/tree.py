@@ -77,10 +77,13 @@ def _classes(tree: Tree, folders: list[tuple[str, ...]], images: list[tuple[str,
     for name in sorted(train ^ test):
         has, lacks = SPLITS if name in train else SPLITS[::-1]
         raise UserError(
-            f"{tree.where}: class folder {name!r} is in {has!r} but not in {lacks!r}: each class needs images in both"
+            f"{tree.where}: class folder {name!r} is in {has!r} but not in {lacks!r}: each class needs "
+            "images in both"
         )
     if not train:
-        raise UserError(f"{tree.where}: there are no class folders in 'train' and 'test': expected {EXPECTED}")
+        raise UserError(
+            f"{tree.where}: there are no class folders in 'train' and 'test': expected {EXPECTED}"
+        )
     filled = {path[:2] for path in images}
     for folder in folders:
         if len(folder) == 2 and folder not in filled:

@@ -1,4 +1,5 @@
-"""`apex.amp`, for scripts that have it: `from ampcompare.precision.apex import amp` in place of `from apex import amp`.
+"""`apex.amp`, for scripts that have it: `from ampcompare.precision.apex import amp` in place of `from apex
+import amp`.
 
     model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
     ...
@@ -6,9 +7,10 @@
         scaled_loss.backward()
     optimizer.step()
 
-Source: `apex/amp/{frontend,handle,_initialize,_amp_state,amp}.py` at the last commit that had them. Errors are of the
-types that apex raised. Beyond apex: `casts`, the context in which the O1 casts are in force, `reset`, which undoes
-everything, and `initialize(..., casts="forward")`, which leaves functions outside the model's forward alone.
+Source: `apex/amp/{frontend,handle,_initialize,_amp_state,amp}.py` at the last commit that had them. Errors
+are of the types that apex raised. Beyond apex: `casts`, the context in which the O1 casts are in force,
+`reset`, which undoes everything, and `initialize(..., casts="forward")`, which leaves functions outside the
+model's forward alone.
 """
 
 from __future__ import annotations
@@ -92,10 +94,11 @@ def initialize(
 ) -> Any:
     """Fit models and optimizers to an optimization level, O0 to O3; call once, before a parallel wrapper.
 
-    Returns models and optimizers as they were given (one or a list); models alone without optimizers. `verbosity` is
-    taken for compatibility. `casts` is "everywhere", as in apex (functions called outside a model's forward follow the
-    O1 lists too), or "forward". Raises RuntimeError for what apex refused: an unknown level, options
-    that contradict it, a model that is wrapped, half or initialized already. With enabled=False nothing is looked at.
+    Returns models and optimizers as they were given (one or a list); models alone without optimizers.
+    `verbosity` is taken for compatibility. `casts` is "everywhere", as in apex (functions called outside a
+    model's forward follow the O1 lists too), or "forward". Raises RuntimeError for what apex refused: an
+    unknown level, options that contradict it, a model that is wrapped, half or initialized already. With
+    enabled=False nothing is looked at.
     """
     if not enabled:
         _state.properties, _state.scalers = Properties(enabled=False), []
@@ -151,9 +154,10 @@ def scale_loss(
 ) -> Iterator[Tensor]:
     """The context of one backward: gives the scaled loss, and leaves true gradients behind.
 
-    On exit gradients are unscaled and added to those that were there, the scale of `loss_id` moves, and an overflow
-    makes the next `step` of each of the `optimizers` a skip. With `delay_unscale` gradients stay scaled for the next
-    call without it; with `delay_overflow_check` the scale moves at the next call without it.
+    On exit gradients are unscaled and added to those that were there, the scale of `loss_id` moves, and an
+    overflow makes the next `step` of each of the `optimizers` a skip. With `delay_unscale` gradients stay
+    scaled for the next call without it; with `delay_overflow_check` the scale moves at the next call without
+    it.
     """
     chosen = _state.properties
     if chosen is None:
@@ -197,7 +201,7 @@ def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
-    """{"loss_scaler0": {"loss_scale": float, "unskipped": int}, ...}, as apex wrote it. Waits for the device."""
+    """{"loss_scaler0": {"loss_scale": float, "unskipped": int}, ...}, as apex. Waits for the device."""
     found = OrderedDict() if destination is None else destination
     for index, scaler in enumerate(_state.scalers):
         found[f"loss_scaler{index}"] = scaler.state_dict()
@@ -205,14 +209,18 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
-    """Take over loss scales. Warns when their number differs; raises RuntimeError for keys that are not apex's."""
+    """Take over loss scales. Warns when their number differs; raises RuntimeError for keys that are not
+    apex's.
+    """
     foreign = [key for key in state_dict if "loss_scaler" not in key]
     if foreign:
-        raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {', '.join(foreign)}.")
+        raise RuntimeError(
+            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {', '.join(foreign)}."
+        )
     if len(state_dict) != len(_state.scalers):
         warnings.warn(
-            f"state_dict contains {len(state_dict)} entries, while {len(_state.scalers)} loss_scalers are used; "
-            "those that both have are loaded",
+            f"state_dict contains {len(state_dict)} entries, while {len(_state.scalers)} loss_scalers are "
+            "used; those that both have are loaded",
             stacklevel=2,
         )
     for scaler, state in zip(_state.scalers, state_dict.values(), strict=False):
@@ -230,12 +238,14 @@ def register_float_function(module: Any, function: str) -> None:
 
 
 def register_promote_function(module: Any, function: str) -> None:
-    """Run `module.function` in the widest type of its arguments under O1. Raises ValueError if there is none."""
+    """Run `module.function` in its arguments' widest type under O1. Raises ValueError if there is none."""
     _casts.register(module, function, "promote")
 
 
 def reset() -> None:
-    """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers as before, in fp32."""
+    """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers as before, in
+    fp32.
+    """
     _cast_functions(False)
     _casts.forget_registered()
     while _state.undo:
@@ -244,7 +254,9 @@ def reset() -> None:
     STATE.cache.clear()
 
 
-def _cast_functions(on: bool, outside: bool = False, device_type: str = "cpu", allow_banned: bool = False) -> None:
+def _cast_functions(
+    on: bool, outside: bool = False, device_type: str = "cpu", allow_banned: bool = False
+) -> None:
     """Install the wrappers, in force `outside` the models' forwards or inert there; or take them away."""
     if on and not _state.installed:
         _casts.install()
@@ -278,7 +290,7 @@ def _prepare_optimizer(optimizer: Optimizer, chosen: Properties, device: torch.d
 
 
 def _recast_state(optimizer: Optimizer) -> None:
-    """State that an optimizer has already (momentum) in the type of its parameters, by PyTorch's own rules."""
+    """State that an optimizer has already (momentum) in its parameters' type, by PyTorch's own rules."""
     if optimizer.state:
         optimizer.load_state_dict(optimizer.state_dict())
 
@@ -299,34 +311,40 @@ def _check_model(model: nn.Module) -> None:
     parallel = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     if isinstance(model, parallel):
         raise RuntimeError(
-            f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be applied to the "
-            "model(s) AFTER the model(s) have been returned from amp.initialize."
+            f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be "
+            "applied to the model(s) AFTER the model(s) have been returned from amp.initialize."
         )
     for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in named:
             if tensor.is_floating_point() and tensor.dtype is not torch.float32:
                 raise RuntimeError(
-                    f"Found {kind} {name} with type {str(tensor.dtype).removeprefix('torch.')}, expected float32. When "
-                    "using amp.initialize, you do not need to call .half() on your model before passing it, no matter "
-                    "what optimization level you choose."
+                    f"Found {kind} {name} with type {str(tensor.dtype).removeprefix('torch.')}, expected "
+                    "float32. When using amp.initialize, you do not need to call .half() on your model "
+                    "before passing it, no matter what optimization level you choose."
                 )
 
 
 def _check_once(kind: str, things: list[Any], before: list[bool]) -> None:
     if any(before) or len({id(thing) for thing in things}) < len(things):
-        raise RuntimeError(f"The same {kind} was given to amp.initialize twice; call amp.reset() to start again.")
+        raise RuntimeError(
+            f"The same {kind} was given to amp.initialize twice; call amp.reset() to start again."
+        )
 
 
 def _gradients(optimizer: Optimizer) -> ScaledGradients:
     if not is_initialized(optimizer):
-        raise RuntimeError("amp.scale_loss was given an optimizer that amp.initialize never saw; initialize it first.")
+        raise RuntimeError(
+            "amp.scale_loss was given an optimizer that amp.initialize never saw; initialize it first."
+        )
     return AmpOptimizer.of(optimizer).gradients
 
 
 def _as_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:
     found = [things] if isinstance(things, kind) else things
     if not isinstance(found, list | tuple) or not all(isinstance(thing, kind) for thing in found):
-        raise TypeError(f"{name} must be either a single {type_name} or a list of them, not {type(things).__name__}")
+        raise TypeError(
+            f"{name} must be either a single {type_name} or a list of them, not {type(things).__name__}"
+        )
     return list(found)
 
 

@@ -1,7 +1,7 @@
 """The fp16 copies of fp32 weights, so that a weight used twice is cast once and its gradient adds up in fp32.
 
-A training uses the same weights step after step. So the first one that is asked for brings those that were used
-last time with it, many in one launch, and their gradients come back as fp32 in one launch, too.
+A training uses the same weights step after step. So the first one that is asked for brings those that were
+used last time with it, many in one launch, and their gradients come back as fp32 in one launch, too.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ Entry = tuple[Tensor, int, Tensor]  # the weight, its version then, the copy
 class WeightCache:
     """fp16 copies of parameters, keyed by the parameter object, valid for its current version.
 
-    The original kept copies until `scale_loss` exited and so served stale ones to a forward after an edit. Here the
-    owner clears the cache whenever an outermost context opens or closes and after a step; between those,
-    a changed `_version` (any in-place edit that autograd sees) makes a new copy.
+    The original kept copies until `scale_loss` exited and so served stale ones to a forward after an edit.
+    Here the owner clears the cache whenever an outermost context opens or closes and after a step; between
+    those, a changed `_version` (any in-place edit that autograd sees) makes a new copy.
     """
 
     def __init__(self) -> None:
         self._copies: dict[int, Entry] = {}
         self._ahead: dict[int, Entry] = {}  # made together with another one, not asked for yet
-        self._used: dict[int, weakref.ref[Tensor]] = {}  # what was asked for before the last clearing, in order
+        self._used: dict[
+            int, weakref.ref[Tensor]
+        ] = {}  # what was asked for before the last clearing, in order
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -64,7 +66,9 @@ class WeightCache:
         return reference() if reference else None
 
     def _cast_ahead(self, first: Tensor) -> None:
-        """Cast `first` and the weights that were used after it last time, where nobody can tell the difference."""
+        """Cast `first` and the weights that were used after it last time, where nobody can tell the
+        difference.
+        """
         if not _is_plain(first) or torch._C._are_functorch_transforms_active():
             return
         keys = list(self._used)
@@ -88,11 +92,15 @@ def _is_valid(entry: Entry) -> bool:
     A copy made under no_grad or before requires_grad changed would cut the weight off from its gradient.
     """
     weight, version, copy = entry
-    return version == weight._version and (not torch.is_grad_enabled() or copy.requires_grad == weight.requires_grad)
+    return version == weight._version and (
+        not torch.is_grad_enabled() or copy.requires_grad == weight.requires_grad
+    )
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """Whether nobody can tell that its gradient came by with others: no subclass, no hook that would be called."""
+    """Whether nobody can tell that its gradient came by with others: no subclass, no hook that would be
+    called.
+    """
     hooks = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
     return type(weight) is nn.Parameter and weight.is_leaf and weight.layout == torch.strided and not hooks
 

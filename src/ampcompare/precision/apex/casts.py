@@ -1,8 +1,8 @@
 """Putting the O1 casts in force and taking them away without a trace.
 
-Functions are wrapped in place (a function mode would be popped inside `backward`, where activation checkpointing runs
-the forward again, and costs more: see docs). The wrappers are installed while anybody needs them and inert in every
-thread that is not inside a context.
+Functions are wrapped in place (a function mode would be popped inside `backward`, where activation
+checkpointing runs the forward again, and costs more: see docs). The wrappers are installed while anybody
+needs them and inert in every thread that is not inside a context.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from ampcompare.precision.apex.tables import entries
 _MISSING = object()
 _lock = threading.RLock()
 _users = 0
-_user_rules: dict[tuple[int, str], tuple[Any, str, str]] = {}  # (id of namespace, name) -> namespace, name, rule
-_installed: list[tuple[Any, str, Any, Any]] = []  # namespace, name, what its own dict held before, what it holds now
+_user_rules: dict[
+    tuple[int, str], tuple[Any, str, str]
+] = {}  # (id of namespace, name) -> namespace, name, rule
+_installed: list[
+    tuple[Any, str, Any, Any]
+] = []  # namespace, name, what its own dict held before, what it holds now
 _wrappers: dict[tuple[int, str], tuple[Any, Any]] = {}  # (id of namespace, name) -> original, wrapper
 
 
@@ -32,8 +36,8 @@ _wrappers: dict[tuple[int, str], tuple[Any, Any]] = {}  # (id of namespace, name
 def casts(*, device_type: str | None = None, allow_banned: bool | None = None) -> Iterator[None]:
     """The context in which O1's casts are in force, in this thread.
 
-    Inside another such context (or with casts on everywhere) it changes nothing but what is named. `device_type` is
-    that of the tensors to cast; by default cuda where there is one.
+    Inside another such context (or with casts on everywhere) it changes nothing but what is named.
+    `device_type` is that of the tensors to cast; by default cuda where there is one.
     """
     contexts, cache = STATE.contexts, STATE.cache
     nested = STATE.on or bool(contexts)
@@ -64,8 +68,8 @@ def disable_casts() -> Iterator[None]:
 def _in_force(**context: Any) -> Iterator[None]:
     """Open a context in this thread; the innermost that is open holds.
 
-    Contexts in generators may close in any order and, when collected, in another thread, so that going back to what
-    was found on opening would leave casts on for good.
+    Contexts in generators may close in any order and, when collected, in another thread, so that going back
+    to what was found on opening would leave casts on for good.
     """
     own = vars(STATE)
     contexts = own["contexts"]
@@ -117,7 +121,9 @@ def installed() -> Iterator[None]:
 
 
 def register(namespace: Any, name: str, rule: str) -> None:
-    """Add a function of the user's to the lists, or move one that is listed. Raises ValueError if there is none."""
+    """Add a function of the user's to the lists, or move one that is listed. Raises ValueError if there is
+    none.
+    """
     if not hasattr(namespace, name):
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
@@ -153,7 +159,9 @@ def _wrap(namespace: Any, name: str, rule: str) -> None:
     before = own.get(name, _MISSING)
     original = getattr(namespace, name)
     if isinstance(namespace, type):
-        static = inspect.getattr_static(namespace, name)  # its own or inherited; getattr would bind a class method
+        static = inspect.getattr_static(
+            namespace, name
+        )  # its own or inherited; getattr would bind a class method
         original = static if isinstance(static, staticmethod | classmethod) else original
     key = (id(namespace), name)
     known = _wrappers.get(key)
@@ -188,7 +196,8 @@ def _unwrap(namespace: Any, name: str) -> None:
 
 
 def _wrap_checkpointing() -> None:
-    """Make a forward that is run again inside `backward`, in whichever thread, run under the casts of its first time.
+    """Make a forward that is run again inside `backward`, in whichever thread, run under the casts of its
+    first time.
 
     Both kinds of activation checkpointing look these names up in their module, also when the user imported
     `checkpoint` by name before. The generator got its `_impl` between PyTorch 2.11 and 2.14.
@@ -202,7 +211,9 @@ def _wrap_checkpointing() -> None:
         def wrapper(function: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
             return _original(_with_these_casts(function), *args, **kwargs)
 
-        _install_one(namespace, name, before, staticmethod(wrapper) if isinstance(namespace, type) else wrapper)
+        _install_one(
+            namespace, name, before, staticmethod(wrapper) if isinstance(namespace, type) else wrapper
+        )
 
 
 def _with_these_casts(function: Any) -> Any:

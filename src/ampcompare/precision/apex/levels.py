@@ -60,18 +60,19 @@ def properties(opt_level: str, **overrides: Any) -> Properties:
 def _refuse_for_o1(given: dict[str, Any]) -> None:
     if given.get("cast_model_type") not in (None, torch.float32):
         raise RuntimeError(
-            "O1 inserts casts around Torch functions rather than model weights, so with O1, the model weights "
-            "themselves should remain FP32. If you wish to cast the model to a different type, use "
+            "O1 inserts casts around Torch functions rather than model weights, so with O1, the model "
+            "weights themselves should remain FP32. If you wish to cast the model to a different type, use "
             "opt_level='O2' or 'O3'."
         )
     if "keep_batchnorm_fp32" in given:
         raise RuntimeError(
-            "With opt_level O1, batchnorm functions are automatically handled: keep_batchnorm_fp32 should be None."
+            "With opt_level O1, batchnorm functions are automatically handled: keep_batchnorm_fp32 should be "
+            "None."
         )
     if "master_weights" in given:
         raise RuntimeError(
-            "It doesn't make sense to use master_weights with O1. With O1, your model weights themselves should be "
-            "FP32."
+            "It doesn't make sense to use master_weights with O1. With O1, your model weights themselves "
+            "should be FP32."
         )
 
 
@@ -79,7 +80,9 @@ def _model_type(value: Any) -> torch.dtype | None:
     if value is False:  # apex's way to say: leave the model as it is
         return None
     if value not in (torch.float16, torch.bfloat16, torch.float32):
-        raise RuntimeError(f"cast_model_type={value!r}: expected torch.float16, torch.bfloat16, torch.float32 or False")
+        raise RuntimeError(
+            f"cast_model_type={value!r}: expected torch.float16, torch.bfloat16, torch.float32 or False"
+        )
     return value
 
 
@@ -87,7 +90,9 @@ def _keep_batchnorm(value: Any) -> bool:
     words = {"true": True, "false": False}
     found = words.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
-        raise RuntimeError(f"keep_batchnorm_fp32={value!r}: expected a boolean, the string 'True' or 'False', or None")
+        raise RuntimeError(
+            f"keep_batchnorm_fp32={value!r}: expected a boolean, the string 'True' or 'False', or None"
+        )
     return found
 
 

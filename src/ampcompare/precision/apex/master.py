@@ -18,7 +18,7 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
-    """The model's floating parameters and buffers as `dtype`, in place; affine BatchNorm stays fp32 if asked."""
+    """Floating parameters and buffers as `dtype`, in place; affine BatchNorm stays fp32 if asked."""
     for module in model.modules():
         if keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine:
             continue
@@ -43,7 +43,7 @@ class MasterGradients(ScaledGradients):
         self.adopt()
 
     def adopt(self) -> None:
-        """Give every half parameter in the optimizer's groups a master, also in groups that were added later."""
+        """Give every half parameter in the optimizer's groups a master, also in groups added later."""
         for group in self.optimizer.param_groups:
             for index, parameter in enumerate(group["params"]):
                 if parameter.dtype not in HALF_TYPES:
@@ -53,7 +53,8 @@ class MasterGradients(ScaledGradients):
                 if parameter in self.optimizer.state:
                     state = self.optimizer.state.pop(parameter)
                     self.optimizer.state[master] = {
-                        k: v.float() if isinstance(v, Tensor) and v.dtype in HALF_TYPES else v for k, v in state.items()
+                        k: v.float() if isinstance(v, Tensor) and v.dtype in HALF_TYPES else v
+                        for k, v in state.items()
                     }
                 self.pairs.append((parameter, master))
                 self._versions.append(parameter._version)
@@ -63,8 +64,8 @@ class MasterGradients(ScaledGradients):
     def _follow_model(self) -> None:
         """Take over weights that were edited in the model: a checkpoint loaded, DDP's broadcast from rank 0.
 
-        The original missed such edits once masters were there. Weights that came back as they were (averaged ones
-        swapped in and out for an evaluation) keep masters that are finer than they are.
+        The original missed such edits once masters were there. Weights that came back as they were (averaged
+        ones swapped in and out for an evaluation) keep masters that are finer than they are.
         """
         for index, (parameter, master) in enumerate(self.pairs):
             if parameter._version == self._versions[index]:
@@ -74,7 +75,7 @@ class MasterGradients(ScaledGradients):
                 master.copy_(parameter)
 
     def ready(self) -> None:
-        """Make optimizer and model agree. Gradients that no scaled backward left are true ones and move, too."""
+        """Make optimizer and model agree. Gradients that no scaled backward left are true and move, too."""
         self.adopt()
         if not self.scaled:
             self._collect()

@@ -49,7 +49,7 @@ class ApexScaling(Precision):
         return loss.float() if self.scaler.does_nothing else loss.float() * self.scaler.scale.clone()
 
     def backward(self, loss: Tensor, *, sync: bool = True) -> None:
-        """With sync=False gradients stay scaled (`delay_unscale`), so that DDP may reduce the sum at the end."""
+        """With sync=False gradients stay scaled (`delay_unscale`): DDP may then reduce the sum at the end."""
         scaled_backward(self.scaler, self._prepared(), self.scale(loss).backward, delay=not sync)
 
     def unscale_(self, optimizer: Optimizer) -> None:
@@ -88,7 +88,9 @@ class ApexScaling(Precision):
 
 @contextmanager
 def _traced_weights_together(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Cast together what the cache cannot know: while a step is traced, other tensors stand in for the parameters."""
+    """Cast together what the cache cannot know: while a step is traced, other tensors stand in for the
+    parameters.
+    """
     weights = (module._parameters["weight"] for module in modules)
     traced = STATE.on and not isinstance(next(weights, None), nn.Parameter | None)
     with weights_together(modules, torch.float16) if traced else nullcontext():

@@ -1,4 +1,5 @@
-"""What `amp.initialize` makes of an optimizer: `step` skips after an overflow and serves masters; and its undoing.
+"""What `amp.initialize` makes of an optimizer: `step` skips after an overflow and serves masters; and its
+undoing.
 
 Source: `apex/amp/{_process_optimizer,handle}.py`.
 """
@@ -25,8 +26,8 @@ class _OverflowError(Exception):
 class AmpOptimizer:
     """An optimizer's `step` and `zero_grad` under amp.
 
-    Lives on the optimizer and nowhere else, so that it dies with it. A copied or unpickled optimizer is a plain one,
-    since PyTorch copies no more than state and groups.
+    Lives on the optimizer and nowhere else, so that it dies with it. A copied or unpickled optimizer is a
+    plain one, since PyTorch copies no more than state and groups.
     """
 
     def __init__(self, optimizer: Optimizer, gradients: ScaledGradients, *, dynamic: bool) -> None:
@@ -46,7 +47,10 @@ class AmpOptimizer:
         if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a scheduler from before would warn
         # Bound methods: a scheduler that is made later wraps `step` by its descriptor.
-        self.patched = {"step": types.MethodType(step, optimizer), "zero_grad": types.MethodType(zero_grad, optimizer)}
+        self.patched = {
+            "step": types.MethodType(step, optimizer),
+            "zero_grad": types.MethodType(zero_grad, optimizer),
+        }
         vars(optimizer).update(self.patched, _amp=self)
 
     @staticmethod
@@ -76,7 +80,9 @@ class AmpOptimizer:
         return step_unless(self.optimizer, self.gradients.skip, self.before_step)
 
     def _step_with(self, closure: Callable[[], Any]) -> Any:
-        """A step that runs forward and backward itself. The original stepped even if that backward overflowed."""
+        """A step that runs forward and backward itself. The original stepped even if that backward
+        overflowed.
+        """
         # sync: the closure runs inside the step, so that the host must know first
         if self.masters is not None or self.gradients.skip.item():
             raise RuntimeError(

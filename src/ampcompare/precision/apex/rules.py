@@ -1,8 +1,8 @@
 """The O1 rules: for each a wrapper around one function, inert while casts are off.
 
-A wrapper reads one flag when off. When on it touches only floating tensors of the target device (also inside lists and
-tuples whose elements all are floating tensors), returns those of the right type as they are, and never
-changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
+A wrapper reads one flag when off. When on it touches only floating tensors of the target device (also inside
+lists and tuples whose elements all are floating tensors), returns those of the right type as they are, and
+never changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ def _map(cast: Callable[[Tensor], Tensor], x: Any) -> Any:
     return x
 
 
-def _arguments(cast: Callable[[Tensor], Tensor], args: Iterable[Any], kwargs: dict[str, Any]) -> tuple[list, dict]:
-    new_args = [cast(x) if isinstance(x, Tensor) else _map(cast, x) if isinstance(x, SEQUENCES) else x for x in args]
+def _arguments(
+    cast: Callable[[Tensor], Tensor], args: Iterable[Any], kwargs: dict[str, Any]
+) -> tuple[list, dict]:
+    new_args = [
+        cast(x) if isinstance(x, Tensor) else _map(cast, x) if isinstance(x, SEQUENCES) else x for x in args
+    ]
     if kwargs:
         kwargs = {k: v if k == "out" else _map(cast, v) for k, v in kwargs.items()}
     return new_args, kwargs
@@ -124,8 +128,8 @@ def promote(function: Function) -> Function:
                 if found != {HALF, FLOAT}:
                     names = ", ".join(sorted(str(t).removeprefix("torch.") for t in found))
                     raise NotImplementedError(
-                        f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of float16 and "
-                        "float32 is defined; cast one of the arguments yourself"
+                        f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of float16 "
+                        "and float32 is defined; cast one of the arguments yourself"
                     )
                 args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
@@ -134,7 +138,9 @@ def promote(function: Function) -> Function:
 
 
 def sequence(function: Function) -> Function:
-    """Like promote for the sequence that comes first (torch.cat, torch.stack); other mixes are PyTorch's to judge."""
+    """Like promote for the sequence that comes first (torch.cat, torch.stack); other mixes are PyTorch's to
+    judge.
+    """
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -165,7 +171,9 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     return target if target.dtype.is_floating_point else None
 
 
-def _others(cast: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list, dict]:
+def _others(
+    cast: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[list, dict]:
     """Cast all arguments but the target."""
     new_args, new_kwargs = _arguments(cast, args[1:], kwargs)
     return ([args[0], *new_args], new_kwargs) if args else ([], {**new_kwargs, "input": kwargs["input"]})
@@ -199,8 +207,8 @@ def refuse(function: Function) -> Function:
         if STATE.on and (target := _target(args, kwargs)) is not None:
             if target.dtype is HALF:
                 raise NotImplementedError(
-                    f"apex O1 runs {name.rstrip('_')} in float32, so {name} cannot write into a float16 tensor; "
-                    f"use {name.rstrip('_')}, or call .float() first"
+                    f"apex O1 runs {name.rstrip('_')} in float32, so {name} cannot write into a float16 "
+                    f"tensor; use {name.rstrip('_')}, or call .float() first"
                 )
             args, kwargs = _others(to_float, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
@@ -219,9 +227,9 @@ def banned(function: Function) -> Function:
                 args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
             elif any(_has_half(x) for x in (*args, *kwargs.values())):
                 raise NotImplementedError(
-                    f"apex O1 does not run {name} on float16: the log of a sigmoid output underflows there. Drop the "
-                    "sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss), "
-                    "or pass allow_banned=True to run it in float32"
+                    f"apex O1 does not run {name} on float16: the log of a sigmoid output underflows there. "
+                    "Drop the sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits "
+                    "(BCEWithLogitsLoss), or pass allow_banned=True to run it in float32"
                 )
         return function(*args, **kwargs)
 

@@ -1,7 +1,7 @@
 """apex's loss scaler: its schedule and its state, kept on the device so that a step need not wait.
 
-Source: `apex/amp/scaler.py`. Against `torch.amp.GradScaler` it has a ceiling and an optional floor, and it moves
-once per backward (each exit of `scale_loss`), not once per optimizer step.
+Source: `apex/amp/scaler.py`. Against `torch.amp.GradScaler` it has a ceiling and an optional floor, and it
+moves once per backward (each exit of `scale_loss`), not once per optimizer step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_SCALE = 2.0**24
 class LossScaler:
     """A loss scale, dynamic or static.
 
-    Dynamic: on overflow times `backoff_factor`, not below `min_scale`; after `growth_interval` backwards without one
-    times `growth_factor`, not above `max_scale`. Static (a number): never checks, never skips.
+    Dynamic: on overflow times `backoff_factor`, not below `min_scale`; after `growth_interval` backwards
+    without one times `growth_factor`, not above `max_scale`. Static (a number): never checks, never skips.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class LossScaler:
         """Divide gradients by the scale in place, one launch per type; note any inf or nan in `found_inf`."""
         if self.does_nothing:
             return
-        inverse = self.scale.double().reciprocal().float() if self.scale.device.type != "mps" else 1 / self.scale
+        inverse = (
+            self.scale.double().reciprocal().float() if self.scale.device.type != "mps" else 1 / self.scale
+        )
         by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for gradient in gradients:
             dense = gradient._values() if gradient.is_sparse else gradient
@@ -88,8 +90,11 @@ class LossScaler:
             torch.maximum(self.scale, floor, out=self.scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """{"loss_scale": float, "unskipped": int}, as apex wrote it. Waits for the device."""
-        return {"loss_scale": self.scale.item(), "unskipped": int(self.unskipped)}  # sync: numbers for a checkpoint
+        """{"loss_scale": float, "unskipped": int}, as apex. Waits for the device."""
+        return {
+            "loss_scale": self.scale.item(),
+            "unskipped": int(self.unskipped),
+        }  # sync: numbers for a checkpoint
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scale.fill_(state["loss_scale"])

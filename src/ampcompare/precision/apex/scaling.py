@@ -1,8 +1,8 @@
 """What happens to an optimizer's gradients around one scaled backward, as `amp.scale_loss` defined it.
 
-On entry the gradients that are there already are set aside, so that each micro-batch unscales on its own even if the
-scale moved in between; on exit the new ones are unscaled and added to them. With `delay` they stay scaled and the next
-backward without delay unscales the sum once.
+On entry the gradients that are there already are set aside, so that each micro-batch unscales on its own even
+if the scale moved in between; on exit the new ones are unscaled and added to them. With `delay` they stay
+scaled and the next backward without delay unscales the sum once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from ampcompare.precision.apex.scaler import LossScaler
 
 
 class ScaledGradients:
-    """The gradients of one optimizer: which are set aside, whether `.grad` is scaled, whether to skip the step."""
+    """The gradients of one optimizer: which are set aside, whether `.grad` is scaled, whether to skip the
+    step.
+    """
 
     in_place = True  # whether the optimizer's gradients are where the backward leaves them
 
@@ -90,7 +92,9 @@ def scaled_backward(
     *,
     delay: bool = False,
 ) -> None:
-    """One backward of a scaled loss into every optimizer's gradients, and one move of the scaler unless delayed."""
+    """One backward of a scaled loss into every optimizer's gradients, and one move of the scaler unless
+    delayed.
+    """
     if scaler.does_nothing and all(gradients.in_place for gradients in optimizers):
         backward()
         return

@@ -15,8 +15,8 @@ HALF = torch.float16
 class CastState(threading.local):
     """The casts of the current thread.
 
-    A thread that never entered a context follows the class's own values: `everywhere` sets those, which is what
-    `amp.initialize` does for functions outside a model's forward, as the original did.
+    A thread that never entered a context follows the class's own values: `everywhere` sets those, which is
+    what `amp.initialize` does for functions outside a model's forward, as the original did.
     """
 
     on = False

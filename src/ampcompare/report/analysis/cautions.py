@@ -21,14 +21,14 @@ def cautions(
     ignored: frozenset[str] = frozenset(),
     asked: Sequence[str] = (),
 ) -> list[str]:
-    """The reasons for doubt, the gravest first. `asked` are the keys by which groups were to be told apart."""
+    """The reasons for doubt, gravest first. `asked` are the keys by which groups were to be told apart."""
     said = []
     if setting.is_synthetic:
         said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
     if setting.is_cpu:
         said.append(
-            "Measured on a CPU, where fp16 arithmetic is emulated: these speed figures say nothing about a GPU. "
-            "Peak memory is the resident memory of the whole process."
+            "Measured on a CPU, where fp16 arithmetic is emulated: these speed figures say nothing about a "
+            "GPU. Peak memory is the resident memory of the whole process."
         )
     said += _not_pooled(groups, asked)
     said += _not_compared(comparisons)
@@ -56,7 +56,9 @@ def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> list[str]:
             values = dict.fromkeys(short(dict(g.apart)[key]) for g in alike)
             shown.append(f"{key} ({some(list(values), 4)})")
         more = f" and {len(keys) - MAX_KEYS} more settings" if len(keys) > MAX_KEYS else ""
-        said.append(f"Runs of {value} are not pooled, in {len(alike)} groups: they differ in {listed(shown)}{more}.")
+        said.append(
+            f"Runs of {value} are not pooled, in {len(alike)} groups: they differ in {listed(shown)}{more}."
+        )
     return said
 
 
@@ -69,7 +71,9 @@ def _not_compared(comparisons: Sequence[Comparison]) -> list[str]:
         said.append("Backends ran on different devices; speed and memory are not compared across devices.")
     loose = list(dict.fromkeys(key for c in comparisons for key in c.loose))
     if loose:
-        said.append(f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that.")
+        said.append(
+            f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
+        )
     return said
 
 
@@ -85,7 +89,9 @@ def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> 
         )
     unpaired = [c.group.label for c in comparisons if c.speed and c.speed.method.startswith("not paired")]
     if unpaired:
-        said.append(f"{some(unpaired)} and the baseline share fewer than two seeds: compared without pairing.")
+        said.append(
+            f"{some(unpaired)} and the baseline share fewer than two seeds: compared without pairing."
+        )
     left_out = [c for c in comparisons if c.speed and c.speed.left_out]
     if left_out:
         which = some([f"{c.group.label}: {c.speed.left_out}" for c in left_out if c.speed])
@@ -111,18 +117,24 @@ def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str
     if unfinished:
         names = some([f"{f.run.name} ({f.run.state})" for f in unfinished])
         only = [g.label for g in groups if g.is_unfinished]
-        note = f" For {some(only)} there is none, so the figures are those of unfinished runs." if only else ""
+        note = (
+            f" For {some(only)} there is none, so the figures are those of unfinished runs." if only else ""
+        )
         verb = "counts" if len(unfinished) == 1 else "count"
         said.append(f"{names} did not finish and {verb} only where a backend has no finished run.{note}")
     bad = [f for f in figures if f.nan_losses]
     for f in bad[:MAX_KEYS]:
         since = "" if f.nan_from is None else f", first at step {count(f.nan_from)}"
-        said.append(f"The training loss of {f.run.name} is not finite in {plural(f.nan_losses, 'row')}{since}.")
+        said.append(
+            f"The training loss of {f.run.name} is not finite in {plural(f.nan_losses, 'row')}{since}."
+        )
     if len(bad) > MAX_KEYS:
         said.append(f"So it is in {len(bad) - MAX_KEYS} more runs; the table of runs says which.")
     jumping = [f.run.name for f in figures if f.clock_jumps]
     if jumping:
-        said.append(f"The clock of {some(jumping)} goes backwards: left out of the charts by wall-clock time.")
+        said.append(
+            f"The clock of {some(jumping)} goes backwards: left out of the charts by wall-clock time."
+        )
     damaged = [f.run.name for f in figures if f.run.problems]
     if damaged:
         said.append(f"The record of {some(damaged)} has problems; the table of runs says which.")

@@ -1,4 +1,6 @@
-"""One group against the baseline, like with like: same config but for what is compared, speed on one device only."""
+"""One group against the baseline, like with like: same config but for what is compared, speed on one device
+only.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ MAX_KEYS = 6
 class Comparison:
     """A group against its baseline. None is what cannot be said.
 
-    `speed`, `memory` and `energy` are ratios to the baseline (speed above 1: faster, memory below 1: less), `quality`
-    is the difference of the metric in its shown unit, `equivalence` its test within the margin. `refusal` says why
-    nothing is compared, `loose` names what differs in software or machine although it is.
+    `speed`, `memory` and `energy` are ratios to the baseline (speed above 1: faster, memory below 1: less),
+    `quality` is the difference of the metric in its shown unit, `equivalence` its test within the margin.
+    `refusal` says why nothing is compared, `loose` names what differs in software or machine although it is.
     """
 
     group: Group
@@ -62,7 +64,9 @@ class Comparison:
 
 
 def compare_all(groups: Sequence[Group], baseline: str, key: str, metric: Metric) -> list[Comparison]:
-    """Every group but the baselines against the one baseline that fits it; nothing where there is no baseline."""
+    """Every group but the baselines against the one baseline that fits it; nothing where there is no
+    baseline.
+    """
     bases = [g for g in groups if g.value == baseline]
     return [_compare_with_fitting(g, bases, key, metric) for g in groups if bases and g.value != baseline]
 
@@ -90,13 +94,17 @@ def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
     return [k for k in keys if k != key and not (key == BACKEND and k.startswith("precision."))]
 
 
-def compare(group: Group, base: Group, metric: Metric | None = None, differing: Sequence[str] = ()) -> Comparison:
-    """Compare a group with a baseline. Speed, memory and energy are compared on one and the same device only."""
+def compare(
+    group: Group, base: Group, metric: Metric | None = None, differing: Sequence[str] = ()
+) -> Comparison:
+    """Compare a group with a baseline: speed, memory and energy on one and the same device only."""
     metric = metric or Metric()
     same_device = len(group.devices | base.devices) == 1
     quality = None
     if not group.is_unfinished and not base.is_unfinished:  # unfinished runs are not as far
-        quality = difference(group.per_seed("quality", metric.factor), base.per_seed("quality", metric.factor))
+        quality = difference(
+            group.per_seed("quality", metric.factor), base.per_seed("quality", metric.factor)
+        )
 
     def of(name: str) -> Estimate | None:
         return ratio(group.per_seed(name), base.per_seed(name)) if same_device else None
@@ -115,6 +123,8 @@ def compare(group: Group, base: Group, metric: Metric | None = None, differing: 
 
 
 def _values(keys: Sequence[str], group: Group, base: Group) -> str:
-    shown = [f"{k} ({group.settings.get(k, 'not set')} against {base.settings.get(k, 'not set')})" for k in keys]
+    shown = [
+        f"{k} ({group.settings.get(k, 'not set')} against {base.settings.get(k, 'not set')})" for k in keys
+    ]
     more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
     return (listed(shown) if not more else ", ".join(shown[:MAX_KEYS])) + more

@@ -21,6 +21,10 @@ def config_differences(analysis: Analysis) -> list[list[tuple[str, str, str]]]:
         counter.update(one.get(key, NOT_SET) for one in settings)
     usual = {key: counter.most_common(1)[0][0] for key, counter in counts.items() if len(counter) > 1}
     return [
-        [(key, one.get(key, NOT_SET), common) for key, common in usual.items() if one.get(key, NOT_SET) != common]
+        [
+            (key, one.get(key, NOT_SET), common)
+            for key, common in usual.items()
+            if one.get(key, NOT_SET) != common
+        ]
         for one in settings
     ]

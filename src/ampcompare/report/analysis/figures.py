@@ -1,4 +1,6 @@
-"""The figures of one run, taken from its summary, or from its history where the summary has none (a crashed run)."""
+"""The figures of one run, taken from its summary, or from its history where the summary has none (a crashed
+run).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from ampcompare.report.analysis.metric import DEFAULT_METRIC
 class RunFigures:
     """What a run comes down to. None is not recorded.
 
-    Accuracies are fractions 0..1 on the test split, throughput global images per second of training, `peak_mib`
-    the device's peak allocation (on a CPU the process's resident memory), `nan_losses` the number of rows in which
-    the training loss was NaN or infinite and `nan_from` the first such `global_step`. `quality` is the last value of
-    the metric that is compared, None also where that value is NaN. `clock_jumps` counts the rows whose wall clock is
-    behind that of the row before.
+    Accuracies are fractions 0..1 on the test split, throughput global images per second of training,
+    `peak_mib` the device's peak allocation (on a CPU the process's resident memory), `nan_losses` the number
+    of rows in which the training loss was NaN or infinite and `nan_from` the first such `global_step`.
+    `quality` is the last value of the metric that is compared, None also where that value is NaN.
+    `clock_jumps` counts the rows whose wall clock is behind that of the row before.
     """
 
     run: RunRecord
@@ -49,7 +51,9 @@ class RunFigures:
 
 
 def label_of(run: RunRecord) -> str:
-    """The name under which a run is compared: its backend, and what sets it apart from that backend's default."""
+    """The name under which a run is compared: its backend, and what sets it apart from that backend's
+    default.
+    """
     backend = run.option("backend")
     if not isinstance(backend, str) or not backend.strip():
         return "unknown"
@@ -100,7 +104,9 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
 
 
 def steady_rows(run: RunRecord) -> np.ndarray:
-    """Mask of the rows whose timing window lies after warm-up. Our own runs log no other; those of others may."""
+    """Mask of the rows whose timing window lies after warm-up. Our own runs log no other; those of others
+    may.
+    """
     warmup = run.option("log.warmup_steps")
     if "global_step" not in run.history or not isinstance(warmup, int | float):
         return np.ones(len(run.history), dtype=bool)
@@ -162,7 +168,9 @@ def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
 
 
 def _clock_jumps(run: RunRecord) -> int:
-    """Rows of a diagnostic are logged after the fact, under their own step; a jump of the clock is told by time."""
+    """Rows of a diagnostic are logged after the fact, under their own step; a jump of the clock is told by
+    time.
+    """
     clock = run.values("time/elapsed_seconds")
     return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 

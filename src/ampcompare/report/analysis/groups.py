@@ -1,7 +1,9 @@
-"""Which runs are pooled: those that differ in nothing but the seed. Whatever else differs sets groups apart, by name.
+"""Which runs are pooled: those that differ in nothing but the seed. Whatever else differs sets groups apart,
+by name.
 
-A group is the runs of one value of the compared key (the backend, usually) under one and the same setting. Two runs of
-one backend with different batch sizes, or on different machines, are two groups, and their labels say which is which.
+A group is the runs of one value of the compared key (the backend, usually) under one and the same setting.
+Two runs of one backend with different batch sizes, or on different machines, are two groups, and their labels
+say which is which.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ from ampcompare.report.palette import ordered
 BACKEND = "backend"
 WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
 # `fuse` and the optimizer's `fused` are two things.
-NAMES = {"fuse": "fused operations", "optimizer.fused": "fused optimizer", "environment.fused": "fused optimizer"}
+NAMES = {
+    "fuse": "fused operations",
+    "optimizer.fused": "fused optimizer",
+    "environment.fused": "fused optimizer",
+}
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that may be pooled. `counted` are those whose figures count: the finished, or all if none finished.
+    """Runs that may be pooled. `counted` are those whose figures count: the finished, or all if none
+    finished.
 
-    `value` is that of the compared key and decides the colour; `label` is unique; `apart` are the settings, with
-    their values, in which the group differs from others of the same value.
+    `value` is that of the compared key and decides the colour; `label` is unique; `apart` are the settings,
+    with their values, in which the group differs from others of the same value.
     """
 
     label: str
@@ -76,7 +83,9 @@ def value_of(figures: RunFigures, key: str) -> str:
 def group_runs(
     figures: Sequence[RunFigures], keys: Sequence[str] = (BACKEND,), ignored: frozenset[str] = frozenset()
 ) -> list[Group]:
-    """The groups, known backends first in their fixed order. The first of `keys` is compared, all are in the labels."""
+    """The groups, known backends first in their fixed order. The first of `keys` is compared, all are in the
+    labels.
+    """
     pools: dict[tuple[str, tuple[tuple[str, str], ...]], list[RunFigures]] = {}
     for f in figures:
         settings = {k: v for k, v in settings_of(f).items() if k not in ignored}

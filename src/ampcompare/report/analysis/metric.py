@@ -19,7 +19,8 @@ MAX_NAMES = 12
 class Metric:
     """A logged metric, in the unit in which it is shown: accuracies are fractions and shown in percent.
 
-    `margin` is the largest difference, in that unit, that still counts as the same; None: equivalence is not tested.
+    `margin` is the largest difference, in that unit, that still counts as the same; None: equivalence is not
+    tested.
     """
 
     key: str = DEFAULT_METRIC
@@ -52,11 +53,19 @@ class Metric:
 
 
 def choose_metric(key: str, margin: float | None, runs: Sequence[RunRecord]) -> Metric:
-    """The metric as the reader asked for it. Raises UserError where no run has one that is not the default."""
+    """The metric as it was asked for. Raises UserError where no run has one that is not the default."""
     if margin is not None and not 0 < margin < float("inf"):
-        raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit in which the metric is shown")
-    logged = dict.fromkeys(name for run in runs for name in run.history.columns if not str(name).startswith("_"))
-    if key != DEFAULT_METRIC and key not in logged and not any(run.summary_number(key) is not None for run in runs):
+        raise UserError(
+            f"--margin {margin:g}: expected a number above 0, in the unit in which the metric is shown"
+        )
+    logged = dict.fromkeys(
+        name for run in runs for name in run.history.columns if not str(name).startswith("_")
+    )
+    if (
+        key != DEFAULT_METRIC
+        and key not in logged
+        and not any(run.summary_number(key) is not None for run in runs)
+    ):
         near = difflib.get_close_matches(key, logged, 1, 0.5)
         names = ", ".join(sorted(logged)[:MAX_NAMES]) or "nothing"
         raise UserError(

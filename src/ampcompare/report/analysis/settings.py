@@ -64,10 +64,11 @@ def device_words(figures: RunFigures) -> str:
 
 
 def settings_of(figures: RunFigures) -> dict[str, str]:
-    """Everything in a run's config and environment that must be equal for runs to be pooled; the seed is not in it.
+    """Everything in a run's config and environment that must be equal for runs to be pooled; the seed is not
+    in it.
 
-    The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself is known.
-    What was left to the machine (`auto`) counts as what it came to there.
+    The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself
+    is known. What was left to the machine (`auto`) counts as what it came to there.
     """
     run, environment = figures.run, environment_of(figures.run)
     is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False

@@ -1,8 +1,9 @@
 """The statistics of a comparison: small pure functions over one figure per seed, each to be checked by hand.
 
-Ratios (speed, memory, energy) are taken of the logarithms, so that 2x and 0.5x are equally far from 1; differences
-(accuracy) as they are. Both are paired by seed where two seeds or more are in common: same seed, same first weights
-and order of images, so what the seeds share drops out. Intervals are Student's t. From one seed there is none.
+Ratios (speed, memory, energy) are taken of the logarithms, so that 2x and 0.5x are equally far from 1;
+differences (accuracy) as they are. Both are paired by seed where two seeds or more are in common: same seed,
+same first weights and order of images, so what the seeds share drops out. Intervals are Student's t. From one
+seed there is none.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     numbers = [v for v in values if v is not None]
     if not numbers:
         return None
-    return Spread(len(numbers), statistics.fmean(numbers), statistics.median(numbers), min(numbers), max(numbers))
+    return Spread(
+        len(numbers), statistics.fmean(numbers), statistics.median(numbers), min(numbers), max(numbers)
+    )
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A value, its 95 % interval (None from one seed) and how both were found.
 
-    `n` is the number of pairs, or of seeds on the smaller side where nothing can be paired; `left_out` how many seeds
-    have no partner and were not used. `error` and `df` are the standard error and the degrees of freedom on the scale
-    on which the interval was computed.
+    `n` is the number of pairs, or of seeds on the smaller side where nothing can be paired; `left_out` how
+    many seeds have no partner and were not used. `error` and `df` are the standard error and the degrees of
+    freedom on the scale on which the interval was computed.
     """
 
     value: float
@@ -70,7 +73,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Two one-sided t tests of |difference| < margin: `p` the larger of the two, and the 90 % interval they amount to.
+    """Two one-sided t tests of |difference| < margin: `p` the larger of the two, and the 90 % interval they
+    amount to.
 
     `holds` at the 5 % level. That it does not hold is no evidence of a difference.
     """
@@ -117,7 +121,7 @@ def mean(values: PerSeed) -> Estimate | None:
 
 
 def difference(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
-    """The mean of ours minus theirs, paired by seed where that can be done; None where one side has nothing."""
+    """The mean of ours minus theirs, paired by seed where possible; None where one side has nothing."""
     if not ours or not theirs:
         return None
     seeds = [seed for seed in ours if seed in theirs]
@@ -148,13 +152,15 @@ def ratio(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
 
 
 def transformed(estimate: Estimate, change: Callable[[float], float]) -> Estimate:
-    """The estimate on another scale, by a rising function; its error stays on the scale of the computation."""
+    """The estimate on another scale, by a rising function; its error stays on the computation's scale."""
     low, high = (None if end is None else change(end) for end in (estimate.low, estimate.high))
     return replace(estimate, value=change(estimate.value), low=low, high=high)
 
 
 def equivalence(found: Estimate, margin: float) -> Equivalence | None:
-    """Whether a difference lies within the margin, by two one-sided tests (Schuirmann 1987); None from one seed."""
+    """Whether a difference lies within the margin, by two one-sided tests (Schuirmann 1987); None from one
+    seed.
+    """
     if found.error is None or found.df is None:
         return None
     half = t_quantile(1 - TOST_LEVEL, found.df) * found.error
@@ -185,7 +191,9 @@ def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
     return math.sqrt(total), total**2 / sum(part**2 / df for part, df in parts)
 
 
-def _interval(value: float, error: float | None, df: float | None, n: int, method: str, left_out: int = 0) -> Estimate:
+def _interval(
+    value: float, error: float | None, df: float | None, n: int, method: str, left_out: int = 0
+) -> Estimate:
     if error is None or df is None:
         return Estimate(value, None, None, n, method, left_out)
     half = t_quantile((1 + CONFIDENCE) / 2, df) * error

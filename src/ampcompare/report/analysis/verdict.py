@@ -1,4 +1,6 @@
-"""The answer in words, built from the data and from nothing else: what was gained, and whether it can be told."""
+"""The answer in words, built from the data and from nothing else: what was gained, and whether it can be
+told.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,25 @@ from ampcompare.report.analysis.metric import Metric
 from ampcompare.report.analysis.settings import Setting
 from ampcompare.report.analysis.statistics import Estimate
 from ampcompare.report.palette import Style, styles
-from ampcompare.report.words import amount, count, interval, listed, mib, number, percent, plural, ratio, signed
+from ampcompare.report.words import (
+    amount,
+    count,
+    interval,
+    listed,
+    mib,
+    number,
+    percent,
+    plural,
+    ratio,
+    signed,
+)
 
 NBSP = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`headline` is one sentence, `lines` one (label, sentence) per group, `cautions` the reasons for doubt."""
+    """`headline`: a sentence; `lines`: a (label, sentence) per group; `cautions`: the reasons for doubt."""
 
     headline: str
     lines: tuple[tuple[str, str], ...]
@@ -29,7 +42,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything that page, tables and terminal show: groups, comparisons with the baseline, and the words for them."""
+    """Everything that page, tables and terminal show: groups, comparisons with the baseline, and the words
+    for them.
+    """
 
     figures: tuple[RunFigures, ...]
     setting: Setting
@@ -87,7 +102,11 @@ def analyse(
 
 
 def _headline(
-    groups: Sequence[Group], bases: Sequence[Group], comparisons: Sequence[Comparison], wanted: str, metric: Metric
+    groups: Sequence[Group],
+    bases: Sequence[Group],
+    comparisons: Sequence[Comparison],
+    wanted: str,
+    metric: Metric,
 ) -> str:
     if not bases:
         others = listed(dict.fromkeys(g.value for g in groups))
@@ -141,12 +160,14 @@ def _absolute(group: Group, metric: Metric) -> list[str]:
 
 
 def _gains(comparison: Comparison, metric: Metric) -> str:
-    """`trains 1.90× as fast as none (1.88 to 1.92), needs 41 % less memory (...), and its eval accuracy ...`."""
+    """`trains 1.90× as fast as none (1.88 to 1.92), needs 41 % less memory (...), and its accuracy ...`."""
     parts = [part for part in (_speed(comparison), _memory(comparison), _quality(comparison, metric)) if part]
     basis = _basis(comparison)
     if not comparison.enough_seeds:
         return f"{listed(parts)}: not enough seeds to tell what of this is chance ({basis})"
-    return f"{', '.join(parts[:-1])}, and {parts[-1]} ({basis})" if len(parts) > 1 else f"{parts[0]} ({basis})"
+    return (
+        f"{', '.join(parts[:-1])}, and {parts[-1]} ({basis})" if len(parts) > 1 else f"{parts[0]} ({basis})"
+    )
 
 
 def _speed(comparison: Comparison) -> str:

@@ -41,7 +41,9 @@ def peak_memory(analysis: Analysis) -> Spec:
 def energy(analysis: Analysis) -> Spec:
     """Energy per training image by group, where the GPU counts it."""
     value: Value = lambda f: f.joules_per_image  # noqa: E731
-    return _bars(analysis, "Energy per training image", "J per image", value, number, lambda r: change(r - 1), "energy")
+    return _bars(
+        analysis, "Energy per training image", "J per image", value, number, lambda r: change(r - 1), "energy"
+    )
 
 
 def time_to_target(analysis: Analysis) -> Spec:
@@ -58,7 +60,9 @@ def time_to_target(analysis: Analysis) -> Spec:
 
 
 def common_target(analysis: Analysis) -> float | None:
-    """The value of the metric, in its shown unit and rounded, that every finished run reaches; None without one."""
+    """The value of the metric, in its shown unit and rounded, that every finished run reaches; None without
+    one.
+    """
     metric = analysis.metric
     best = []
     for group in analysis.groups:
@@ -76,7 +80,7 @@ def common_target(analysis: Analysis) -> float | None:
 
 
 def seconds_to(figures: RunFigures, key: str, target: float, falls: bool) -> float | None:
-    """Training seconds at the first row in which the metric is at the target or better; None if it never is."""
+    """Training seconds at the first row whose metric is at the target or better; None if none is."""
     run = figures.run
     values, clock = run.numbers(key), run.numbers("time/train_seconds")
     slack = 1e-9 * max(1.0, abs(target))
@@ -98,9 +102,15 @@ def step_time(analysis: Analysis) -> Spec:
         if len(values):
             quantiles = {name: float(f"{np.percentile(values, q):.5g}") for name, q in QUANTILES.items()}
             basis = f"{len(values):,} intervals of {len(group.counted)} runs"
-            rows.append({"backend": group.label, "kind": "box", "run": basis, "x": quantiles["p50"], **quantiles})
+            rows.append(
+                {"backend": group.label, "kind": "box", "run": basis, "x": quantiles["p50"], **quantiles}
+            )
     parts, x, y, colour = _sides(analysis, rows, quantity(alt.X, "step time, ms (mean of each log interval)"))
-    tips = [tip("backend"), tip("run", "over"), *(tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items())]
+    tips = [
+        tip("backend"),
+        tip("run", "over"),
+        *(tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items()),
+    ]
     opacity = parts.dimmed(1.0)
     low, middle = over(x, "p5"), over(x, "p25")
     whisker = parts.of("box").mark_rule(strokeWidth=2, clip=True)
@@ -142,7 +152,11 @@ def _bars(
     parts, x, y, colour = _sides(analysis, rows, x)
     tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]
     bars = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})
-    layers = [bars.encode(x=x, y=y, color=colour, opacity=parts.dimmed(1.0, 0.12), tooltip=tips).add_params(parts.pick)]
+    layers = [
+        bars.encode(x=x, y=y, color=colour, opacity=parts.dimmed(1.0, 0.12), tooltip=tips).add_params(
+            parts.pick
+        )
+    ]
     if parts.has("run"):
         runs = parts.of("run").mark_tick(thickness=2, height={"band": 0.34})
         layers.append(runs.encode(x=x, y=y, opacity=parts.dimmed(0.7), tooltip=tips))
@@ -150,10 +164,14 @@ def _bars(
         low = over(x, "low")
         whisker = parts.of("bar").transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5)
         span = [*tips, tip("low", "95 % interval from", ",.4~r"), tip("high", "to", ",.4~r")]
-        layers.append(whisker.encode(x=low, x2=alt.X2(field="high"), y=y, opacity=parts.dimmed(0.9), tooltip=span))
+        layers.append(
+            whisker.encode(x=low, x2=alt.X2(field="high"), y=y, opacity=parts.dimmed(0.9), tooltip=span)
+        )
     texts = parts.of("bar").mark_text(align="left", dx=8, fontSize=12, fontWeight=600)
     end = over(x, "end")
-    layers.append(texts.encode(x=end, y=y, text=alt.Text(field="text", type="nominal"), opacity=parts.dimmed(1.0)))
+    layers.append(
+        texts.encode(x=end, y=y, text=alt.Text(field="text", type="nominal"), opacity=parts.dimmed(1.0))
+    )
     has_interval = any("low" in row for row in rows)
     note = "line: 95 % t interval over seeds; ticks: single runs" if has_interval else None
     return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
@@ -168,7 +186,9 @@ def _bar(group: Group, estimate: Estimate, value: Value, text: str) -> list[Row]
     if len(group.counted) > 1:
         runs = [(f, value(f)) for f in group.counted]
         rows += [
-            {"backend": group.label, "kind": "run", "run": str(f.run.name), "x": v} for f, v in runs if v is not None
+            {"backend": group.label, "kind": "run", "run": str(f.run.name), "x": v}
+            for f, v in runs
+            if v is not None
         ]
     return rows
 

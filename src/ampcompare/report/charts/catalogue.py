@@ -1,8 +1,8 @@
 """Every chart by name: one function, one flat table and one Vega-Lite specification each, made with Altair.
 
-A specification stands alone: its data is in `datasets.data`, its subtitle names the setting and the machine. The same
-specification becomes a W&B custom chart by naming another data source. Altair checks the specification; the rows are
-put in after that, because checking them too takes seconds.
+A specification stands alone: its data is in `datasets.data`, its subtitle names the setting and the machine.
+The same specification becomes a W&B custom chart by naming another data source. Altair checks the
+specification; the rows are put in after that, because checking them too takes seconds.
 """
 
 from __future__ import annotations

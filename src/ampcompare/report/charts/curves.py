@@ -22,7 +22,9 @@ MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minut
 def train_loss(analysis: Analysis) -> Spec:
     """Training loss (mean over the log interval) by optimizer step."""
     rows = curves(analysis.groups, "global_step", "train/loss")
-    return _curves(analysis, "Training loss", rows, steps("optimizer step"), quantity(alt.Y, "training loss"), ".4g")
+    return _curves(
+        analysis, "Training loss", rows, steps("optimizer step"), quantity(alt.Y, "training loss"), ".4g"
+    )
 
 
 def train_accuracy(analysis: Analysis) -> Spec:
@@ -49,7 +51,9 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
     metric = analysis.metric
     rows = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
     longest = max((row["x"] or 0 for row in rows), default=0)
-    unit, factor = ("hours", 3600) if longest >= HOURS else ("minutes", 60) if longest >= MINUTES else ("seconds", 1)
+    unit, factor = (
+        ("hours", 3600) if longest >= HOURS else ("minutes", 60) if longest >= MINUTES else ("seconds", 1)
+    )
     for row in rows:
         row["x"] = round(row["x"] / factor, 4)
     x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
@@ -124,7 +128,14 @@ def line_note(parts: Parts) -> str | None:
 
 
 def _curves(
-    analysis: Analysis, title: str, rows: list[Row], x: alt.X, y: alt.Y, y_format: str, *, markers: bool = False
+    analysis: Analysis,
+    title: str,
+    rows: list[Row],
+    x: alt.X,
+    y: alt.Y,
+    y_format: str,
+    *,
+    markers: bool = False,
 ) -> Spec:
     looks = drawn_looks(analysis, rows)
     markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(looks)

@@ -21,7 +21,9 @@ TITLE = "gradient elements flushed to zero, %"
 
 
 def underflow(analysis: Analysis) -> Spec:
-    """Share of non-zero gradient elements that fp16 flushes to zero, at the loss scale (solid) and at 1 (dashed)."""
+    """Share of non-zero gradient elements that fp16 flushes to zero, at the loss scale (solid) and at 1
+    (dashed).
+    """
     rows = [
         row | {"side": side, "id": f"{row['id']} {side}"}
         for key, side in SIDES.items()
@@ -32,14 +34,18 @@ def underflow(analysis: Analysis) -> Spec:
     parts = Parts(rows, drawn_looks(analysis, rows), x, y)
     dash = alt.Scale(domain=list(SIDES.values()), range=[[1, 0], [4, 3]])
     # A symbol of its own: two legends for one field would be merged.
-    legend = alt.Legend(title=None, orient="bottom", symbolType="stroke", symbolSize=420, symbolStrokeWidth=2.5)
+    legend = alt.Legend(
+        title=None, orient="bottom", symbolType="stroke", symbolSize=420, symbolStrokeWidth=2.5
+    )
     side = alt.StrokeDash(field="side", type="nominal", scale=dash, legend=legend)
     layers = []
     if any("low" in row for row in rows):
         layers.append(parts.band())
     line = parts.of("line").mark_line(strokeWidth=2.5, clip=True)
     detail = alt.Detail(field="id", type="nominal")
-    encoded = line.encode(x=x, y=y, color=parts.colour(), strokeDash=side, detail=detail, opacity=parts.dimmed(1.0))
+    encoded = line.encode(
+        x=x, y=y, color=parts.colour(), strokeDash=side, detail=detail, opacity=parts.dimmed(1.0)
+    )
     layers.append(encoded.add_params(parts.pick, parts.zoom))
     for hover in parts.hover(".4~g"):
         hover.encoding.tooltip = [tip("side", "gradients"), *hover.encoding.tooltip]
@@ -56,7 +62,11 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
             low, high = ends[WITH], ends[WITHOUT]
             if low is None or high is None:
                 continue
-            head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {len(group.counted)} runs"}
+            head = {
+                "backend": group.label,
+                "layer": layer,
+                "run": f"mean over steps of {len(group.counted)} runs",
+            }
             rows.append(head | {"kind": "link", "x": low, "x2": high})
             rows += [head | {"kind": kind, "x": x, "x2": x} for kind, x in (("without", high), ("with", low))]
     looks = drawn_looks(analysis, rows)
@@ -65,7 +75,13 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
     y = alt.Y(field="layer", type="nominal", sort=layers_in_order, title=None, axis=alt.Axis(labelLimit=110))
     parts = Parts(rows, looks, x, y, filled_legend=True)
     offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in looks])
-    tips = [tip("backend"), tip("layer"), tip("kind", "loss scaling"), tip("x", TITLE, ".4~g"), tip("run", "over")]
+    tips = [
+        tip("backend"),
+        tip("layer"),
+        tip("kind", "loss scaling"),
+        tip("x", TITLE, ".4~g"),
+        tip("run", "over"),
+    ]
     shared = {"y": y, "yOffset": offset, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
     link = parts.of("link").mark_rule(strokeWidth=2)
     hollow = parts.of("without").mark_point(filled=False, size=45, strokeWidth=2)

@@ -34,8 +34,11 @@ class Parts:
     ) -> None:
         self.rows, self.looks, self.x, self.y = rows, looks, x, y
         self._filled = filled_legend
-        self._legend_size = 90 if filled_legend else 420  # a line must be long enough for its dashes to be seen
-        # A click on a name in the legend singles it out, with shift several; the page hands it on to all charts.
+        self._legend_size = (
+            90 if filled_legend else 420
+        )  # a line must be long enough for its dashes to be seen
+        # A click on a name in the legend singles it out, with shift several; the page hands it on to all
+        # charts.
         bind: Any = "legend" if len(self.looks) <= MANY else alt.Undefined
         self.pick = alt.selection_point(name="pick", fields=["backend"], bind=bind)
         # Dragging moves, the wheel zooms only with shift or ctrl, and a finger still scrolls the page.
@@ -67,7 +70,9 @@ class Parts:
         return alt.Scale(domain=[style.label for style in self.looks], range=range_)
 
     def legend(self) -> alt.Legend | None:
-        """The legend above a chart, in as many columns as fit a phone; none of very many, the page has their names."""
+        """The legend above a chart, in as many columns as fit a phone; none of very many, the page has their
+        names.
+        """
         if len(self.looks) > MANY:
             return None
         widest = min(LABEL_CHARS, max((len(style.label) for style in self.looks), default=1))
@@ -97,15 +102,24 @@ class Parts:
         area = area.mark_area(interpolate=interpolate, clip=True)
         y, y2 = over(self.y, "low"), alt.Y2(field="high")
         detail = alt.Detail(field="id", type="nominal")
-        return area.encode(x=self.x, y=y, y2=y2, color=self.colour(), detail=detail, fillOpacity=self.dimmed(0.2, 0.03))
+        return area.encode(
+            x=self.x, y=y, y2=y2, color=self.colour(), detail=detail, fillOpacity=self.dimmed(0.2, 0.03)
+        )
 
     def lines(self, covered: Mapping[str, int], interpolate: Any = "linear") -> list[alt.Chart]:
-        """Bands, single runs (on demand, thin and faint), then the line of each backend in a layer of its own.
+        """Bands, single runs (on demand, thin and faint), then the line of each backend in a layer of its
+        own.
 
-        `covered` tells for each backend how many later lines lie on its own: each is drawn wider than those on it,
-        and with the dashes of the upper ones all stay visible. Rows have a `place`, 0 for the lowest line.
+        `covered` tells for each backend how many later lines lie on its own: each is drawn wider than those
+        on it, and with the dashes of the upper ones all stay visible. Rows have a `place`, 0 for the lowest
+        line.
         """
-        shared = {"x": self.x, "y": self.y, "detail": alt.Detail(field="id", type="nominal"), "color": self.colour()}
+        shared = {
+            "x": self.x,
+            "y": self.y,
+            "detail": alt.Detail(field="id", type="nominal"),
+            "color": self.colour(),
+        }
         layers = []
         if any("low" in row for row in self.rows):
             layers.append(self.band(interpolate))
@@ -128,7 +142,12 @@ class Parts:
 
     def hover(self, y_format: str) -> list[alt.Chart]:
         """Invisible points that carry the tooltips, of single runs while they are shown."""
-        tips = [tip("backend"), tip("run"), tip("x", str(self.x.title), ",~r"), tip("y", str(self.y.title), y_format)]
+        tips = [
+            tip("backend"),
+            tip("run"),
+            tip("x", str(self.x.title), ",~r"),
+            tip("y", str(self.y.title), y_format),
+        ]
         if any("low" in row for row in self.rows):
             tips += [tip("low", "lowest seed", y_format), tip("high", "highest seed", y_format)]
         layers = []
@@ -204,7 +223,9 @@ def finish(
         )
         .configure(font=FONT)
         .configure_title(fontSize=15, fontWeight=600, subtitleFontSize=11.5, subtitlePadding=5)
-        .configure_axis(labelFontSize=11.5, titleFontSize=12, titleFontWeight="normal", gridOpacity=0.5, tickSize=4)
+        .configure_axis(
+            labelFontSize=11.5, titleFontSize=12, titleFontWeight="normal", gridOpacity=0.5, tickSize=4
+        )
         .configure_axisX(grid=False, tickCount=6)
         .configure_legend(labelFontSize=12.5, symbolOpacity=1)
         .configure_tick(color=INK)

@@ -70,4 +70,6 @@ def write_pictures(
         folder.mkdir(exist_ok=True)
     except OSError as problem:
         raise UserError(f"{folder}: cannot be written: {problem.strerror}") from None
-    return [write(folder / f"{name}.{kind}", draw(spec, kind)) for name, spec in charts.items() for kind in kinds]
+    return [
+        write(folder / f"{name}.{kind}", draw(spec, kind)) for name, spec in charts.items() for kind in kinds
+    ]

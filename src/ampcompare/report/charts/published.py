@@ -26,7 +26,9 @@ BASE = "none"
 
 @dataclass(frozen=True)
 class Kind:
-    """How a published figure is set beside one's own: by `relate(value, that of the baseline)`, and which of ours."""
+    """How a published figure is set beside one's own: by `relate(value, that of the baseline)`, and which of
+    ours.
+    """
 
     figure: str
     axis: str
@@ -47,8 +49,12 @@ def _change(ratio: float | None) -> str:
 
 KINDS = {
     "seconds": Kind("speed-up", "times as fast as fp32", _less_is_faster, "speed", words.ratio, "s", 1),
-    "seconds_per_epoch": Kind("speed-up", "times as fast as fp32", _less_is_faster, "speed", words.ratio, "s/epoch", 1),
-    "peak_bytes": Kind("peak memory", "times the memory of fp32", lambda v, b: v / b, "memory", _change, "bytes", 1),
+    "seconds_per_epoch": Kind(
+        "speed-up", "times as fast as fp32", _less_is_faster, "speed", words.ratio, "s/epoch", 1
+    ),
+    "peak_bytes": Kind(
+        "peak memory", "times the memory of fp32", lambda v, b: v / b, "memory", _change, "bytes", 1
+    ),
     "test_accuracy": Kind(
         "accuracy", "points above fp32", lambda v, b: (v - b) * 100, "quality", words.points, "accuracy", 0
     ),
@@ -57,7 +63,9 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Pair:
-    """One published figure of one backend, relative to its baseline, and one's own (None where it was not run)."""
+    """One published figure of one backend, relative to its baseline, and one's own (None where it was not
+    run).
+    """
 
     figure: str
     label: str
@@ -96,11 +104,15 @@ def published(name: str) -> dict[str, Any]:
 
 
 def reproduce(analysis: Analysis, name: str) -> Reproduction:
-    """Set the runs beside the published comparison of that name. Raises UserError for one that is not known."""
+    """Set the runs beside the published comparison of that name. Raises UserError for an unknown one."""
     entry = published(name)
-    rows = [pair for key, kind in KINDS.items() if key in entry for pair in _pairs(analysis, entry[key], kind)]
+    rows = [
+        pair for key, kind in KINDS.items() if key in entry for pair in _pairs(analysis, entry[key], kind)
+    ]
     charts = {
-        f"published-{kind.ours}": _chart(analysis, kind, [row for row in rows if row.figure == kind.figure], entry)
+        f"published-{kind.ours}": _chart(
+            analysis, kind, [row for row in rows if row.figure == kind.figure], entry
+        )
         for key, kind in KINDS.items()
         if key in entry
     }

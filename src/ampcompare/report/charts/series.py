@@ -1,8 +1,8 @@
 """Rows for the charts: curves by backend, thinned for drawing only, extremes kept.
 
-Every row has `backend` (the label of its group), `run` (a name for readers), `id` (one per line) and `kind` beside the
-drawn values. `kind` is "line" for what stands for a group (its only run, or the mean over its runs), "run" for a single
-run behind it, "skip" for a skipped step.
+Every row has `backend` (the label of its group), `run` (a name for readers), `id` (one per line) and `kind`
+beside the drawn values. `kind` is "line" for what stands for a group (its only run, or the mean over its
+runs), "run" for a single run behind it, "skip" for a skipped step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import numpy as np
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 
-LINE_POINTS = 300  # two per pixel bucket of a chart some 560 px wide would be 1,120; 300 look the same and weigh less
+LINE_POINTS = (
+    300  # two per pixel bucket of a chart some 560 px wide would be 1,120; 300 look the same and weigh less
+)
 ROW_BUDGET = 6_000  # rows per chart, so that a page of 30 runs stays under 5 MB
 MIN_POINTS = 24
 EXACT = 17  # digits; 131,072 must not become 131,070 on an axis of powers of two
@@ -33,8 +35,8 @@ Track = tuple[np.ndarray, np.ndarray]  # x and y, one value a row each
 
 
 def curves(groups: Sequence[Group], x: str, y: str, *, y_factor: float = 1.0) -> list[Row]:
-    """Rows of `y` (times `y_factor`) against `x`: a line per group, with the lowest and highest seed at each x in
-    `low` and `high` where there are several, and behind it its single runs."""
+    """Rows of `y` (times `y_factor`) against `x`: a line per group, with the lowest and highest seed at each
+    x in `low` and `high` where there are several, and behind it its single runs."""
     limit = _limit(groups)
     rows: list[Row] = []
     for group in groups:
@@ -44,7 +46,8 @@ def curves(groups: Sequence[Group], x: str, y: str, *, y_factor: float = 1.0) ->
 
 
 def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> list[Row]:
-    """Rows of an evaluated metric against wall-clock seconds; over seeds, the mean time and value of each epoch.
+    """Rows of an evaluated metric against wall-clock seconds; over seeds, the mean time and value of each
+    epoch.
 
     Runs whose clock goes backwards are left out.
     """
@@ -88,8 +91,8 @@ def _line_and_runs(group: Group, tracks: Sequence[tuple[RunFigures, Track]], lim
 def scale_curves(groups: Sequence[Group]) -> list[Row]:
     """The scale factor against the step, and a row of kind "skip" wherever the count of skipped steps rose.
 
-    Only finite scales above 0 are there: the axis is logarithmic. One run stands for its group; the rows of the others
-    have kind "run", their skipped steps "run-skip".
+    Only finite scales above 0 are there: the axis is logarithmic. One run stands for its group; the rows of
+    the others have kind "run", their skipped steps "run-skip".
     """
     rows: list[Row] = []
     limit = _limit(groups)
@@ -106,10 +109,12 @@ def scale_curves(groups: Sequence[Group]) -> list[Row]:
 
 
 def lay_out(rows: Sequence[Row], labels: Sequence[str], *, log2: bool = False) -> dict[str, int]:
-    """Give each row the `place` of its backend, and tell for each backend how many later lines lie on its own.
+    """Give each row the `place` of its backend, and tell for each backend how many later lines lie on its
+    own.
 
-    A line lies on another where nine in ten of the points at the same x are nearer than COINCIDENT of the height.
-    Loss curves and loss scales of several backends often coincide; they are then drawn inside each other.
+    A line lies on another where nine in ten of the points at the same x are nearer than COINCIDENT of the
+    height. Loss curves and loss scales of several backends often coincide; they are then drawn inside each
+    other.
     """
     lines: dict[str, dict[float, float]] = {label: {} for label in labels}
     for row in rows:
@@ -126,7 +131,8 @@ def lay_out(rows: Sequence[Row], labels: Sequence[str], *, log2: bool = False) -
         return bool(distances) and sum(d <= near for d in distances) >= 0.9 * len(distances)
 
     return {
-        label: sum(coincide(lines[label], lines[later]) for later in labels[i + 1 :]) for i, label in enumerate(labels)
+        label: sum(coincide(lines[label], lines[later]) for later in labels[i + 1 :])
+        for i, label in enumerate(labels)
     }
 
 
@@ -176,7 +182,8 @@ def _once(track: Track) -> Track:
 def _mean(tracks: Sequence[Track]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """x, and mean, lowest and highest run there, at each x that all runs have.
 
-    Where the runs were logged at other steps they are interpolated at those of the first, as far as all of them go.
+    Where the runs were logged at other steps they are interpolated at those of the first, as far as all of
+    them go.
     """
     each = [_once(track) for track in tracks]
     x = each[0][0]
@@ -203,7 +210,7 @@ def _corners(track: Track) -> Track:
 
 
 def thin(x: np.ndarray, y: np.ndarray, limit: int) -> np.ndarray:
-    """Indices of at most about `limit` points that keep first, last, and lowest and highest of each stretch."""
+    """Indices of at most about `limit` points: first, last, lowest and highest of each stretch."""
     if len(x) <= limit:
         return np.arange(len(x))
     stretches = max(1, limit // 2)
@@ -238,9 +245,12 @@ def _band_rows(
 ) -> list[Row]:
     if not len(x):
         return []
-    kept = functools.reduce(np.union1d, (thin(x, part, max(MIN_POINTS, limit // 2)) for part in (y, low, high)))
+    kept = functools.reduce(
+        np.union1d, (thin(x, part, max(MIN_POINTS, limit // 2)) for part in (y, low, high))
+    )
     return [
-        _row(head, x[i], y[i], digits) | {"low": _short(low[i], digits), "high": _short(high[i], digits)} for i in kept
+        _row(head, x[i], y[i], digits) | {"low": _short(low[i], digits), "high": _short(high[i], digits)}
+        for i in kept
     ]
 
 

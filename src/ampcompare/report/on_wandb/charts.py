@@ -1,4 +1,6 @@
-"""The charts of the page as W&B custom charts: the same specification over W&B's table, with the fields it fills in."""
+"""The charts of the page as W&B custom charts: the same specification over W&B's table, with the fields it
+fills in.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
 
 
 def preset_name(name: str, chart: Mapping[str, Any]) -> str:
-    """The name under which W&B keeps the chart: another specification is another preset, never a changed one."""
+    """The name under which W&B keeps the chart: another specification is another preset."""
     text = json.dumps(chart, sort_keys=True, ensure_ascii=True)
     return f"ampcompare-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

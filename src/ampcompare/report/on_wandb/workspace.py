@@ -77,7 +77,8 @@ def live_panels(analysis: Analysis) -> list[Any]:
         ("Gradient elements flushed to zero", "grad/underflow_fraction", False),
     ]
     panels: list[Any] = [
-        wr.LinePlot(title=title, x="global_step", y=[key], log_y=log or None, **group) for title, key, log in lines
+        wr.LinePlot(title=title, x="global_step", y=[key], log_y=log or None, **group)
+        for title, key, log in lines
     ]
     bars = {"Throughput, images/s": "throughput/images_per_second", "Peak memory, MiB": "memory/peak_mib"}
     panels += [wr.BarPlot(title=title, metrics=[key], **group) for title, key in bars.items()]
@@ -99,7 +100,10 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
         entity=entity,
         project=project,
         name=VIEW_TITLE,
-        sections=[*(ours if charts else []), ws.Section(name="Live", panels=live_panels(analysis), is_open=True)],
+        sections=[
+            *(ours if charts else []),
+            ws.Section(name="Live", panels=live_panels(analysis), is_open=True),
+        ],
         settings=ws.WorkspaceSettings(x_axis="global_step", max_runs=100),
         runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
     )
@@ -108,7 +112,9 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
 
 
 def build_report(analysis: Analysis, entity: str, project: str, charts: Mapping[str, Spec]) -> Any:
-    """The Report: the verdict with its table and reasons for doubt, then the charts. Its run set asks the server."""
+    """The Report: the verdict with its table and reasons for doubt, then the charts. Its run set asks the
+    server.
+    """
     import wandb_workspaces.reports.v2 as wr
 
     panels = custom_panels(charts, entity) or live_panels(analysis)
@@ -128,13 +134,21 @@ def build_report(analysis: Analysis, entity: str, project: str, charts: Mapping[
 def as_json(analysis: Analysis, entity: str, project: str) -> str:
     """View, charts and verdict as they would be saved, for a look without a server."""
     charts = drawn_charts(analysis)
-    view = build_workspace(analysis, entity, project, charts)._to_model().model_dump(by_alias=True, exclude_none=True)
+    view = (
+        build_workspace(analysis, entity, project, charts)
+        ._to_model()
+        .model_dump(by_alias=True, exclude_none=True)
+    )
     specs = {name: custom_chart(spec) for name, spec in charts.items()}
     return json.dumps({"view": view, "charts": specs, "verdict": to_markdown(analysis)}, indent=1) + "\n"
 
 
-def save(analysis: Analysis, entity: str, project: str, *, with_report: bool, say: Callable[[str], None]) -> None:
-    """Create or update the charts, the view and, if asked for, the Report. Raises UserError where W&B refuses."""
+def save(
+    analysis: Analysis, entity: str, project: str, *, with_report: bool, say: Callable[[str], None]
+) -> None:
+    """Create or update the charts, the view and, if asked for, the Report. Raises UserError where W&B
+    refuses.
+    """
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
@@ -188,7 +202,11 @@ def _log_tables(charts: Mapping[str, Spec], entity: str, project: str, say: Call
     import wandb
 
     settings = wandb.Settings(
-        console="off", quiet=True, x_disable_stats=True, disable_git=True, finish_timeout=FINISH_TIMEOUT_SECONDS
+        console="off",
+        quiet=True,
+        x_disable_stats=True,
+        disable_git=True,
+        finish_timeout=FINISH_TIMEOUT_SECONDS,
     )
     try:
         run = wandb.init(
@@ -204,7 +222,9 @@ def _log_tables(charts: Mapping[str, Spec], entity: str, project: str, say: Call
             columns, cells = table_of(spec["datasets"][DATA])
             run.log({table_key(name): wandb.Table(columns=[*columns], data=cells, allow_mixed_types=True)})
         run.finish()
-    except Exception as problem:  # tables are artifacts, of which W&B's client asks much; the view is saved by now
+    except (
+        Exception
+    ) as problem:  # tables are artifacts, of which W&B's client asks much; the view is saved by now
         reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
         say(f"the data of the custom charts could not be uploaded ({reason}): their panels stay empty")
 

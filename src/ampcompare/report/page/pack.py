@@ -1,4 +1,6 @@
-"""Chart rows in a sixth of their JSON: rows in a row that share their words give them once, numbers go in columns."""
+"""Chart rows in a sixth of their JSON: rows in a row that share their words give them once, numbers go in
+columns.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ Part = tuple[dict[str, str], dict[str, list[Any]]]
 
 
 def pack(rows: Iterable[Row]) -> list[Part]:
-    """Parts of (texts that all its rows share, a list of values for each other field), in the order of the rows."""
+    """Parts of (texts that all its rows share, a list of values for each other field), in the order of the
+    rows.
+    """
     parts = []
     for key, members in groupby(rows, _shape):
         alike = list(members)

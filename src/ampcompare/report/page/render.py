@@ -1,7 +1,8 @@
 """The page: one self-contained HTML file that asks the network for nothing.
 
-The chart library, the style, the script and the data are all inside. A content security policy in the page forbids
-every request and runs only the two scripts whose hashes it names; names and settings from the runs are text.
+The chart library, the style, the script and the data are all inside. A content security policy in the page
+forbids every request and runs only the two scripts whose hashes it names; names and settings from the runs
+are text.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def render_page(
 ) -> bytes:
     """The page as UTF-8, lone surrogates in names replaced.
 
-    `charts` are those of `all_charts` where the caller has them already, `published` a Reproduction to be shown
-    beside. With a `build` the page asks its own server for `/build`, and reloads when the answer is another.
+    `charts` are those of `all_charts` where the caller has them already, `published` a Reproduction to be
+    shown beside. With a `build` the page asks its own server for `/build`, and reloads when the answer is
+    another.
     """
     charts = all_charts(analysis) if charts is None else charts
     beside = published.charts if published is not None else {}
@@ -79,7 +81,9 @@ def render_page(
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: no `<`, `>` or `&`, nothing but ASCII. Raises ValueError on NaN."""
+    """JSON that is safe inside a script element: no `<`, `>` or `&`, nothing but ASCII. Raises ValueError on
+    NaN.
+    """
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
@@ -104,14 +108,18 @@ def _dash_array(style: Style) -> str:
 
 @functools.cache
 def _chart_library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, in the Vega-Lite version that Altair writes. Takes a second."""
+    """Vega, Vega-Lite and vega-embed as one script, in the Vega-Lite version that Altair writes. Takes a
+    second.
+    """
     import vl_convert
 
     return _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=vl_version()))
 
 
 def _inline_script(source: str) -> str:
-    """A script as it can stand in a page: it must not end its element, nor hold what the HTML parser rewrites."""
+    """A script as it can stand in a page: it must not end its element, nor hold what the HTML parser
+    rewrites.
+    """
     return source.replace("\r\n", "\n").replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
@@ -128,7 +136,9 @@ def _sha256(script: str) -> str:
 
 
 def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, Any]:
-    """What the template needs of a chart; `spec` is safe JSON. Groups it lacks are named where there is an analysis."""
+    """What the template needs of a chart; `spec` is safe JSON. Groups it lacks are named where there is an
+    analysis.
+    """
     return {
         "name": name,
         "title": spec["title"]["text"],

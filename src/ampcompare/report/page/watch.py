@@ -19,7 +19,9 @@ from ampcompare.report import PAGE_NAME
 HOST = "127.0.0.1"
 LOOK_SECONDS = 1.0  # between looks at the sizes of the files, at least
 REST = 4.0  # of the time of the last build: the runs that are watched may be measured on this machine
-AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while, and an API source has no files
+AGEING_SECONDS = (
+    30  # a run that stops writing is taken for dead after a while, and an API source has no files
+)
 KINDS = {
     "html": "text/html; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
@@ -44,7 +46,9 @@ class ReportServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as problem:
             reason = getattr(problem, "strerror", None) or problem
-            raise UserError(f"--port {port}: cannot be had ({reason}); name another, or 0 for any free one") from None
+            raise UserError(
+                f"--port {port}: cannot be had ({reason}); name another, or 0 for any free one"
+            ) from None
 
     @property
     def url(self) -> str:
@@ -97,9 +101,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def watch(
-    sources: Sequence[str], folder: Path, build: Callable[[str], None], say: Callable[[str], None], port: int = 0
+    sources: Sequence[str],
+    folder: Path,
+    build: Callable[[str], None],
+    say: Callable[[str], None],
+    port: int = 0,
 ) -> None:
-    """Call `build(version)` now and whenever the sources change, until interrupted; serve the folder meanwhile.
+    """Call `build(version)` now and whenever the sources change, until interrupted; serve the folder
+    meanwhile.
 
     What is wrong with the sources at the first build is raised; later it is said, and the last page stays.
     """
@@ -136,7 +145,9 @@ def watch(
 
 
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:
-    """Something that changes when the records do: names, sizes and times of their files, and every so often anyway."""
+    """Something that changes when the records do: names, sizes and times of their files, and every so often
+    anyway.
+    """
     files = []
     for path in (path for source in sources for path in _records(source)):
         try:

@@ -36,7 +36,9 @@ def macro_problem(word: Any) -> str | None:
     whole = _WHOLE.fullmatch(text)
     if whole and whole[1] not in MACROS:
         return f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}"
-    inside = [name for name in _WHOLE.findall(text) if name in MACROS]  # any other ${...} is the program's own
+    inside = [
+        name for name in _WHOLE.findall(text) if name in MACROS
+    ]  # any other ${...} is the program's own
     if inside and not whole:
         return f"a macro has to be a word of its own; make ${{{inside[0]}}} one"
     return None

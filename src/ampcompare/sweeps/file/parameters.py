@@ -1,7 +1,7 @@
 """What a sweep varies: W&B's parameter distributions, as grid values and as Optuna suggestions.
 
-Names and meaning follow W&B's documentation of sweep configurations. Optuna has the plain ones; every other one is
-its quantile function over a uniform Optuna parameter, so that each sampler works on each distribution.
+Names and meaning follow W&B's documentation of sweep configurations. Optuna has the plain ones; every other
+one is its quantile function over a uniform Optuna parameter, so that each sampler works on each distribution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A distribution: the settings it must have, those it may have with their defaults, and its quantile function."""
+    """A distribution: the settings it must have, those it may have with their defaults, and its quantile
+    function.
+    """
 
     required: tuple[str, ...]
     optional: Mapping[str, float]
@@ -87,7 +89,9 @@ def _rounded(quantile: Callable[[Settings, float], float]) -> Callable[[Settings
 
 
 def multiples(low: float, high: float, q: float) -> tuple[int, int]:
-    """The numbers of the first and the last multiple of q between low and high; first above last: there is none."""
+    """The numbers of the first and the last multiple of q between low and high; first above last: there is
+    none.
+    """
     slack = 1e-9  # 0.3 / 0.1 is not quite 3
     return math.ceil(low / q - slack), math.floor(high / q + slack)
 
@@ -151,7 +155,9 @@ def is_whole(value: Any, low: int | None = None) -> bool:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One varied option: its names from the top of the file, its distribution and that one's settings, complete."""
+    """One varied option: its names from the top of the file, its distribution and that one's settings,
+    complete.
+    """
 
     path: tuple[str, ...]
     kind: str
@@ -226,7 +232,9 @@ class Parameter:
         return quantile(s, trial.suggest_float(f"{self.key} (quantile)", 0.0, 1.0))
 
     def examples(self) -> list[Any]:
-        """Values by which a reader of the option can tell whether it would take them: all listed, or the ends."""
+        """Values by which a reader of the option can tell whether it would take them: all listed, or the
+        ends.
+        """
         if self.is_listed:
             count = self.grid_size()
             return [self.grid_value(i) for i in (range(count) if count <= 1000 else (0, count - 1))]

@@ -57,7 +57,7 @@ class Sweep:
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def total(self) -> int | None:
-        """How many runs it comes to; None for a search without `run_cap`, which goes on until it is stopped."""
+        """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""
         if self.method != "grid":
             return self.run_cap
         points = math.prod(p.grid_size() for p in self.parameters)
@@ -66,8 +66,8 @@ class Sweep:
     def grid_point(self, index: int) -> dict[str, Any]:
         """The parameters of one point of the grid, as a tree.
 
-        The first parameter of the file changes fastest: with the backend first, every prefix of the sweep compares
-        all backends on equal terms.
+        The first parameter of the file changes fastest: with the backend first, every prefix of the sweep
+        compares all backends on equal terms.
         """
         values = []
         for parameter in self.parameters:
@@ -167,17 +167,23 @@ def _loader() -> type:
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+            keys = [
+                key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"
+            ]
             for key in keys:
                 if keys.count(key) > 1:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key} is there twice", node.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key} is there twice", node.start_mark
+                    )
             return super().construct_mapping(node, deep)
 
     return Loader
 
 
 def _is_finite(content: Any) -> bool:
-    """Whether the content, with every alias written out, stays within bounds: a few lines of YAML may hold 10**9."""
+    """Whether the content, with every alias written out, stays within bounds: a few lines of YAML may hold
+    10**9.
+    """
     left, stack = MOST_NODES, [(content, 0)]
     while stack:
         value, depth = stack.pop()

@@ -8,7 +8,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND, macro_problem
-from ampcompare.sweeps.file.parameters import KINDS, POSITIVE_RANGES, Parameter, is_whole, kind_of, settings_of
+from ampcompare.sweeps.file.parameters import (
+    KINDS,
+    POSITIVE_RANGES,
+    Parameter,
+    is_whole,
+    kind_of,
+    settings_of,
+)
 
 METHODS = ("grid", "random", "bayes")
 GOALS = ("minimize", "maximize")
@@ -58,16 +65,24 @@ def _metric_violations(metric: Any, method: Any) -> Iterator[str]:
     known = ("name", "goal", "target", *IMPUTE)
     if metric is None:
         if method == "bayes":
-            yield "metric: missing; bayes needs one to go by, such as metric: {name: eval/accuracy, goal: maximize}"
+            yield (
+                "metric: missing; bayes needs one to go by, such as metric: {name: eval/accuracy, goal: "
+                "maximize}"
+            )
         return
     if not isinstance(metric, dict):
-        yield f"metric={metric!r}: expected name and goal, such as metric: {{name: eval/accuracy, goal: maximize}}"
+        yield (
+            f"metric={metric!r}: expected name and goal, such as metric: "
+            f"{{name: eval/accuracy, goal: maximize}}"
+        )
         return
     for key in metric:
         if key not in known:
             yield f"metric.{key}: no such key here; {_known(key, known)}"
     if not (_is_text(metric.get("name")) and metric["name"].strip()):
-        yield f"metric.name={metric.get('name')!r}: expected the name of a logged metric, such as eval/accuracy"
+        yield (
+            f"metric.name={metric.get('name')!r}: expected the name of a logged metric, such as eval/accuracy"
+        )
     if metric.get("goal", "minimize") not in GOALS:
         yield f"metric.goal={metric['goal']!r}: expected one of {', '.join(GOALS)}"
     if metric.get("target") is not None and not _is_number(metric["target"]):
@@ -112,7 +127,10 @@ def early_violations(early: Any) -> Iterator[str]:
     elif "max_iter" in early and "s" not in early:
         yield "early_terminate.s: missing; max_iter needs s, the number of brackets"
     elif "min_iter" not in early and "max_iter" not in early:
-        yield "early_terminate.min_iter: missing; expected after how many values of the metric runs are first compared"
+        yield (
+            "early_terminate.min_iter: missing; expected after how many values of the metric runs are "
+            "first compared"
+        )
 
 
 def _tree_violations(tree: Mapping[Any, Any], where: str, method: Any) -> Iterator[str]:
@@ -121,10 +139,15 @@ def _tree_violations(tree: Mapping[Any, Any], where: str, method: Any) -> Iterat
         if not _is_text(name) or not name.strip() or "=" in name:
             yield f"{at}: expected the name of an option"
         elif not isinstance(spec, dict):
-            yield f"{at}={spec!r}: expected such as {{values: [...]}}, {{value: ...}} or {{min: ..., max: ...}}"
+            yield (
+                f"{at}={spec!r}: expected such as {{values: [...]}}, {{value: ...}} or {{min: ..., max: ...}}"
+            )
         elif "parameters" in spec:
             if spec.keys() - {"parameters"}:
-                yield f"{at}: a group has nothing beside parameters, found {_names(spec.keys() - {'parameters'})}"
+                yield (
+                    f"{at}: a group has nothing beside parameters, found "
+                    f"{_names(spec.keys() - {'parameters'})}"
+                )
             if not isinstance(spec["parameters"], dict) or not spec["parameters"]:
                 yield f"{at}.parameters: expected options to vary"
             else:
@@ -140,7 +163,10 @@ def leaf_violations(spec: Mapping[str, Any], at: str, method: Any) -> Iterator[s
         if "distribution" in spec:
             yield f"{at}.distribution={spec['distribution']!r}: {_known(spec['distribution'], tuple(KINDS))}"
         else:
-            yield f"{at}: expected value, values, min and max, or a distribution; found {_names(spec) or 'nothing'}"
+            yield (
+                f"{at}: expected value, values, min and max, or a distribution; found "
+                f"{_names(spec) or 'nothing'}"
+            )
         return
     known = ("distribution", *KINDS[kind].required, *KINDS[kind].optional)
     for key in spec:
@@ -176,11 +202,16 @@ def _value_violations(kind: str, spec: Mapping[str, Any], at: str) -> Iterator[s
             values = []
         for i, value in enumerate(values):
             if not _is_plain(value):
-                yield f"{at}.values[{i}]={value!r}: expected text, number, true, false, null or lists of these"
+                yield (
+                    f"{at}.values[{i}]={value!r}: expected text, number, true, false, null or lists of these"
+                )
     elif "value" in spec and not _is_plain(spec["value"]):
         yield f"{at}.value={spec['value']!r}: expected text, number, true, false, null or lists of these"
     if "probabilities" in spec:
-        shares, count = spec["probabilities"], len(spec["values"]) if isinstance(spec.get("values"), list) else 0
+        shares, count = (
+            spec["probabilities"],
+            len(spec["values"]) if isinstance(spec.get("values"), list) else 0,
+        )
         if not isinstance(shares, list) or len(shares) != count:
             yield f"{at}.probabilities={shares!r}: expected a list as long as values ({count})"
         elif not all(_is_number(p) and p >= 0 for p in shares) or abs(sum(shares) - 1) > 1e-6:
@@ -202,7 +233,10 @@ def _value_violations(kind: str, spec: Mapping[str, Any], at: str) -> Iterator[s
             yield f"{at}.{key}={spec[key]}: expected a number above 0"
     exponents = kind in ("log_uniform", "inv_log_uniform", "q_log_uniform")
     if ranged and exponents and max(abs(spec["min"]), abs(spec["max"])) > 700:
-        yield f"{at}: min and max of {kind} are exponents of e; expected them within -700 and 700 (see {kind}_values)"
+        yield (
+            f"{at}: min and max of {kind} are exponents of e; expected them within -700 and 700 (see "
+            f"{kind}_values)"
+        )
 
 
 def _known(word: Any, known: tuple[str, ...]) -> str:
