@@ -216,7 +216,8 @@ RIVAL = """
 import logging, os, pathlib, sys, time
 logging.basicConfig()
 root, meeting, name, other = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-from ampcompare.data import build_dataset, image_folder
+from ampcompare.data import build_dataset
+from ampcompare.data.sources import image_folder
 decode = image_folder._decode
 def decode_together(tree):
     (meeting / name).touch()

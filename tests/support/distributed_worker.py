@@ -1,6 +1,4 @@
-"""What test_distributed.py starts with torchrun: a short training under each backend, its rows as JSON per
-process.
-"""
+"""What tests of two processes start with torchrun: a short training per backend, rows as JSON per process."""
 
 from __future__ import annotations
 
