@@ -21,8 +21,8 @@ from torchvision import transforms
 from torchvision.transforms import functional
 
 from ampcompare.config.schema import DataConfig
-from ampcompare.data import DeviceLoader, build_dataset
-from ampcompare.data.loader import PADDING
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.loader import PADDING, DeviceLoader
 from ampcompare.machine.environment import describe_environment
 
 BATCH = 128

@@ -15,7 +15,7 @@ from ampcompare.bench.rehearsal.walk import walking
 from ampcompare.bench.rehearsal.watch import Contact, Watch
 from ampcompare.bench.throughput.traffic import Op
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.machine.device import resolve_device, set_numerics
 from ampcompare.train.fit import Fit

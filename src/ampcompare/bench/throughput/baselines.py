@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from ampcompare.bench.batches import PilImages
 from ampcompare.config.load import Config
-from ampcompare.data import Dataset
+from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError
 from ampcompare.experiment import make_loader
 from ampcompare.machine.device import is_channels_last
