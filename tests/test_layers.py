@@ -18,7 +18,8 @@ SOURCE = ROOT / "src" / "ampcompare"
 # From the ground up. A room may import from the floors below its own, none from its own floor or above.
 FLOORS = (
     {"errors", "measure", "metrics", "models", "precision", "program", "wandb_client"},
-    {"config", "data", "published", "records"},
+    {"data", "published", "records"},
+    {"config"},
     {"fusion", "machine", "report", "tracking"},
     {"sweeps", "train", "why"},
     {"checkpoint"},

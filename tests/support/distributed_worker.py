@@ -11,7 +11,7 @@ from torch import nn
 
 from ampcompare import experiment
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.processes import join
 from ampcompare.precision import REGISTRY
 from ampcompare.train.fit import Fit

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampcompare.config.options import option
+from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 
@@ -69,13 +70,8 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    source: str = option(
-        "cifar10", "where images come from", choices=("cifar10", "image_folder", "synthetic")
-    )
-    root: str | None = option(
-        None,
-        "cifar10: folder of cifar-10-python.tar.gz; image_folder: a folder or archive with train/<class>/*",
-    )
+    source: str = option("cifar10", "where images come from", choices=SOURCES)
+    root: str | None = option(None, "; ".join(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root))
     train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
     test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
     augment: bool = option(True, "random crop with padding 4 and horizontal flip of training images")
@@ -333,8 +329,8 @@ def check(config: Config) -> None:
                 f"backend={config.backend} has fp32 weights, BatchNorm's too; leave it out, or use "
                 "backend=fp16"
             )
-    if data.source == "image_folder" and data.root is None:
+    source = SOURCES[data.source]
+    if source.needs_root and data.root is None:
         raise UserError(
-            "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
-            "test/<class>/*; set data.root=PATH"
+            f"data.root=None: data.source={source.name} needs a {source.root}; set data.root=PATH"
         )

@@ -28,7 +28,7 @@ from torchvision import transforms
 
 from ampcompare.config.load import Config
 from ampcompare.config.schema import DataConfig
-from ampcompare.data import Dataset
+from ampcompare.data.dataset import Dataset
 from ampcompare.data.loader import PADDING
 from ampcompare.errors import UserError
 from ampcompare.experiment import make_loader
