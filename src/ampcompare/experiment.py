@@ -37,6 +37,7 @@ from ampcompare.measure.memory import is_out_of_memory
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.program.console import print_line
+from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.execution import captures, check_execution, compiles
@@ -340,14 +341,9 @@ def _say_where(console: Console, config: Config, tracker: Tracker) -> None:
     say(f"record: {tracker.record}")
     if tracker.url:
         say(f"page:   {tracker.url}")
-        say(f"sync:   wandb sync --include-online {_quoted(tracker.record)} (if the upload was cut short)")
+        sync = as_typed("wandb", "sync", "--include-online", tracker.record)
+        say(f"sync:   if the upload was cut short: {sync}")
     else:
-        say(f"sync:   wandb sync {_quoted(tracker.record)}")
-    say(f"see:    ampcompare report {_quoted(Path(config.output_dir))} --out report")
-    say(f"        wandb leet {_quoted(tracker.record.parent)}")
-
-
-def _quoted(path: Path) -> str:
-    import shlex
-
-    return shlex.quote(str(path))
+        say(f"sync:   {as_typed('wandb', 'sync', tracker.record)}")
+    say(f"see:    {as_typed('ampcompare', 'report', Path(config.output_dir), '--out', 'report')}")
+    say(f"        {as_typed('wandb', 'leet', tracker.record.parent)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -19,6 +20,7 @@ from rich.console import Console
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
+from ampcompare.program.place import as_typed, find_shipped
 from ampcompare.program.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.devices import visible_gpus
@@ -29,6 +31,7 @@ from ampcompare.sweeps.search import Search, sqlite_url
 from ampcompare.sweeps.worker import Worker, Workplace
 
 EXIT_FAILED_RUNS = 1
+GRACE_SECONDS = 60.0
 SAME_REQUEST_SECONDS = 0.3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDED = ("finished", "failed", "stopped", "lost")
@@ -42,16 +45,17 @@ def run_sweep(
     workers: int | None = None,
     storage: str | None = None,
     name: str | None = None,
-    grace_seconds: float = 60.0,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> int:
-    """Run what is left of the sweep in the file; returns the exit code.
+    """Run what is left of the sweep in the file, a path or the name of one that comes along; returns the exit
+    code.
 
     0: every run finished or was stopped by hyperband; 1: some failed; 128 + signal: stopped by Ctrl-C or
     SIGTERM.
     Raises UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
     given = dict(split_override(word) for word in words)
-    sweep = read_sweep(path, lambda found, is_whole: problems_of(found, words, is_whole))
+    sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, words, is_whole))
     if name is not None:
         sweep = dataclasses.replace(sweep, name=name)
     check_name(sweep.name)
@@ -89,7 +93,14 @@ def run_sweep(
     rows = search.rows()
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if received:
-        command = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
+        options: dict[str, Any] = {
+            "--workers": workers,
+            "--storage": storage and search.shown_url,
+            "--name": name,
+        }
+        options["--grace"] = grace_seconds if grace_seconds != GRACE_SECONDS else None
+        again = [f"{key}={value}" for key, value in (options | given).items() if value is not None]
+        command = as_typed("ampcompare", "sweep", path, *again)
         print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
         return 128 + received[0]
     print_best(console, sweep, rows)
@@ -101,11 +112,11 @@ def run_sweep(
     return EXIT_FAILED_RUNS if bad else 0
 
 
-def given_words(given: dict[str, str]) -> list[str]:
-    """Words as they would be typed again."""
-    import shlex
-
-    return [shlex.quote(f"{key}={value}") for key, value in given.items()]
+def find_sweep(name: str) -> Path:
+    """The file that a path, or the name of one of our sweeps, stands for; the path if there is none."""
+    with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
+        return find_shipped(name, "sweeps") or Path(name)
+    return Path(name)
 
 
 def check_name(name: str) -> None:

@@ -25,6 +25,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
+from ampcompare.program.place import as_typed
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.sender import Sender
 from ampcompare.wandb_client.service import end_service
@@ -303,7 +304,8 @@ def _mode(config: Config, say: Callable[[str], None]) -> str | None:
         return config.wandb.mode
     if _has_credentials():
         return "online"
-    say("no W&B account: this run is recorded offline (`wandb login` once to stream it)")
+    login = as_typed("wandb", "login")
+    say(f"no W&B account: this run is recorded offline (`{login}` once to stream it)")
     return "offline"
 
 
