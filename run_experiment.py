@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
 
         return run(config).exit_code
     except UserError as problem:
-        from ampcompare.config.sweep_choice import record_refusal
+        from ampcompare.tracking.refusal import record_refusal
 
         record_refusal(problem)
         exit_with(problem)

@@ -32,6 +32,22 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def is_cuda(device: torch.device) -> bool:
+    """Whether it is an NVIDIA GPU."""
+    return device.type == "cuda"
+
+
+def random_state(device: torch.device) -> torch.Tensor | None:
+    """The state of the device's own random numbers; None where they are those of the CPU."""
+    return torch.cuda.get_rng_state(device) if is_cuda(device) else None
+
+
+def set_random_state(device: torch.device, state: torch.Tensor | None) -> None:
+    """Put the device's random numbers where they were, if it is of the kind that the state is of."""
+    if state is not None and is_cuda(device):
+        torch.cuda.set_rng_state(state, device)
+
+
 def set_numerics(config: Config) -> None:
     """Set TF32, cuDNN and determinism as the config says, each time all of them.
 

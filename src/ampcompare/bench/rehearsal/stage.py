@@ -16,8 +16,8 @@ from ampcompare.bench.rehearsal.watch import Contact, Watch
 from ampcompare.bench.throughput.traffic import Op
 from ampcompare.config.load import load_config
 from ampcompare.data import build_dataset
-from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.machine.device import resolve_device, set_numerics
+from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
 
 # Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and

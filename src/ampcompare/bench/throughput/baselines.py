@@ -27,10 +27,10 @@ from ampcompare.bench.batches import PilImages
 from ampcompare.config.load import Config
 from ampcompare.data import Dataset
 from ampcompare.errors import UserError
-from ampcompare.experiment import make_loader
 from ampcompare.machine.device import is_channels_last
 from ampcompare.measure.memory import Memory
 from ampcompare.models import build_model
+from ampcompare.train.build import make_loader
 
 WORKERS = 8
 UNFUSED: dict[str, object] = {"fuse": False, "fused": False}  # whatever the config says
