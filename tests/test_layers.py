@@ -17,10 +17,11 @@ SOURCE = ROOT / "src" / "ampcompare"
 
 # From the ground up. A room may import from the floors below its own, none from its own floor or above.
 FLOORS = (
-    {"errors", "measure", "metrics", "models", "precision", "wandb_client"},
+    {"errors", "metrics", "models", "precision", "wandb_client"},
     {"program"},
     {"config", "data", "records"},
-    {"fusion", "machine", "report", "tracking"},
+    {"machine", "report", "tracking"},
+    {"fusion", "measure"},
     {"sweeps", "train"},
     {"checkpoint"},
     {"experiment"},

@@ -11,7 +11,7 @@ from support.properties import backends
 
 from ampcompare.config.load import load_config
 from ampcompare.data import build_dataset
-from ampcompare.measure.timing import wait_for
+from ampcompare.machine.device import wait_for
 from ampcompare.precision import REGISTRY
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit

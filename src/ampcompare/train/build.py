@@ -15,7 +15,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.config.load import Config
 from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
 from ampcompare.errors import UserError
-from ampcompare.machine.device import effective_numerics, is_channels_last, set_numerics
+from ampcompare.machine.device import (
+    effective_numerics,
+    is_channels_last,
+    is_cuda,
+    queues_copies,
+    set_numerics,
+)
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.processes import World, check_last_batch
 from ampcompare.models import build_model
@@ -81,6 +87,7 @@ def make_loader(
         shuffle=training,
         seed=config.seed,
         channels_last=is_channels_last(config, device),
+        pinned=queues_copies(device),
         rank=world.rank if world else 0,
         processes=world.size if world else 1,
     )
@@ -101,7 +108,7 @@ def build_trainer(
     precision = build_precision(
         config.backend, device, **dataclasses.asdict(config.precision), fuse=config.fuse
     )
-    if config.fuse and device.type == "cuda":  # on a CPU the separate ops are faster
+    if config.fuse and is_cuda(device):  # on a CPU the separate ops are faster
         from ampcompare.fusion.batch import fuse_batches
 
         fuse_batches(train, precision.input_dtype)
@@ -143,4 +150,4 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> O
 
 def is_fused(config: Config, device: torch.device) -> bool:
     """Whether the optimizer is fused: as the config says, or else on a GPU."""
-    return device.type == "cuda" if config.optimizer.fused is None else config.optimizer.fused
+    return is_cuda(device) if config.optimizer.fused is None else config.optimizer.fused

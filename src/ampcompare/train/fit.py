@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ampcompare.config.load import Config
-from ampcompare.machine.device import tf32_as
+from ampcompare.machine.device import tf32_as, wait_for
 from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.measure.energy import EnergyMeter
-from ampcompare.measure.timing import StepTimer, Window, wait_for
+from ampcompare.measure.timing import StepTimer, Window
 from ampcompare.train.evaluation import Loader
 from ampcompare.train.rows import Clock, Row, Rows
 from ampcompare.train.trainer import StepResult, Trainer, micro_batches
@@ -99,7 +99,7 @@ class Fit:
             with self.precision.session():
                 self._train()
         except BaseException as problem:
-            self.rows.save(problem)
+            self.rows.flush_after(problem)
             raise
         return self.summary()
 
