@@ -7,6 +7,7 @@ A new file is under the rules of its room without anyone naming it; a new room m
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -82,6 +83,12 @@ every_file = pytest.mark.parametrize("path", FILES, ids=name_of)
 
 def test_every_room_has_a_floor_and_every_floor_its_rooms():
     assert {room_of(path) for path in FILES} == set(FLOOR)
+
+
+def test_the_house_as_it_is_written_down_has_these_rooms_on_these_floors():
+    rows = re.findall(r"^\| (\d) \| `(\w+)(/|\.py)` \|", (ROOT / "docs" / "house.md").read_text(), re.M)
+    assert {room: int(floor) for floor, room, _ in rows} == FLOOR
+    assert all((SOURCE / f"{room}{end}").exists() for _, room, end in rows)
 
 
 @every_file

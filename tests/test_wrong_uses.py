@@ -15,10 +15,11 @@ from support.quick import ROOT
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import LEAVES, load_config
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
 from ampcompare.sweeps.file.sweep import read_sweep
 
 BACKENDS = "expected one of none, native, apex_o1, apex_o2, fp16"
-HELP = "python run_experiment.py --help lists every key"
+HELP = f"{as_typed('ampcompare', 'run', '--help')} lists every key"
 WHOLE = "expected a whole number at least 1"
 
 WORDS = {
@@ -216,10 +217,10 @@ def test_a_wrong_word_gets_exactly_this_line(word: str):
 def test_a_sweep_file_as_config_and_a_config_as_sweep_say_what_to_do(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(
-        UserError, match="this is a sweep, not a config; run it with: wandb sweep sweeps/batch_size"
+        UserError, match=r"this is a sweep, not a config; run it with: .*ampcompare sweep sweeps/batch_size"
     ):
         load_config("sweeps/batch_size.yaml")
-    with pytest.raises(UserError, match=r"not a sweep.*python run_experiment.py --config configs/demo.yaml"):
+    with pytest.raises(UserError, match=r"not a sweep.*ampcompare run --config configs/demo.yaml"):
         read_sweep("configs/demo.yaml")
 
 
