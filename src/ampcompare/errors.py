@@ -31,9 +31,9 @@ def one_line(text: object) -> str:
 
 
 def reason(problem: BaseException) -> str:
-    """Why, in a line: the system's words where it is the system's error, else the first of the message."""
-    words = getattr(problem, "strerror", None) or str(problem)
-    return next((line.strip() for line in words.splitlines() if line.strip()), type(problem).__name__)
+    """Why, to be put into a sentence: the system's words for its errors, else the message's first line."""
+    lines = (getattr(problem, "strerror", None) or str(problem)).splitlines()
+    return next((line.strip().rstrip(".") for line in lines if line.strip()), type(problem).__name__)
 
 
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -14,7 +14,7 @@ import torch
 from ampcompare.checkpoint.files import CheckpointError, Store, peek, read
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, Config, with_role
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.machine.processes import World
 
@@ -161,7 +161,7 @@ def _candidates(
         ]
     except OSError as problem:
         raise UserError(
-            f"resume: {top} cannot be read ({problem.strerror}); mend it, or use resume=never"
+            f"resume: {top} cannot be read ({reason(problem)}); mend it, or use resume=never"
         ) from None
     for _, store, files in sorted(found, key=lambda entry: entry[0], reverse=True):
         for path in files:
