@@ -167,6 +167,7 @@ WORDS = {
             "${data[mean]}",
             "${",
             "a-${}",
+            "\\${backend}",
         )
     },
     "wandb.tags=['${oc.env:HOME}']": (
