@@ -168,6 +168,7 @@ WORDS = {
             "${data[mean]}",
             "${",
             "a-${}",
+            "\\${backend}",
         )
     },
     "wandb.tags=['${oc.env:HOME}']": (

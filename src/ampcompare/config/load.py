@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ampcompare.config.check import check
 from ampcompare.config.options import Leaf
 from ampcompare.config.schema import GROUPS, KEY_HINTS, LEAVES, Config
-from ampcompare.config.values import finished, put, typed_tree
+from ampcompare.config.values import Values
 from ampcompare.config.yaml_file import read_yaml
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.program.place import as_typed, find_shipped, names_shipped, shipped
@@ -30,7 +29,7 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
     alone.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
-    tree = typed_tree(Config)
+    values = Values(Config)
     if name is not None:
         path = find_config(name)
         content = read_config(path)
@@ -41,40 +40,35 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
             )
         try:
             for leaf, value in _options(content):
-                put(tree, leaf, value)
+                values.put(leaf, value)
         except UserError as problem:
             raise UserError(f"{path.name}: {problem}") from None
     for word in overrides:
         key, value = split_override(word)
         for leaf, inner in _options({key: value}):
-            put(tree, leaf, inner)
-    config = finished(tree)
+            values.put(leaf, inner)
+    config = values.finished()
     check(config)
     return config
 
 
 def check_option(key: str, value: Any) -> None:
     """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
+    values = Values(Config)
     for leaf, inner in _options({key: value}):
-        put(_scratch(), leaf, inner)
-
-
-@cache
-def _scratch() -> Any:
-    return typed_tree(Config)  # one for all of a sweep's values; what is left in it touches no later check
+        values.put(leaf, inner)
 
 
 def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in a nested or flat tree, by dotted key, as they are beside the config's others.
+    """The options in a nested or flat tree, by dotted key, as they come out beside the config's others.
 
     Raises UserError.
     """
-    tree, keys = typed_tree(config), []
-    for leaf, value in _options(given):
-        put(tree, leaf, value)
-        keys.append(leaf.key)
-    made = finished(tree)
-    return {key: made.value(key) for key in keys}
+    values, found = Values(config), list(_options(given))
+    for leaf, value in found:
+        values.put(leaf, value)
+    made = values.finished()
+    return {leaf.key: made.value(leaf.key) for leaf, _ in found}
 
 
 def find_config(name: str) -> Path:

@@ -11,7 +11,7 @@ import operator
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -49,6 +49,7 @@ def option(
     pattern_words: str = "a text",
     hints: Mapping[str, str] = types.MappingProxyType({}),
     before: Any = NOT_ADDED,
+    null_is: Callable[[Callable[[str], Any]], Any] | None = None,
 ) -> Any:
     """A dataclass field with its meaning and what it allows.
 
@@ -56,7 +57,7 @@ def option(
     allowed beside numbers); `low`/`high` are inclusive bounds, `above`/`below` exclusive ones; `pattern` is a
     regular expression for the whole of a text, said to people as `pattern_words`; `hints` maps a wrong word
     that people write to the right one. `before` is the value of all runs recorded before the option was
-    added.
+    added; `null_is` says what null comes to, given a look-up of the other options.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     if isinstance(default, list):

@@ -129,6 +129,7 @@ class PrecisionConfig:
         _PRECISION.keep_batchnorm_fp32,
         "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no",
         before=None,
+        null_is=lambda of: REGISTRY[of("backend")].keeps_batchnorm if of("backend") in [*REGISTRY] else None,
     )
     min_scale_warning: float = option(
         _PRECISION.min_scale_warning, "report once when the dynamic scale falls below this", low=0
@@ -150,7 +151,10 @@ class EvalConfig:
     every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", low=1)
     autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
     tf32: bool | None = option(
-        None, "let an evaluation in fp32 round to TF32 on the GPU; null: as tf32 says", before=None
+        None,
+        "let an evaluation in fp32 round to TF32 on the GPU; null: as tf32 says",
+        before=None,
+        null_is=lambda of: of("tf32"),
     )
     batch_size: int = option(512, "images per evaluation batch", low=1)
 

@@ -8,8 +8,9 @@ from pathlib import PurePath
 from typing import Any
 
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, with_role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
+from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report.analysis.figures import RunFigures, environment_of, label_of
 
@@ -78,7 +79,7 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         head = key.partition(".")[0]
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
         if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
-            found[key] = _shown(run.option(key))
+            found[key] = _shown(_as_null(run, key))
     for key, value in ADDED_LATER.items():
         if key not in BOOKKEEPING and not (is_fp32 and key.startswith("precision.")):
             found.setdefault(key, _shown(value))
@@ -89,6 +90,13 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         elif key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
             found[f"environment.{key}"] = _shown(value)
     return found
+
+
+def _as_null(run: RunRecord, key: str) -> Any:
+    """The value of an option; null where it says no more than null would have."""
+    value, leaf = run.option(key), LEAVES.get(key)
+    said = leaf.meta["null_is"] if leaf else None
+    return None if said and value == said(run.option) else value
 
 
 def _shown(value: Any) -> str:
