@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from rich.console import Console
 from support.quick import QUICK
 
+from ampcompare import metrics
 from ampcompare.config.load import load_config
 from ampcompare.data.arrays import Arrays
 from ampcompare.data.sources import SOURCES, Source, synthetic
@@ -22,6 +24,7 @@ from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.train.evaluation import Evaluation
 
 
 def train(out: Path, *words: str) -> tuple[RunRecord, str]:
@@ -74,3 +77,27 @@ def test_a_report_names_a_source_that_is_not_installed_as_the_record_does(
     record, _ = train(tmp_path / "runs", "data.source=my_stripes", "data.root=somewhere")
     monkeypatch.delitem(SOURCES, stripes.name)
     assert analyse_runs([record]).setting.data.startswith("my stripes")
+
+
+@pytest.fixture
+def margin(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A metric put into the list, and the one line that logs it."""
+    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+    key = metrics.declare("eval/doubt", "doubt", metrics.EVALUATION, "nats", better=metrics.LOWER)
+    evaluate = Evaluation.run
+
+    def run_and_doubt(*arguments: Any) -> dict[str, float] | None:
+        found = evaluate(*arguments)
+        return found and found | {key: 2 * found[metrics.EVAL_LOSS]}
+
+    monkeypatch.setattr(Evaluation, "run", run_and_doubt)
+    return key
+
+
+def test_a_metric_is_declared_once(margin: str, tmp_path: Path):
+    record, _ = train(tmp_path / "runs")
+    assert record.values(margin) == pytest.approx(2 * record.values(metrics.EVAL_LOSS))
+    parameters = {"backend": {"values": ["none", "native"]}}
+    assert sweep_problems(tmp_path, parameters=parameters, metric={"name": margin}) == []
+    compared = analyse_runs([record], metric=margin).metric
+    assert (compared.name, compared.unit, compared.falls) == ("doubt", "nats", True)

@@ -17,8 +17,8 @@ SOURCE = ROOT / "src" / "ampcompare"
 
 # From the ground up. A room may import from the floors below its own, none from its own floor or above.
 FLOORS = (
-    {"errors", "measure", "metrics", "models", "precision", "program", "wandb_client"},
-    {"data", "records"},
+    {"errors", "metrics", "models", "precision", "program", "wandb_client"},
+    {"data", "measure", "records"},
     {"config"},
     {"fusion", "machine", "report", "tracking"},
     {"sweeps", "train"},

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ampcompare import metrics
 from ampcompare.records.tree import flatten, lookup
 
 STATES = ("finished", "failed", "crashed", "running")
-STEP = "global_step"
 MAX_KEYS_TOLD = 5
 NAMELESS = "It holds no run record: its name and config are not known."
 
@@ -200,7 +200,7 @@ def _kept_rows(ordered: Sequence[Fragment]) -> tuple[list[np.ndarray], int]:
 
 
 def _steps(fragment: Fragment) -> np.ndarray:
-    column = fragment.columns.get(STEP)
+    column = fragment.columns.get(metrics.STEP)
     if column is None:
         return np.full(fragment.rows, np.nan)
     return as_numbers(column)

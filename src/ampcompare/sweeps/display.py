@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ampcompare import metrics
 from ampcompare.errors import one_line
 from ampcompare.program.console import print_line
 from ampcompare.records.tree import flatten
@@ -69,7 +70,9 @@ class SweepDisplay:
         if self._live is None:
             self.say(self._line(job))
         if job.state == "finished" and self.sweep.metric and job.value is None:
-            self.say(f"run {job.number} never logged {self._metric}: the sweep learns nothing from it")
+            listed = metrics.find(self._metric)
+            why = f", which needs {listed.needs}" if listed and listed.needs else ""
+            self.say(f"run {job.number} never logged {self._metric}{why}: the sweep learns nothing from it")
         if job.state == "failed":
             self.say(f"run {job.number} failed ({_last_line(job)}); its output: {job.log}")
 
