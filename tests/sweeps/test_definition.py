@@ -11,7 +11,7 @@ import yaml
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.sweeps.check import problems_of
-from ampcompare.sweeps.file.sweep import Hyperband, Metric, read_sweep
+from ampcompare.sweeps.file.sweep import Hyperband, Objective, read_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +58,7 @@ def test_file_is_read_whole(tmp_path):
     )
     sweep = read_sweep(path)
     assert (sweep.name, sweep.method, sweep.total()) == ("rates", "bayes", 30)
-    assert sweep.metric == Metric("eval/loss", maximize=False, target=0.2)
+    assert sweep.metric == Objective("eval/loss", maximize=False, target=0.2)
     assert sweep.hyperband == Hyperband((tuple(2 * 2**i for i in range(20))), 2, False)
     assert [(p.key, p.kind) for p in sweep.parameters] == [
         ("backend", "categorical"),

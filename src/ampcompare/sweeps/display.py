@@ -20,8 +20,8 @@ from ampcompare import metrics
 from ampcompare.errors import one_line
 from ampcompare.program.console import print_line
 from ampcompare.records.tree import flatten
+from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.search import Row
 from ampcompare.sweeps.worker import Job
 
 STYLES = {"finished": "green", "failed": "red", "lost": "red", "stopped": "yellow", "running": "cyan"}
@@ -151,7 +151,7 @@ class SweepDisplay:
         return " · ".join(parts)
 
 
-def print_best(console: Console, sweep: Sweep, rows: list[Row]) -> None:
+def print_best(console: Console, sweep: Sweep, rows: list[SweepRow]) -> None:
     """The best run of the sweep by its metric."""
     metric = sweep.metric
     ranked = [row for row in rows if row.state == "finished" and row.value is not None]
