@@ -17,22 +17,26 @@ SOURCE = ROOT / "src" / "ampcompare"
 
 # From the ground up. A room may import from the floors below its own, none from its own floor or above.
 FLOORS = (
-    {"errors", "metrics", "models", "precision", "program", "wandb_client"},
-    {"data", "measure", "records"},
+    {"errors", "metrics", "models", "precision", "wandb_client"},
+    {"program"},
+    {"data", "published", "records"},
     {"config"},
-    {"fusion", "machine", "report", "tracking"},
-    {"sweeps", "train"},
+    {"machine", "report", "tracking"},
+    {"fusion", "measure"},
+    {"sweeps", "train", "why"},
     {"checkpoint"},
-    {"experiment"},
-    {"bench"},
+    {"experiment", "recorder"},
+    {"bench", "entrypoint"},
     {"cli"},
+    {"__main__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 
 TORCH = {"torch", "torchvision"}
 REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 # What runs where someone only looks at records, and what runs while something trains.
-READING = {"records", "report", "sweeps", "cli", "errors", "metrics", "wandb_client"}
+READING = {"records", "report", "why", "published", "sweeps", "cli", "__main__"}
+READING |= {"errors", "metrics", "wandb_client"}
 TRAINING = set(FLOOR) - READING - {"bench"} | {"errors", "metrics", "wandb_client"}
 
 FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})

@@ -8,6 +8,7 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
 from ampcompare.report import CHARTS_JOB
 from ampcompare.report.analysis.verdict import Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
@@ -166,7 +167,8 @@ def save(
             _log_tables(charts, entity, project, say)
     except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
         raise UserError(
-            f"{entity}/{project}: W&B does not take it: {problem}; check `wandb login` and the name"
+            f"{entity}/{project}: W&B does not take it: {problem}; check the name and "
+            f"`{as_typed('wandb', 'login')}`"
         ) from None
 
 
