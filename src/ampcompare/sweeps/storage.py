@@ -13,7 +13,7 @@ import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -56,9 +56,5 @@ def as_user_error(url: str) -> Iterator[None]:
         raise
     # What RDBStorage raises for a URL that it cannot open: a missing driver, a wrong name.
     except (StorageInternalError, SQLAlchemyError, ImportError, ValueError, KeyError, OSError) as problem:
-        reason = (
-            str(problem.__cause__ or getattr(problem, "orig", None) or problem).strip().partition("\n")[0]
-        )
-        raise UserError(
-            f"--storage {shown(url)}: cannot be used ({reason or type(problem).__name__})"
-        ) from problem
+        cause = problem.__cause__ or getattr(problem, "orig", None) or problem
+        raise UserError(f"--storage {shown(url)}: cannot be used ({reason(cause)})") from problem

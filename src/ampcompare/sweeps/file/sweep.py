@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed, names_shipped
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND
-from ampcompare.sweeps.file.parameters import Parameter, kind_of, nested, settings_of
+from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of, nested
 from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations
 from ampcompare.sweeps.methods import METHODS
 
@@ -157,8 +157,7 @@ def _read(path: Path) -> dict[str, Any]:
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
         raise UserError(f"{where}: not valid YAML: {problem.problem or problem.context}") from None
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:  # ValueError: not UTF-8, a NUL
-        reason = getattr(problem, "strerror", None) or problem
-        raise UserError(f"{path}: cannot be read as YAML: {reason}") from None
+        raise UserError(f"{path}: cannot be read as YAML: {reason(problem)}") from None
     if not isinstance(content, dict):
         found = "nothing" if content is None else f"a {type(content).__name__}"
         raise UserError(f"{path}: expected a sweep (method, parameters, ...), found {found}")
@@ -218,7 +217,7 @@ def _parameters(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Para
         if isinstance(spec.get("parameters"), dict):
             yield from _parameters(spec["parameters"], (*path, name))
         elif (kind := kind_of(spec)) and not list(leaf_violations(spec, name, None)):
-            yield Parameter((*path, name), kind, settings_of(kind, spec))
+            yield Parameter((*path, name), kind, complete(kind, spec))
 
 
 def _hyperband(early: Mapping[str, Any]) -> Hyperband:

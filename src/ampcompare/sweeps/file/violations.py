@@ -9,12 +9,12 @@ from typing import Any
 
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND, macro_problem
 from ampcompare.sweeps.file.parameters import (
-    KINDS,
+    DISTRIBUTIONS,
     POSITIVE_RANGES,
     Parameter,
+    complete,
     is_whole,
     kind_of,
-    settings_of,
 )
 from ampcompare.sweeps.methods import METHODS
 
@@ -159,25 +159,27 @@ def leaf_violations(spec: Mapping[str, Any], at: str, method: str | None) -> Ite
     kind = kind_of(spec)
     if kind is None:
         if "distribution" in spec:
-            yield f"{at}.distribution={spec['distribution']!r}: {_known(spec['distribution'], tuple(KINDS))}"
+            name = spec["distribution"]
+            yield f"{at}.distribution={name!r}: {_known(name, tuple(DISTRIBUTIONS))}"
         else:
             yield (
                 f"{at}: expected value, values, min and max, or a distribution; found "
                 f"{_names(spec) or 'nothing'}"
             )
         return
-    known = ("distribution", *KINDS[kind].required, *KINDS[kind].optional)
+    required = DISTRIBUTIONS[kind].required
+    known = ("distribution", *required, *DISTRIBUTIONS[kind].optional)
     for key in spec:
         if key not in known:
             yield f"{at}.{key}: {kind} has no such key; {_known(key, known)}"
-    for key in KINDS[kind].required:
+    for key in required:
         if key not in spec:
             yield f"{at}.{key}: missing; {kind} needs it"
     wrong = list(_value_violations(kind, {key: value for key, value in spec.items() if key in known}, at))
     yield from wrong
-    if wrong or not spec.keys() >= set(KINDS[kind].required):
+    if wrong or not spec.keys() >= set(required):
         return
-    parameter = Parameter(("",), kind, settings_of(kind, spec))
+    parameter = Parameter(("",), kind, complete(kind, spec))
     try:
         if parameter.is_empty():
             yield f"{at}: no multiple of q={parameter.settings['q']} lies in the range"
