@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import make_folder, replacing
 from ampcompare.records import RunRecord
@@ -21,7 +22,7 @@ def analyse_runs(
     runs: Sequence[RunRecord],
     baseline: str = "none",
     *,
-    metric: str = "eval/accuracy",
+    metric: str = metrics.EVAL_ACCURACY,
     margin: float | None = None,
     group_by: Sequence[str] = ("backend",),
     ignore: Sequence[str] = (),

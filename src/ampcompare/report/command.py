@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
 from ampcompare.report import PAGE_NAME, analyse_runs, prepare_folder
@@ -23,7 +24,7 @@ class Request:
     sources: list[str]
     out: str = "report"
     baseline: str = "none"
-    metric: str = "eval/accuracy"
+    metric: str = metrics.EVAL_ACCURACY
     margin: float | None = None
     group_by: tuple[str, ...] = ("backend",)
     ignore: tuple[str, ...] = ()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 
-DEFAULT_METRIC = "eval/accuracy"
+DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
 FALLING = ("loss", "error", "perplexity", "seconds", "time", "joules", "mib")
 MAX_NAMES = 12
@@ -28,6 +29,8 @@ class Metric:
     @property
     def name(self) -> str:
         """The metric in words: `eval accuracy`."""
+        if listed := metrics.find(self.key):
+            return listed.words
         return self.key.replace("/", " ").replace("_", " ")
 
     @property
@@ -43,11 +46,17 @@ class Metric:
     @property
     def unit(self) -> str:
         """The unit of a difference."""
-        return "points" if self.is_fraction else ""
+        if self.is_fraction:
+            return "points"
+        listed = metrics.find(self.key)
+        return listed.unit if listed and listed.unit != metrics.SHARE else ""
 
     @property
     def falls(self) -> bool:
-        """Whether lower is better."""
+        """Whether lower is better; a metric that we do not log is judged by its name."""
+        listed = metrics.find(self.key)
+        if listed and listed.better:
+            return listed.better == metrics.LOWER
         return any(word in self.key.lower() for word in FALLING)
 
 

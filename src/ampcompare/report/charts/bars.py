@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 import altair as alt
 import numpy as np
 
+from ampcompare import metrics
 from ampcompare.report.analysis.figures import RunFigures, steady_rows
 from ampcompare.report.analysis.groups import Group, seed_key
 from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds, ratio
@@ -82,7 +83,7 @@ def common_target(analysis: Analysis) -> float | None:
 def seconds_to(figures: RunFigures, key: str, target: float, falls: bool) -> float | None:
     """Training seconds at the first row whose metric is at the target or better; None if none is."""
     run = figures.run
-    values, clock = run.numbers(key), run.numbers("time/train_seconds")
+    values, clock = run.numbers(key), run.numbers(metrics.TRAIN_SECONDS)
     slack = 1e-9 * max(1.0, abs(target))
     there = np.flatnonzero((values <= target + slack) if falls else (values >= target - slack))
     if figures.clock_jumps or not len(there):
@@ -96,7 +97,7 @@ def step_time(analysis: Analysis) -> Spec:
     """How step times are spread over the log intervals after warm-up: 5, 25, 50, 75 and 95 % quantiles."""
     rows: list[Row] = []
     for group in analysis.groups:
-        windows = [f.run.numbers("throughput/step_time_ms")[steady_rows(f.run)] for f in group.counted]
+        windows = [f.run.numbers(metrics.STEP_TIME)[steady_rows(f.run)] for f in group.counted]
         values = np.concatenate(windows) if windows else np.empty(0)
         values = values[np.isfinite(values)]
         if len(values):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from ampcompare import metrics
 from ampcompare.report.analysis.metric import Metric
 from ampcompare.report.analysis.verdict import Analysis
 from ampcompare.report.charts.parts import Parts, Spec, drawn_as, finish, quantity, steps, tip
@@ -21,7 +22,7 @@ MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minut
 
 def train_loss(analysis: Analysis) -> Spec:
     """Training loss (mean over the log interval) by optimizer step."""
-    rows = curves(analysis.groups, "global_step", "train/loss")
+    rows = curves(analysis.groups, metrics.STEP, metrics.LOSS)
     return _curves(
         analysis, "Training loss", rows, steps("optimizer step"), quantity(alt.Y, "training loss"), ".4g"
     )
@@ -29,7 +30,7 @@ def train_loss(analysis: Analysis) -> Spec:
 
 def train_accuracy(analysis: Analysis) -> Spec:
     """Training accuracy (mean over the log interval, augmented images) by optimizer step, in percent."""
-    rows = curves(analysis.groups, "global_step", "train/accuracy", y_factor=100)
+    rows = curves(analysis.groups, metrics.STEP, metrics.ACCURACY, y_factor=100)
     y = quantity(alt.Y, "training accuracy, %")
     return _curves(analysis, "Training accuracy", rows, steps("optimizer step"), y, ".2f")
 
@@ -41,7 +42,7 @@ def eval_accuracy(analysis: Analysis) -> Spec:
 
 def metric_curve(analysis: Analysis, metric: Metric) -> Spec:
     """One metric by epoch."""
-    rows = curves(analysis.groups, "epoch", metric.key, y_factor=metric.factor)
+    rows = curves(analysis.groups, metrics.EPOCH, metric.key, y_factor=metric.factor)
     title = f"{capital(metric.name)} by epoch"
     return _curves(analysis, title, rows, steps("epoch"), metric_axis(metric), ".4~g", markers=True)
 
@@ -63,7 +64,7 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
 
 def throughput_curve(analysis: Analysis) -> Spec:
     """Images per second of training by optimizer step."""
-    rows = curves(analysis.groups, "global_step", "throughput/images_per_second")
+    rows = curves(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
     y = quantity(alt.Y, "images/s", zero=True)
     return _curves(analysis, "Throughput during training", rows, steps("optimizer step"), y, ",.4~r")
 

@@ -7,13 +7,14 @@ import re
 import altair as alt
 import numpy as np
 
+from ampcompare import metrics
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.verdict import Analysis
 from ampcompare.report.charts.curves import drawn_looks, line_note
 from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, finish, quantity, steps, tip
 from ampcompare.report.charts.series import Row, curves
 
-WITH, WITHOUT = "grad/underflow_fraction", "grad/underflow_fraction_unscaled"
+WITH, WITHOUT = metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED
 SIDES = {WITH: "with loss scaling", WITHOUT: "without"}
 ROW_HEIGHT = 13
 MAX_GROUPS = 8  # in the chart by layer, which has a row for each of them in each layer
@@ -27,7 +28,7 @@ def underflow(analysis: Analysis) -> Spec:
     rows = [
         row | {"side": side, "id": f"{row['id']} {side}"}
         for key, side in SIDES.items()
-        for row in curves(analysis.groups, "global_step", key, y_factor=100)
+        for row in curves(analysis.groups, metrics.STEP, key, y_factor=100)
         if row["kind"] == "line"
     ]
     x, y = steps("optimizer step"), quantity(alt.Y, TITLE, zero=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import altair as alt
 
+from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.report import words
 from ampcompare.report.analysis.metric import Metric
@@ -117,7 +118,7 @@ def reproduce(analysis: Analysis, name: str) -> Reproduction:
         if key in entry
     }
     if not charts:  # published as curves alone: these are the same curves of one's own runs
-        charts = {"published-eval-loss": metric_curve(analysis, Metric("eval/loss", None))}
+        charts = {"published-eval-loss": metric_curve(analysis, Metric(metrics.EVAL_LOSS, None))}
     return Reproduction(
         name,
         entry["source"],

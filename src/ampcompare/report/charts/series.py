@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ampcompare import metrics
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 
@@ -28,7 +29,7 @@ MANY_LINES = 24  # beyond it each pair is not looked at: nobody could tell them 
 MAX_SKIP_MARKS = 60
 MAX_NAME_CHARS = 80
 
-CLOCK = "time/elapsed_seconds"
+CLOCK = metrics.ELAPSED
 
 Row = dict[str, Any]
 Track = tuple[np.ndarray, np.ndarray]  # x and y, one value a row each
@@ -55,8 +56,8 @@ def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> li
     rows: list[Row] = []
     for group in groups:
         sound = [f for f in group.runs if not f.clock_jumps]
-        values = [(f, _track(f, "epoch", y, y_factor)) for f in sound]
-        times = {id(f): _track(f, "epoch", CLOCK, 1.0) for f in sound}
+        values = [(f, _track(f, metrics.EPOCH, y, y_factor)) for f in sound]
+        times = {id(f): _track(f, metrics.EPOCH, CLOCK, 1.0) for f in sound}
         values = [(f, track) for f, track in values if len(track[0]) and len(times[id(f)][0])]
         at = {id(f): np.interp(track[0], *_rising(*times[id(f)])) for f, track in values}
         counted = [(f, track) for f, track in values if f in group.counted]
@@ -98,7 +99,7 @@ def scale_curves(groups: Sequence[Group]) -> list[Row]:
     limit = _limit(groups)
     for group in groups:
         for i, figures in enumerate(group.counted or group.runs):
-            x, y = _track(figures, "global_step", "amp/scale_factor", 1.0)
+            x, y = _track(figures, metrics.STEP, metrics.SCALE, 1.0)
             usable = np.isfinite(y) & (y > 0)
             track = (x[usable], y[usable])
             if len(track[0]):
@@ -137,7 +138,7 @@ def lay_out(rows: Sequence[Row], labels: Sequence[str], *, log2: bool = False) -
 
 
 def _skips(head: Row, figures: RunFigures, scale: Track) -> list[Row]:
-    steps, totals = _track(figures, "global_step", "amp/skipped_steps", 1.0)
+    steps, totals = _track(figures, metrics.STEP, metrics.SKIPPED, 1.0)
     known = ~np.isnan(totals)
     steps, totals = steps[known], totals[known]
     rose = np.diff(totals, prepend=0.0)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
 from ampcompare.report import CHARTS_JOB
@@ -70,22 +71,18 @@ def live_panels(analysis: Analysis) -> list[Any]:
         "groupby_rangefunc": "minmax",
     }
     metric = analysis.metric.key
-    lines = [
-        ("Training loss", "train/loss", False),
-        (f"{analysis.metric.name.capitalize()}", metric, False),
-        ("Loss scale factor", "amp/scale_factor", True),
-        ("Throughput, images/s", "throughput/images_per_second", False),
-        ("Gradient elements flushed to zero", "grad/underflow_fraction", False),
-    ]
+    titles = {key: listed.title for key, listed in metrics.METRICS.items()}
+    titles[metric] = analysis.metric.name.capitalize()
+    lines = (metrics.LOSS, metric, metrics.SCALE, metrics.THROUGHPUT, metrics.UNDERFLOW)
     panels: list[Any] = [
-        wr.LinePlot(title=title, x="global_step", y=[key], log_y=log or None, **group)
-        for title, key, log in lines
+        wr.LinePlot(title=titles[key], x=metrics.STEP, y=[key], log_y=(key == metrics.SCALE) or None, **group)
+        for key in lines
     ]
-    bars = {"Throughput, images/s": "throughput/images_per_second", "Peak memory, MiB": "memory/peak_mib"}
-    panels += [wr.BarPlot(title=title, metrics=[key], **group) for title, key in bars.items()]
+    bars = (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
+    panels += [wr.BarPlot(title=titles[key], metrics=[key], **group) for key in bars]
     trade = wr.ScatterPlot(
         title=f"{analysis.metric.name.capitalize()} against throughput",
-        x=wr.SummaryMetric("throughput/images_per_second"),
+        x=wr.SummaryMetric(metrics.THROUGHPUT),
         y=wr.SummaryMetric(metric),
     )
     return [*panels, trade, wr.RunComparer(diff_only=True)]
@@ -105,7 +102,7 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
             *(ours if charts else []),
             ws.Section(name="Live", panels=live_panels(analysis), is_open=True),
         ],
-        settings=ws.WorkspaceSettings(x_axis="global_step", max_runs=100),
+        settings=ws.WorkspaceSettings(x_axis=metrics.STEP, max_runs=100),
         runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
     )
     view._internal_name = VIEW_NAME
