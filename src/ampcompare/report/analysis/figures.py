@@ -14,6 +14,21 @@ import numpy as np
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
+from ampcompare.report.words import plural
+
+NO_DEVICE = "device not recorded"
+# Attributes of RunFigures of which a group has a mean over its seeds, and those of which it has a median.
+MEANS = (
+    "images_per_second",
+    "step_time_ms_p50",
+    "peak_mib",
+    "joules_per_image",
+    "skipped_steps",
+    "train_seconds",
+    "quality",
+    "best_accuracy",
+)
+MEDIANS = ("step_time_ms_p50", "step_time_ms_p95", "skipped_steps", "train_seconds")
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,6 @@ class RunFigures:
     device_type: str
     rows: int
     epochs: float | None
-    last_accuracy: float | None
     best_accuracy: float | None
     best_epoch: float | None
     images_per_second: float | None
@@ -48,6 +62,23 @@ class RunFigures:
     quality: float | None = None
     joules_per_image: float | None = None
     clock_jumps: int = 0
+
+    @property
+    def device_words(self) -> str:
+        """`NVIDIA A100 (CUDA)`."""
+        if not self.device:
+            return NO_DEVICE
+        return f"{self.device} ({self.device_type.upper()})" if self.device_type else self.device
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the run's record, a sentence each."""
+        found = [] if self.rows else ["No history."]
+        if self.nan_losses:
+            found.append(f"{plural(self.nan_losses, 'row')} with a loss that is not finite.")
+        if self.clock_jumps:
+            found.append("Its clock goes backwards.")
+        return [*found, *self.run.problems]
 
 
 def label_of(run: RunRecord) -> str:
@@ -86,7 +117,6 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         device_type=str(environment.get("device_type") or "").lower(),
         rows=len(run.history),
         epochs=_history(run, "epoch", np.max),
-        last_accuracy=_figure(run, "eval/accuracy", "eval/accuracy", _last),
         best_accuracy=best,
         best_epoch=best_epoch,
         images_per_second=_images_per_second(run),
@@ -111,10 +141,6 @@ def steady_rows(run: RunRecord) -> np.ndarray:
     if "global_step" not in run.history or not isinstance(warmup, int | float):
         return np.ones(len(run.history), dtype=bool)
     return ~(run.numbers("global_step") <= warmup)
-
-
-def _last(values: np.ndarray) -> float:
-    return values[-1]
 
 
 def _last_of(run: RunRecord, key: str) -> float | None:

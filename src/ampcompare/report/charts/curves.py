@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from ampcompare.report.analysis.metric import Metric
-from ampcompare.report.analysis.verdict import Analysis
-from ampcompare.report.charts.parts import Parts, Spec, drawn_as, finish, quantity, steps, tip
-from ampcompare.report.charts.series import Row, curves, lay_out, scale_curves, time_curves
-from ampcompare.report.palette import Style
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.charts.parts import Parts, Spec, drawn_as, drawn_styles, finish, quantity, steps, tip
+from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves, time_curves
+from ampcompare.report.words import capital
 
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -39,11 +39,11 @@ def eval_accuracy(analysis: Analysis) -> Spec:
     return metric_curve(analysis, analysis.metric)
 
 
-def metric_curve(analysis: Analysis, metric: Metric) -> Spec:
+def metric_curve(analysis: Analysis, metric: ComparedMetric) -> Spec:
     """One metric by epoch."""
     rows = curves(analysis.groups, "epoch", metric.key, y_factor=metric.factor)
     title = f"{capital(metric.name)} by epoch"
-    return _curves(analysis, title, rows, steps("epoch"), metric_axis(metric), ".4~g", markers=True)
+    return _curves(analysis, title, rows, steps("epoch"), quantity(alt.Y, metric.axis), ".4~g", markers=True)
 
 
 def eval_accuracy_time(analysis: Analysis) -> Spec:
@@ -58,7 +58,7 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
         row["x"] = round(row["x"] / factor, 4)
     x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
     title = f"{capital(metric.name)} by wall-clock time"
-    return _curves(analysis, title, rows, x, metric_axis(metric), ".4~g", markers=True)
+    return _curves(analysis, title, rows, x, quantity(alt.Y, metric.axis), ".4~g", markers=True)
 
 
 def throughput_curve(analysis: Analysis) -> Spec:
@@ -71,9 +71,9 @@ def throughput_curve(analysis: Analysis) -> Spec:
 def scale_factor(analysis: Analysis) -> Spec:
     """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
     rows = scale_curves(analysis.groups)
-    looks = drawn_looks(analysis, rows)
-    covered = lay_out(rows, [style.label for style in looks], log2=True)
-    parts = Parts(rows, looks, steps("optimizer step"), _log2_axis(rows))
+    drawn = drawn_styles(analysis, rows)
+    covered = lay_out(rows, [style.label for style in drawn], log2=True)
+    parts = Parts(rows, drawn, steps("optimizer step"), _log2_axis(rows))
     layers = [*parts.lines(covered, "step-after"), *parts.hover(",~r")]
     for row in rows:
         if row["kind"].endswith("skip"):
@@ -104,25 +104,9 @@ def scale_factor(analysis: Analysis) -> Spec:
     return finish(layers, analysis.setting, "Loss scale factor", rows, note=note, params=[parts.show_runs])
 
 
-def drawn_looks(analysis: Analysis, rows: Sequence[Row]) -> list[Style]:
-    """The looks of the groups that have rows, in the order of the groups."""
-    drawn = {row["backend"] for row in rows}
-    return [look for label, look in analysis.looks.items() if label in drawn]
-
-
-def metric_axis(metric: Metric) -> alt.Y:
-    """The axis of a metric."""
-    return quantity(alt.Y, f"{metric.name}, %" if metric.is_fraction else metric.name)
-
-
-def capital(text: str) -> str:
-    """The text with its first letter large."""
-    return text[:1].upper() + text[1:]
-
-
 def line_note(parts: Parts) -> str | None:
     """What the lines of a chart are, where they stand for several runs."""
-    if any("low" in row for row in parts.rows):
+    if parts.has_intervals:
         return "line: mean over seeds; band: lowest to highest seed"
     return None
 
@@ -130,17 +114,17 @@ def line_note(parts: Parts) -> str | None:
 def _curves(
     analysis: Analysis,
     title: str,
-    rows: list[Row],
+    rows: list[Datum],
     x: alt.X,
     y: alt.Y,
     y_format: str,
     *,
     markers: bool = False,
 ) -> Spec:
-    looks = drawn_looks(analysis, rows)
-    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(looks)
-    parts = Parts(rows, looks, x, y, filled_legend=markers)
-    layers = parts.lines(lay_out(rows, [style.label for style in looks]))
+    drawn = drawn_styles(analysis, rows)
+    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(drawn)
+    parts = Parts(rows, drawn, x, y, legend="symbols" if markers else "lines")
+    layers = parts.lines(lay_out(rows, [style.label for style in drawn]))
     if markers:
         shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
         points = parts.of("line").mark_point(filled=True, size=55, opacity=1, clip=True)
@@ -149,7 +133,7 @@ def _curves(
     return finish(layers, analysis.setting, title, rows, note=line_note(parts), params=[parts.show_runs])
 
 
-def _log2_axis(rows: Sequence[Row]) -> alt.Y:
+def _log2_axis(rows: Sequence[Datum]) -> alt.Y:
     exponents = [math.log2(row["y"]) for row in rows if row["y"]] or [0.0]
     low, high = math.floor(min(exponents)), math.ceil(max(exponents))
     high = max(high, low + 1)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.report import CHARTS_JOB
-from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.exports import to_markdown
 from ampcompare.report.on_wandb.charts import custom_chart, fields_of, preset_name, table_of
+from ampcompare.report.words import capital
 
 VIEW_TITLE = "AMP Compare"
 VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one
@@ -71,7 +71,7 @@ def live_panels(analysis: Analysis) -> list[Any]:
     metric = analysis.metric.key
     lines = [
         ("Training loss", "train/loss", False),
-        (f"{analysis.metric.name.capitalize()}", metric, False),
+        (f"{capital(analysis.metric.name)}", metric, False),
         ("Loss scale factor", "amp/scale_factor", True),
         ("Throughput, images/s", "throughput/images_per_second", False),
         ("Gradient elements flushed to zero", "grad/underflow_fraction", False),
@@ -83,7 +83,7 @@ def live_panels(analysis: Analysis) -> list[Any]:
     bars = {"Throughput, images/s": "throughput/images_per_second", "Peak memory, MiB": "memory/peak_mib"}
     panels += [wr.BarPlot(title=title, metrics=[key], **group) for title, key in bars.items()]
     trade = wr.ScatterPlot(
-        title=f"{analysis.metric.name.capitalize()} against throughput",
+        title=f"{capital(analysis.metric.name)} against throughput",
         x=wr.SummaryMetric("throughput/images_per_second"),
         y=wr.SummaryMetric(metric),
     )

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-Row = dict[str, Any]
+from ampcompare.report.charts.series import Datum
+
 Part = tuple[dict[str, str], dict[str, list[Any]]]
 
 
-def pack(rows: Iterable[Row]) -> list[Part]:
+def pack(rows: Iterable[Datum]) -> list[Part]:
     """Parts of (texts that all its rows share, a list of values for each other field), in the order of the
     rows.
     """
@@ -24,7 +25,7 @@ def pack(rows: Iterable[Row]) -> list[Part]:
     return parts
 
 
-def unpack(parts: Iterable[Part]) -> list[Row]:
+def unpack(parts: Iterable[Part]) -> list[Datum]:
     """The rows again; the page does the same in its script."""
     rows = []
     for texts, columns in parts:
@@ -33,6 +34,6 @@ def unpack(parts: Iterable[Part]) -> list[Row]:
     return rows
 
 
-def _shape(row: Row) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+def _shape(row: Datum) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     texts = tuple((name, value) for name, value in row.items() if isinstance(value, str))
     return texts, tuple(name for name, value in row.items() if not isinstance(value, str))
