@@ -9,7 +9,7 @@ import pytest
 from support.fakes import full, make
 
 from ampcompare.errors import UserError
-from ampcompare.report import CHARTS_JOB, analyse_runs
+from ampcompare.report.analysis.analysis import CHARTS_JOB, analyse_runs
 from ampcompare.report.charts.catalogue import CHARTS, all_charts
 from ampcompare.report.on_wandb.charts import custom_chart, fields_of, preset_name, table_of
 from ampcompare.report.on_wandb.workspace import (

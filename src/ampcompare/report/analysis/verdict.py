@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.groups import BACKEND, Group
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.words import (
     amount,
@@ -52,7 +52,8 @@ def headline(groups: Sequence[Group], comparisons: Sequence[Comparison], key: st
     known = [c for c in known if not c.group.is_unfinished] or known
     fastest = max(known, key=lambda c: c.speedup or 0)
     if (fastest.speedup or 0) <= 1:
-        return f"No {key} trained faster than the baseline ({wanted})."
+        what = key if key == BACKEND else f"value of {key}"
+        return f"No {what} trained faster than the baseline ({wanted})."
     return f"{fastest.group.label} {_gains(fastest)}."
 
 
