@@ -1,6 +1,4 @@
-"""The comparison as files for a paper or a program: CSV, Markdown and JSON, all from one table of plain
-values.
-"""
+"""The comparison as files for a paper or a program: CSV, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&"})
 
 
 def to_json(analysis: Analysis) -> str:
-    """Everything: groups, comparisons with method and n, runs, and the reasons for doubt. NaN and inf become
-    null.
-    """
+    """Everything: groups, comparisons with method and n, runs, reasons for doubt. NaN and inf become null."""
     content = {
         "version": __version__,
         "verdict": analysis.verdict.headline,

@@ -9,9 +9,7 @@ NOTHING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always, thousands
-    marked.
-    """
+    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always."""
     if value is None:
         return NOTHING
     if value == 0:

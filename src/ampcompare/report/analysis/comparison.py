@@ -1,6 +1,4 @@
-"""One group against the baseline, like with like: same config but for what is compared, speed on one device
-only.
-"""
+"""One group against the baseline, like with like: of the same config, and speed on one device only."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ class Comparison:
 
 
 def compare_all(groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric) -> list[Comparison]:
-    """Every group but the baselines against the one baseline that fits it; nothing where there is no
-    baseline.
-    """
+    """Every group but the baselines against the one baseline that fits it; nothing without a baseline."""
     bases = [g for g in groups if g.value == baseline]
     return [_compare_with_fitting(g, bases, key, metric) for g in groups if bases and g.value != baseline]
 

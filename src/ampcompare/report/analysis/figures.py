@@ -1,6 +1,4 @@
-"""The figures of one run, taken from its summary, or from its history where the summary has none (a crashed
-run).
-"""
+"""The figures of one run, from its summary, or its history where the summary has none (a crashed run)."""
 
 from __future__ import annotations
 
@@ -82,9 +80,7 @@ class RunFigures:
 
 
 def label_of(run: RunRecord) -> str:
-    """The name under which a run is compared: its backend, and what sets it apart from that backend's
-    default.
-    """
+    """The name under which a run is compared: its backend, and what is not that backend's default."""
     backend = run.option("backend")
     if not isinstance(backend, str) or not backend.strip():
         return "unknown"
@@ -122,9 +118,9 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         images_per_second=_images_per_second(run),
         step_time_ms_p50=_summary(run, "throughput/step_time_ms_p50"),
         step_time_ms_p95=_summary(run, "throughput/step_time_ms_p95"),
-        peak_mib=_figure(run, "memory/peak_mib", "memory/peak_mib", np.max),
-        skipped_steps=_figure(run, "amp/skipped_steps", "amp/skipped_steps", np.max),
-        train_seconds=_figure(run, "time/train_seconds", "time/train_seconds", np.max),
+        peak_mib=_figure(run, "memory/peak_mib", np.max),
+        skipped_steps=_figure(run, "amp/skipped_steps", np.max),
+        train_seconds=_figure(run, "time/train_seconds", np.max),
         nan_losses=nan_losses,
         nan_from=nan_from,
         quality=_last_of(run, metric),
@@ -134,9 +130,7 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
 
 
 def steady_rows(run: RunRecord) -> np.ndarray:
-    """Mask of the rows whose timing window lies after warm-up. Our own runs log no other; those of others
-    may.
-    """
+    """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
     warmup = run.option("log.warmup_steps")
     if "global_step" not in run.history or not isinstance(warmup, int | float):
         return np.ones(len(run.history), dtype=bool)
@@ -176,9 +170,9 @@ def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> f
     return float(reduce(values)) if len(values) else None
 
 
-def _figure(run: RunRecord, summary: str, history: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
-    value = _summary(run, summary)
-    return _history(run, history, reduce) if value is None else value
+def _figure(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
+    value = _summary(run, key)
+    return _history(run, key, reduce) if value is None else value
 
 
 def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
@@ -194,9 +188,7 @@ def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
 
 
 def _clock_jumps(run: RunRecord) -> int:
-    """Rows of a diagnostic are logged after the fact, under their own step; a jump of the clock is told by
-    time.
-    """
+    """Rows that are logged after the fact have an older step; a jump of the clock is told by time."""
     clock = run.values("time/elapsed_seconds")
     return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 

@@ -1,5 +1,4 @@
-"""Which runs are pooled: those that differ in nothing but the seed. Whatever else differs sets groups apart,
-by name.
+"""Which runs are pooled: those that differ in nothing but the seed. All else sets groups apart, by name.
 
 A group is the runs of one value of the compared key (the backend, usually) under one and the same setting.
 Two runs of one backend with different batch sizes, or on different machines, are two groups, and their labels
@@ -33,8 +32,7 @@ SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stand
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that may be pooled. `counted` are those whose figures count: the finished, or all if none
-    finished.
+    """Runs that may be pooled. `counted`: those whose figures count, the finished, or all if none is.
 
     `value` is that of the compared key and decides the colour; `label` is unique; `apart` are the settings,
     with their values, in which the group differs from others of the same value.
@@ -100,9 +98,7 @@ def value_of(figures: RunFigures, key: str) -> str:
 def group_runs(
     figures: Sequence[RunFigures], keys: Sequence[str] = (BACKEND,), ignored: frozenset[str] = frozenset()
 ) -> list[Group]:
-    """The groups, known backends first in their fixed order. The first of `keys` is compared, all are in the
-    labels.
-    """
+    """The groups, known backends first. The first of `keys` is compared, all are in the labels."""
     pools: dict[tuple[str, tuple[tuple[str, str], ...]], list[RunFigures]] = {}
     for f in figures:
         settings = {k: v for k, v in pooling_settings(f).items() if k not in ignored}

@@ -111,10 +111,7 @@ def set_beside(
 
 
 def _pairs(
-    relation: Relation,
-    values: Mapping[str, float],
-    comparisons: Sequence[Comparison],
-    metric: ComparedMetric,
+    relation: Relation, values: Mapping[str, float], comparisons: Sequence[Comparison], metric: ComparedMetric
 ) -> Iterator[Pair]:
     usable = relation.ours != "quality" or metric.is_fraction
     known = {c.group.value: c for c in reversed(comparisons) if c.baseline and c.baseline.value == BASE}

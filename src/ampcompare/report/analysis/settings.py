@@ -65,8 +65,7 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
 
 
 def pooling_settings(figures: RunFigures) -> dict[str, str]:
-    """Everything in a run's config and environment that must be equal for runs to be pooled; the seed is not
-    in it.
+    """All of a run's config and environment that must be equal for runs to be pooled: not the seed.
 
     The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself
     is known. What was left to the machine (`auto`) counts as what it came to there.

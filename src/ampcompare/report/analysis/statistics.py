@@ -60,8 +60,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Two one-sided t tests of |difference| < margin: `p` the larger of the two, and the 90 % interval they
-    amount to.
+    """Two one-sided t tests of |difference| < margin: the larger `p`, and the 90 % interval they are.
 
     `holds` at the 5 % level. That it does not hold is no evidence of a difference.
     """
@@ -152,9 +151,7 @@ def transformed(estimate: Estimate, change: Callable[[float], float]) -> Estimat
 
 
 def equivalence(found: Estimate, margin: float) -> Equivalence | None:
-    """Whether a difference lies within the margin, by two one-sided tests (Schuirmann 1987); None from one
-    seed.
-    """
+    """Two one-sided tests that a difference is within the margin (Schuirmann 1987); None from one seed."""
     if found.error is None or found.df is None:
         return None
     half = t_quantile(1 - TOST_LEVEL, found.df) * found.error

@@ -58,9 +58,7 @@ def time_to_target(analysis: Analysis) -> Spec:
 
 
 def common_target(analysis: Analysis) -> float | None:
-    """The value of the metric, in its shown unit and rounded, that every finished run reaches; None without
-    one.
-    """
+    """The value of the metric, as it is shown, that every finished run reaches; None without a run."""
     metric = analysis.metric
     best = []
     for group in analysis.groups:

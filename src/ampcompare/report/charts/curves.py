@@ -14,7 +14,7 @@ from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves
 from ampcompare.report.words import capital
 
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
-SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_MARKERS = 30  # on a line; more run into each other
 MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 
@@ -139,15 +139,10 @@ def _log2_axis(rows: Sequence[Datum]) -> alt.Y:
     high = max(high, low + 1)
     stride = max(1, math.ceil((high - low) / 9))
     ticks = [k for k in range(low, high + 1) if k % stride == 0]
-    labels = [f"datum.value == {2.0**k!r} ? '{_power_of_two(k)}'" for k in ticks]
+    labels = [f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks]
     axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
     # Room for a line's width above the highest scale and below the lowest.
     domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
     y = quantity(alt.Y, "loss scale", type="log", base=2, domain=domain, nice=False)
     y.axis = axis
     return y
-
-
-def _power_of_two(exponent: int) -> str:
-    sign = "⁻" if exponent < 0 else ""
-    return "2" + sign + "".join(SUPERSCRIPTS[int(digit)] for digit in str(abs(exponent)))

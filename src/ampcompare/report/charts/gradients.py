@@ -21,9 +21,7 @@ TITLE = "gradient elements flushed to zero, %"
 
 
 def underflow(analysis: Analysis) -> Spec:
-    """Share of non-zero gradient elements that fp16 flushes to zero, at the loss scale (solid) and at 1
-    (dashed).
-    """
+    """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
     rows = [
         row | {"side": side, "id": f"{row['id']} {side}"}
         for key, side in SIDES.items()
@@ -62,11 +60,7 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
             low, high = ends[WITH], ends[WITHOUT]
             if low is None or high is None:
                 continue
-            head = {
-                "backend": group.label,
-                "layer": layer,
-                "run": f"mean over steps of {group.n} runs",
-            }
+            head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {group.n} runs"}
             rows.append(head | {"kind": "link", "x": low, "x2": high})
             rows += [head | {"kind": kind, "x": x, "x2": x} for kind, x in (("without", high), ("with", low))]
     drawn = drawn_styles(analysis, rows)

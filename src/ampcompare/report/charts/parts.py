@@ -77,9 +77,7 @@ class Parts:
         return alt.Scale(domain=[style.label for style in self.styles], range=range_)
 
     def legend(self) -> alt.Legend | None:
-        """The legend above a chart, in as many columns as fit a phone; none of very many, the page has their
-        names.
-        """
+        """The legend above a chart, in as many columns as fit a phone."""
         if self._legend == "none":
             return None
         widest = min(LABEL_CHARS, max((len(style.label) for style in self.styles), default=1))
@@ -114,8 +112,7 @@ class Parts:
         )
 
     def lines(self, covered: Mapping[str, int], interpolate: Any = "linear") -> list[alt.Chart]:
-        """Bands, single runs (on demand, thin and faint), then the line of each backend in a layer of its
-        own.
+        """Bands, single runs (on demand, thin and faint), then each backend's line in a layer of its own.
 
         `covered` tells for each backend how many later lines lie on its own: each is drawn wider than those
         on it, and with the dashes of the upper ones all stay visible. Rows have a `place`, 0 for the lowest

@@ -40,14 +40,14 @@ def _chart(analysis: Analysis, pairs: Sequence[Pair], source: str) -> Spec:
             if pair.ours.low is not None:
                 row |= {"low": pair.ours.low, "high": pair.ours.high}
             rows.append(row)
-    drawn = [row["x"] for row in rows] + [relation.neutral]
-    room = 0.25 * (max(drawn) - min(drawn)) or 0.5
-    low = min(drawn) - room
-    domain = [max(0.0, low) if relation.neutral == 1 else low, max(drawn) + room]
-    drawn_as = styles((pair.label, pair.label) for pair in pairs)
+    values = [row["x"] for row in rows] + [relation.neutral]
+    room = 0.25 * (max(values) - min(values)) or 0.5
+    low = min(values) - room
+    domain = [max(0.0, low) if relation.neutral == 1 else low, max(values) + room]
+    drawn = styles((pair.label, pair.label) for pair in pairs)
     x = quantity(alt.X, relation.axis, domain=domain, nice=False)
-    y = alt.Y(field="backend", type="nominal", sort=[style.label for style in drawn_as], title=None)
-    parts = Parts(rows, drawn_as, x, y, legend="none")
+    y = alt.Y(field="backend", type="nominal", sort=[style.label for style in drawn], title=None)
+    parts = Parts(rows, drawn, x, y, legend="none")
     shared = {"y": y, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
     tips = [tip("backend"), tip("run", "from"), tip("x", relation.axis, ",.4~r")]
     layers = []
@@ -61,4 +61,4 @@ def _chart(analysis: Analysis, pairs: Sequence[Pair], source: str) -> Spec:
     layers.append(published.encode(x=x, tooltip=tips, **shared).add_params(parts.pick))
     note = f"◇ published: {source}; ● these runs, with 95 % interval"
     title = f"{capital(relation.figure)} beside the published"
-    return finish(layers, analysis.setting, title, rows, note=note, height=max(140, 60 * len(drawn_as)))
+    return finish(layers, analysis.setting, title, rows, note=note, height=max(140, 60 * len(drawn)))

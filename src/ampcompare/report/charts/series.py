@@ -46,8 +46,7 @@ def curves(groups: Sequence[Group], x: str, y: str, *, y_factor: float = 1.0) ->
 
 
 def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> list[Datum]:
-    """Rows of an evaluated metric against wall-clock seconds; over seeds, the mean time and value of each
-    epoch.
+    """Rows of a metric against wall-clock seconds; over seeds, the mean time and value of each epoch.
 
     Runs whose clock goes backwards are left out.
     """
@@ -109,8 +108,7 @@ def scale_curves(groups: Sequence[Group]) -> list[Datum]:
 
 
 def lay_out(rows: Sequence[Datum], labels: Sequence[str], *, log2: bool = False) -> dict[str, int]:
-    """Give each row the `place` of its backend, and tell for each backend how many later lines lie on its
-    own.
+    """Give each row its backend's `place`, and tell for each backend how many later lines lie on its own.
 
     A line lies on another where nine in ten of the points at the same x are nearer than COINCIDENT of the
     height. Loss curves and loss scales of several backends often coincide; they are then drawn inside each

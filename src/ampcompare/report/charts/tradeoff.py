@@ -14,9 +14,7 @@ ROOM = 0.35  # of the range of the points, on each side
 
 
 def accuracy_against_throughput(analysis: Analysis) -> Spec:
-    """The metric at the end of training against throughput: means and 95 % intervals over seeds, single runs
-    faint.
-    """
+    """The metric at the end of training against throughput: means, 95 % intervals, single runs faint."""
     metric = analysis.metric
     rows: list[Datum] = []
     for group in analysis.groups:

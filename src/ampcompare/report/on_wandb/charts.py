@@ -1,6 +1,4 @@
-"""The charts of the page as W&B custom charts: the same specification over W&B's table, with the fields it
-fills in.
-"""
+"""The charts of the page as W&B custom charts: the same specification over the fields of W&B's table."""
 
 from __future__ import annotations
 
@@ -28,11 +26,6 @@ def custom_chart(spec: Spec) -> Spec:
         if param["name"] == RUNS:  # the page has a switch for all charts at once
             param["bind"] = {"input": "checkbox", "name": "single runs "}
     return chart
-
-
-def fields_of(rows: Sequence[Datum]) -> dict[str, str]:
-    """Which column of the table each field is: all under their own names."""
-    return {name: name for name in columns_of(rows)}
 
 
 def columns_of(rows: Sequence[Datum]) -> list[str]:

@@ -11,7 +11,7 @@ from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.exports import to_markdown
-from ampcompare.report.on_wandb.charts import custom_chart, fields_of, preset_name, table_of
+from ampcompare.report.on_wandb.charts import columns_of, custom_chart, preset_name, table_of
 from ampcompare.report.words import capital
 
 VIEW_TITLE = "AMP Compare"
@@ -51,7 +51,7 @@ def custom_panels(charts: Mapping[str, Spec], entity: str) -> list[Any]:
             wr.CustomChart(
                 query={"summaryTable": {"tableKey": table_key(name)}},
                 chart_name=f"{entity}/{preset_name(name, custom_chart(spec))}",
-                chart_fields=fields_of(spec["datasets"][DATA]),
+                chart_fields={name: name for name in columns_of(spec["datasets"][DATA])},
                 chart_strings={},
                 layout=wr.Layout(x=12 * (place % 2), y=9 * (place // 2), w=12, h=9),
             )
@@ -112,9 +112,7 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
 
 
 def build_report(analysis: Analysis, entity: str, project: str, charts: Mapping[str, Spec]) -> Any:
-    """The Report: the verdict with its table and reasons for doubt, then the charts. Its run set asks the
-    server.
-    """
+    """The Report: the verdict, its table and cautions, then the charts. Its run set asks the server."""
     import wandb_workspaces.reports.v2 as wr
 
     panels = custom_panels(charts, entity) or live_panels(analysis)
@@ -146,9 +144,7 @@ def as_json(analysis: Analysis, entity: str, project: str) -> str:
 def save(
     analysis: Analysis, entity: str, project: str, *, with_report: bool, say: Callable[[str], None]
 ) -> None:
-    """Create or update the charts, the view and, if asked for, the Report. Raises UserError where W&B
-    refuses.
-    """
+    """Create or update charts, view and, if asked for, Report. Raises UserError where W&B refuses."""
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 

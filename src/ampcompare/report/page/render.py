@@ -73,9 +73,7 @@ def render_page(
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: no `<`, `>` or `&`, nothing but ASCII. Raises ValueError on
-    NaN.
-    """
+    """JSON that is safe inside a script element: ASCII without `<`, `>`, `&`. Raises ValueError on NaN."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
@@ -98,18 +96,14 @@ def _dash_array(style: Style) -> str:
 
 @functools.cache
 def _chart_library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, in the Vega-Lite version that Altair writes. Takes a
-    second.
-    """
+    """Vega, Vega-Lite (the version that Altair writes) and vega-embed as one script. Takes a second."""
     import vl_convert
 
     return _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=vl_version()))
 
 
 def _inline_script(source: str) -> str:
-    """A script as it can stand in a page: it must not end its element, nor hold what the HTML parser
-    rewrites.
-    """
+    """A script as it can stand in a page: without its element's end and what the parser rewrites."""
     return source.replace("\r\n", "\n").replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
@@ -126,9 +120,7 @@ def _sha256(script: str) -> str:
 
 
 def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, Any]:
-    """What the template needs of a chart; `spec` is safe JSON. Groups it lacks are named where there is an
-    analysis.
-    """
+    """What the template needs of a chart; `spec` is safe JSON, `missing` the groups it lacks."""
     return {
         "name": name,
         "title": spec["title"]["text"],

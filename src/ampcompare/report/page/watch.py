@@ -98,8 +98,7 @@ def watch(
     say: Callable[[str], None],
     port: int = 0,
 ) -> None:
-    """Call `build(version)` now and whenever the sources change, until interrupted; serve the folder
-    meanwhile.
+    """Call `build(version)` now and whenever the sources change, and serve the folder, until interrupted.
 
     What is wrong with the sources at the first build is raised; later it is said, and the last page stays.
     """
@@ -138,9 +137,7 @@ def _rebuild(build: Callable[[str], None], server: ReportServer, say: Callable[[
 
 
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:
-    """Something that changes when the records do: names, sizes and times of their files, and every so often
-    anyway.
-    """
+    """Something that changes when the records do (their names, sizes, times), and every so often anyway."""
     files = []
     for path in (path for source in sources for path in _records(source)):
         try:
