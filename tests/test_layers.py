@@ -7,6 +7,7 @@ A new file is under the rules of its room without anyone naming it; a new room m
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -17,21 +18,26 @@ SOURCE = ROOT / "src" / "ampcompare"
 
 # From the ground up. A room may import from the floors below its own, none from its own floor or above.
 FLOORS = (
-    {"errors", "measure", "metrics", "models", "precision", "program", "wandb_client"},
-    {"config", "data", "records"},
-    {"fusion", "machine", "report", "tracking"},
-    {"sweeps", "train"},
+    {"errors", "metrics", "models", "precision", "wandb_client"},
+    {"program"},
+    {"data", "published", "records"},
+    {"config"},
+    {"machine", "report", "tracking"},
+    {"fusion", "measure"},
+    {"sweeps", "train", "why"},
     {"checkpoint"},
-    {"experiment"},
-    {"bench"},
+    {"experiment", "recorder"},
+    {"bench", "entrypoint"},
     {"cli"},
+    {"__main__"},
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 
 TORCH = {"torch", "torchvision"}
 REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 # What runs where someone only looks at records, and what runs while something trains.
-READING = {"records", "report", "sweeps", "cli", "errors", "metrics", "wandb_client"}
+READING = {"records", "report", "why", "published", "sweeps", "cli", "__main__"}
+READING |= {"errors", "metrics", "wandb_client"}
 TRAINING = set(FLOOR) - READING - {"bench"} | {"errors", "metrics", "wandb_client"}
 
 FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
@@ -77,6 +83,12 @@ every_file = pytest.mark.parametrize("path", FILES, ids=name_of)
 
 def test_every_room_has_a_floor_and_every_floor_its_rooms():
     assert {room_of(path) for path in FILES} == set(FLOOR)
+
+
+def test_the_house_as_it_is_written_down_has_these_rooms_on_these_floors():
+    rows = re.findall(r"^\| (\d) \| `(\w+)(/|\.py)` \|", (ROOT / "docs" / "house.md").read_text(), re.M)
+    assert {room: int(floor) for floor, room, _ in rows} == FLOOR
+    assert all((SOURCE / f"{room}{end}").exists() for _, room, end in rows)
 
 
 @every_file

@@ -14,8 +14,9 @@ from ampcompare.precision.apex.casts import casts, installed
 from ampcompare.precision.apex.scaler import LossScaler
 from ampcompare.precision.apex.scaling import ScaledGradients, finish_backward, scaled_backward
 from ampcompare.precision.apex.state import STATE
-from ampcompare.precision.base import Precision, PrecisionOptions
+from ampcompare.precision.base import Precision
 from ampcompare.precision.forward import wrap_forward
+from ampcompare.precision.options import PrecisionOptions
 from ampcompare.precision.skipping import step_unless
 from ampcompare.precision.together import casting_modules, weights_together
 

@@ -8,15 +8,16 @@ import pytest
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
 from ampcompare.records import RunRecord, load_runs
-from ampcompare.tracking.tracker import Tracker
+from ampcompare.tracking.start import start_tracker
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
     said: list[str] = []
     config = load_config("reference", [f"output_dir={folder}", *words])
     folder.mkdir(parents=True, exist_ok=True)
-    tracker = Tracker.start(config, {"torch": "x"}, said.append)
+    tracker = start_tracker(config, {"torch": "x"}, said.append)
     tracker.log({"global_step": 1, "epoch": 0.5, "train/loss": float("nan")})
     tracker.finish({"best/epoch": 1.0}, 0)
     if tracker.record is None:
@@ -35,12 +36,13 @@ def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
 )
 def test_names_follow_from_the_backend(tmp_path: Path, backend: str, name: str):
     record, said = track(tmp_path, f"backend={backend}")
+    login = as_typed("wandb", "login")
     assert record.name == name
     assert record.project == "comparison-amp"
     assert record.job_type == "train"
     assert record.state == "finished"
     assert record.summary["best/epoch"] == 1.0
-    assert said == ["no W&B account: this run is recorded offline (`wandb login` once to stream it)"]
+    assert said == [f"no W&B account: this run is recorded offline (`{login}` once to stream it)"]
 
 
 def test_config_names_project_group_tags_and_notes(tmp_path: Path):
