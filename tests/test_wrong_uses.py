@@ -17,7 +17,8 @@ from ampcompare.config.load import LEAVES, load_config
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file.sweep import read_sweep
 
-BACKENDS = "expected one of none, native, apex_o1, apex_o2, fp16"
+BACKENDS = "expected one of none, native, apex_o1, apex_o2, fp16, pkg.mod:Name, ./file.py:Name"
+TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, or null"
 HELP = "python run_experiment.py --help lists every key"
 WHOLE = "expected a whole number at least 1"
 
@@ -77,8 +78,8 @@ WORDS = {
     "training.clip_norm=0": "training.clip_norm='0': expected a number above 0, or null",
     "training.label_smoothing=1": "training.label_smoothing='1': expected a number at least 0 and below 1",
     # Words.
-    "precision.dtype=fp16": "precision.dtype='fp16': expected one of float16, bfloat16",
-    "precision.dtype=bf16": "precision.dtype='bf16': expected one of float16, bfloat16",
+    "precision.dtype=fp16": f"precision.dtype='fp16': expected {TYPES}",
+    "precision.dtype=bf16": f"precision.dtype='bf16': expected {TYPES}",
     "deterministic=maybe": "deterministic='maybe': expected true or false",
     "tf32=2": "tf32='2': expected true or false",
     "device=gpu": "device='gpu': expected one of auto, cpu, cuda, cuda:N, mps; did you mean cuda?",

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ampcompare.errors import UserError
+from ampcompare.plugins import Door
 
 NONE_WORDS = ("none", "null", "~", "")
 TRUE_WORDS = ("true", "yes", "on")
@@ -34,12 +35,14 @@ def option(
     pattern: str | None = None,
     pattern_words: str = "a text",
     hints: Mapping[str, str] | None = None,
+    door: Door | None = None,
 ) -> Any:
     """A dataclass field with its meaning and what it allows.
 
     `choices` are the allowed words (for a number field, words allowed beside numbers); `low`/`high` are
     inclusive bounds, `above`/`below` exclusive ones; `pattern` is a regular expression for the whole of a
-    text, said to people as `pattern_words`; `hints` maps a wrong word that people write to the right one.
+    text, said to people as `pattern_words`; `hints` maps a wrong word that people write to the right one;
+    `door` lets other people's parts in, by name, beside the choices.
     """
     metadata = {
         "help": help,
@@ -51,6 +54,7 @@ def option(
         "pattern": pattern,
         "pattern_words": pattern_words,
         "hints": hints or {},
+        "door": door,
     }
     if isinstance(default, list):
         return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
@@ -84,7 +88,7 @@ class Leaf:
         meta, base = self.meta, self.base
         if self.type is type(None):
             return "null"
-        words = ", ".join(str(c) for c in meta["choices"])
+        words = ", ".join([*map(str, meta["choices"]), *(meta["door"].names() if meta["door"] else ())])
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
             bounds = [
@@ -193,7 +197,7 @@ def convert(leaf: Leaf, value: Any, shown: str | None = None) -> Any:
     if isinstance(value, list | tuple | dict):
         raise wrong()
     text = str(value)
-    if meta["choices"] and text not in meta["choices"]:
+    if meta["choices"] and text not in meta["choices"] and not (meta["door"] and meta["door"].takes(text)):
         raise wrong()
     if meta["pattern"] and not re.fullmatch(meta["pattern"], text):
         raise wrong()

@@ -8,40 +8,20 @@ under 0.5 s.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ampcompare.config.options import option
 from ampcompare.errors import UserError
-from ampcompare.precision import REGISTRY
+from ampcompare.plugins import BACKENDS
+from ampcompare.precision.backends import HINTS, REGISTRY, TYPES, Backend
 
 # Options that came later, with the values that runs from before had: they are pooled and resumed as such.
 ADDED_LATER: dict[str, Any] = {"fuse": False, "precision.keep_batchnorm_fp32": None, "eval.tf32": None}
 
-# What people who come from other libraries write for a backend.
-BACKEND_HINTS = {
-    **dict.fromkeys(
-        ("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"), "none"
-    ),
-    **dict.fromkeys(
-        (
-            "amp",
-            "torch.amp",
-            "torch_amp",
-            "torch-amp",
-            "autocast",
-            "16-mixed",
-            "fp16-mixed",
-            "mixed",
-            "mixed_float16",
-        ),
-        "native",
-    ),
-    **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed"), "native with precision.dtype=bfloat16"),
-    **dict.fromkeys(("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"), "apex_o1"),
-    **dict.fromkeys(("o2", "apex-o2", "apexo2"), "apex_o2"),
-    **dict.fromkeys(("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"), "fp16"),
-}
+_BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
+_HALF = ", ".join(name for name, backend in REGISTRY.items() if backend.half_weights)
 
 # What the options are called elsewhere, by the last part of a key.
 KEY_HINTS = {
@@ -106,10 +86,8 @@ class ScheduleConfig:
 @dataclass
 class PrecisionConfig:
     enabled: bool = option(True, "false makes any backend a plain fp32 run")
-    dtype: str = option(
-        "float16",
-        "low-precision type of backend=native; apex and fp16 have one",
-        choices=("float16", "bfloat16"),
+    dtype: str | None = option(
+        None, "low-precision type, one that the backend takes; null: its own", choices=TYPES
     )
     loss_scale: float | str = option(
         "dynamic", "a static loss scale, or dynamic", choices=("dynamic",), above=0
@@ -118,11 +96,12 @@ class PrecisionConfig:
     growth_interval: int = option(2000, "steps without overflow before the scale grows", low=1)
     growth_factor: float = option(2.0, "factor by which the scale grows", above=1)
     backoff_factor: float = option(0.5, "factor after an overflow", above=0, below=1)
-    min_loss_scale: float | None = option(None, "floor of the dynamic scale (apex and fp16)", above=0)
-    max_loss_scale: float | None = option(None, "its ceiling (apex and fp16; null: 2**24)", above=0)
+    min_loss_scale: float | None = option(None, f"floor of the dynamic scale ({_BOUNDED})", above=0)
+    max_loss_scale: float | None = option(None, f"its ceiling ({_BOUNDED}; null: 2**24)", above=0)
     keep_batchnorm_fp32: bool | None = option(
         None,
-        "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no",
+        f"BatchNorm in fp32 in a model whose weights are fp16 ({_HALF}); null: as the backend does, "
+        "apex_o2 yes, fp16 no",
     )
     min_scale_warning: float = option(1.0, "report once when the dynamic scale falls below this", low=0)
 
@@ -191,7 +170,12 @@ class WandbConfig:
 @dataclass
 class Config:
     backend: str = option(
-        "none", "precision backend, what is compared", choices=tuple(REGISTRY), hints=BACKEND_HINTS
+        "none",
+        "precision backend, what is compared: "
+        + ", ".join(f"{name} = {backend.words}" for name, backend in REGISTRY.items()),
+        choices=tuple(REGISTRY),
+        hints=HINTS,
+        door=BACKENDS,
     )
     seed: int = option(223, "seed of weights, order and augmentation", low=0, high=2**63 - 1)
     batch_size: int = option(128, "images per micro-batch", low=1)
@@ -314,27 +298,38 @@ def check(config: Config) -> None:
                 f"execution={config.execution!r}: needs optimizer.fused=true, other optimizers decide on the "
                 "host; leave optimizer.fused out"
             )
-    backend = REGISTRY[config.backend]
-    if precision.enabled:
-        if precision.dtype not in backend.dtypes:
-            raise UserError(
-                f"precision.dtype={precision.dtype!r}: backend={config.backend} is {backend.dtypes[0]} by "
-                "definition; leave it out, or use backend=native"
-            )
-        if (floor is not None or ceiling is not None) and not backend.bounded_scale:
-            key = "min_loss_scale" if floor is not None else "max_loss_scale"
-            raise UserError(
-                f"precision.{key}={floor if floor is not None else ceiling:g}: backend={config.backend} has "
-                "neither floor nor ceiling for the loss scale; leave it out, or use backend=apex_o1"
-            )
-        if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
-            raise UserError(
-                f"precision.keep_batchnorm_fp32={str(precision.keep_batchnorm_fp32).lower()}: "
-                f"backend={config.backend} has fp32 weights, BatchNorm's too; leave it out, or use "
-                "backend=fp16"
-            )
+    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
+        check_backend(config, REGISTRY[config.backend])
     if data.source == "image_folder" and data.root is None:
         raise UserError(
             "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
             "test/<class>/*; set data.root=PATH"
         )
+
+
+def check_backend(config: Config, backend: Backend) -> None:
+    """Raise UserError for options of `precision` that the backend cannot take."""
+    precision, name = config.precision, config.backend
+
+    def refuse(key: str, value: Any, why: str, would: Callable[[Backend], bool]) -> UserError:
+        others = [other for other, declared in REGISTRY.items() if not declared.is_fp32 and would(declared)]
+        instead = f", or use backend={others[0]}" if others else ""
+        return UserError(f"precision.{key}={value}: backend={name} {why}; leave it out{instead}")
+
+    if not precision.enabled or backend.is_fp32:
+        return
+    dtype, dtypes = precision.dtype, backend.dtypes
+    if dtype is not None and dtype not in dtypes:
+        why = f"takes {' or '.join(dtypes)}" if dtypes[1:] else f"is {dtypes[0]} by definition"
+        raise refuse("dtype", repr(dtype), why, lambda other: dtype in other.dtypes)
+    if precision.loss_scale != "dynamic" and not backend.scales:
+        value = f"{precision.loss_scale:g}"
+        raise refuse("loss_scale", value, "does not scale the loss", lambda other: other.scales)
+    for key in ("min_loss_scale", "max_loss_scale"):
+        if (bound := getattr(precision, key)) is not None and not backend.bounded_scale:
+            why = "has neither floor nor ceiling for the loss scale"
+            raise refuse(key, f"{bound:g}", why, lambda other: other.bounded_scale)
+    if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
+        value = str(precision.keep_batchnorm_fp32).lower()
+        why = "has fp32 weights, BatchNorm's too"
+        raise refuse("keep_batchnorm_fp32", value, why, lambda other: other.half_weights)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampcompare.precision.backends import Backend as Backend  # what a backend declares: at hand beside its base class
+
 
 @dataclass(frozen=True)
 class PrecisionOptions:
@@ -98,3 +100,7 @@ class Precision:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state from `state_dict`."""
         self._skipped.fill_(state["skipped_steps"])
+
+
+# What a class from elsewhere must have to be taken for a backend.
+CONTRACT = tuple(name for name in vars(Precision) if not name.startswith("_") and name != "name")

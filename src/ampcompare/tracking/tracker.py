@@ -23,7 +23,7 @@ from pydantic import ValidationError  # W&B's client is built on it
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
-from ampcompare.precision import REGISTRY
+from ampcompare.precision import backend_of
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.sender import Sender
 from ampcompare.wandb_client.service import end_service
@@ -45,8 +45,9 @@ DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthe
 
 def run_name(config: Config) -> str:
     """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
-    label = REGISTRY[config.backend].label + ("-fuse" if config.fuse else "")
-    return f"{label}_{config.model.name}_{DATA_NAMES[config.data.source]}"
+    backend = backend_of(config.backend)
+    word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
+    return f"{word}_{config.model.name}_{DATA_NAMES[config.data.source]}"
 
 
 class Tracker:
@@ -361,7 +362,7 @@ def _init(
 
 def _tags(config: Config) -> list[str]:
     """The backend, the data (so that synthetic data is seen wherever the run is), and the user's."""
-    return list(dict.fromkeys([config.backend, config.data.source, *config.wandb.tags]))
+    return list(dict.fromkeys([backend_of(config.backend).label, config.data.source, *config.wandb.tags]))
 
 
 def _first_line(problem: BaseException) -> str:

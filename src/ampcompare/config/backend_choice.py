@@ -1,0 +1,24 @@
+"""What only the chosen backend can say of the options, asked when a run starts: a plug-in is imported for it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from ampcompare.config.schema import Config, check_backend
+from ampcompare.plugins import BACKENDS, clashes
+from ampcompare.precision import REGISTRY, backend_of
+
+
+def settle(config: Config) -> Config:
+    """The config as it is recorded, with the backend's own type where none was given.
+
+    An entry point that takes a built-in backend's name is said on stderr. Raises UserError for a plug-in that
+    cannot be had, and for options that the backend cannot take.
+    """
+    for line in clashes(BACKENDS, REGISTRY):
+        sys.stderr.write(f"warning: {line}\n")
+    backend = backend_of(config.backend)
+    check_backend(config, backend)
+    dtype = config.precision.dtype or backend.dtypes[0]
+    return replace(config, precision=replace(config.precision, dtype=dtype))
