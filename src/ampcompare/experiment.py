@@ -34,7 +34,7 @@ from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.processes import World, check_last_batch, device_name, is_loss_of_another, join
 from ampcompare.measure.memory import is_out_of_memory
 from ampcompare.models import build_model
-from ampcompare.precision import backend_of, build_precision
+from ampcompare.precision import build_precision
 from ampcompare.program.console import print_line
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.train.display import TrainingDisplay
@@ -111,7 +111,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
         **effective_numerics(config, device),
         "fused": is_fused(config, device),
         "processes": world.size,
-        **backend_of(config.backend).record(),
+        **trainer.precision.declares.record(),
     }
     environment = describe_environment(device, **settings)
 
@@ -120,7 +120,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
     with TrainingDisplay(console, total_steps(config, train), name) as display:
         display.say(_headline(config, data, environment))
         identity = Identity(
-            config, data.fingerprint, device.type, world.size, backend_of(config.backend).source
+            config, data.fingerprint, device.type, world.size, trainer.precision.declares.source
         )
         resumed = find_together(identity, total_steps(config, train), display.say, world)
         state = resumed.state if resumed else None
@@ -331,7 +331,7 @@ def is_fused(config: Config, device: torch.device) -> bool:
 def _headline(config: Config, data: Dataset, environment: dict[str, Any]) -> str:
     synthetic = "synthetic data" if data.source == "synthetic" else data.source
     return (
-        f"{backend_of(config.backend).label}: {config.model.name} on {synthetic}, {len(data.train.labels):,} training images, "
+        f"{environment.get('backend_label', config.backend)}: {config.model.name} on {synthetic}, {len(data.train.labels):,} training images, "
         f"batch {config.batch_size}, {environment['device_name']}"
     )
 

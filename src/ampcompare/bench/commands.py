@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ampcompare.errors import UserError
+from ampcompare.precision.backends import REGISTRY
 
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for JSON and Markdown of the result.")
@@ -26,7 +27,7 @@ def recipe(
     ] = None,
     backends: Annotated[
         str, typer.Option(help="Backends, separated by commas.")
-    ] = "none,native,apex_o1,apex_o2,fp16",
+    ] = ",".join(REGISTRY),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
 ) -> None:
@@ -62,7 +63,7 @@ def throughput(
     ] = None,
     backends: Annotated[
         str, typer.Option(help="Backends, separated by commas.")
-    ] = "none,native,apex_o1,apex_o2,fp16",
+    ] = ",".join(REGISTRY),
     execution: Annotated[
         str,
         typer.Option(

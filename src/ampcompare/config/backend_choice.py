@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 
@@ -16,8 +17,9 @@ def settle(config: Config) -> Config:
     An entry point that takes a built-in backend's name is said on stderr. Raises UserError for a plug-in that
     cannot be had, and for options that the backend cannot take.
     """
-    for line in clashes(BACKENDS, REGISTRY):
-        sys.stderr.write(f"warning: {line}\n")
+    if os.environ.get("RANK", "0") == "0":
+        for line in clashes(BACKENDS, REGISTRY):
+            sys.stderr.write(f"warning: {line}\n")
     backend = backend_of(config.backend)
     check_backend(config, backend)
     dtype = config.precision.dtype or backend.dtypes[0]

@@ -47,7 +47,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         backend, cls = _plugin(name)
     settings = PrecisionOptions(**options | {"dtype": options.get("dtype") or backend.dtypes[0]})
     precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
-    precision.name = backend.label
+    precision.name, precision.declares = backend.label, backend
     return precision
 
 

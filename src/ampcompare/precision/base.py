@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import Backend as Backend  # what a backend declares: at hand beside its base class
+from ampcompare.precision.backends import Backend
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Precision:
     """
 
     name = "none"
+    declares: Backend  # a backend from elsewhere says it in its class
     input_dtype = torch.float32  # in which a convolution takes its images inside `forward_context`
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ampcompare.bench.batches import PilImages
+from ampcompare.bench.throughput import BASELINE, HAND_WRITTEN
 from ampcompare.config.load import Config
 from ampcompare.data import Dataset
 from ampcompare.errors import UserError
@@ -62,12 +63,12 @@ class HandWritten:
     def __init__(
         self, config: Config, classes: int, device: torch.device, memory_format: torch.memory_format
     ) -> None:
-        if config.backend not in ("none", "native"):
+        if config.backend not in HAND_WRITTEN:
             raise UserError(
-                f"backend={config.backend!r}: the loops written by hand know none and native only"
+                f"backend={config.backend!r}: the loops written by hand know {' and '.join(HAND_WRITTEN)} only"
             )
-        self.device, self.dtype = device, getattr(torch, config.precision.dtype)
-        self.mixed = config.backend == "native" and config.precision.enabled
+        self.device, self.dtype = device, getattr(torch, str(config.precision.dtype))
+        self.mixed = config.backend != BASELINE and config.precision.enabled
         torch.manual_seed(config.seed)
         model = build_model(config.model.name, config.model.stem, classes).to(device)
         self.model: nn.Module = model.to(memory_format=memory_format)

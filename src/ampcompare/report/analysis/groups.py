@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ampcompare.errors import UserError
 from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.settings import settings_of
+from ampcompare.report.analysis.settings import OF_BACKEND, settings_of
 from ampcompare.report.analysis.statistics import Spread, mean_of_seeds, spread
 from ampcompare.report.palette import ordered
 
@@ -25,6 +25,7 @@ NAMES = {
     "fuse": "fused operations",
     "optimizer.fused": "fused optimizer",
     "environment.fused": "fused optimizer",
+    "environment.backend_source": "source",
 }
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
 
@@ -114,7 +115,7 @@ def _names(
     value: str, settings: Sequence[Mapping[str, str]], always: Sequence[str], differing: Sequence[str]
 ) -> list[str]:
     # Another backend has other precision settings; its name says enough.
-    telling = [key for key in differing if not (BACKEND in differing and key.startswith("precision."))]
+    telling = [key for key in differing if not (BACKEND in differing and key.startswith(OF_BACKEND))]
     shown = [*always, *(key for key in telling if key not in always)]
     names = []
     for number, one in enumerate(settings):

@@ -13,7 +13,9 @@ from ampcompare.report.analysis.figures import RunFigures, environment_of, label
 
 # What does not touch a run's figures, or is the seed.
 BOOKKEEPING = frozenset({"seed", "wandb", "output_dir", "resume", "checkpoint", "environment"})
-NOT_SETTINGS = frozenset({"packages"})
+NOT_SETTINGS = frozenset({"packages", "backend_label", "backend_words", "backend_type"})
+# What differs between backends because they are others.
+OF_BACKEND = ("precision.", "environment.backend_source")
 MAX_VALUE_CHARS = 60
 DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
 NO_DEVICE = "device not recorded"

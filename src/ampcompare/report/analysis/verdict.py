@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ampcompare.report.analysis.cautions import cautions
 from ampcompare.report.analysis.comparison import Comparison, compare_all
-from ampcompare.report.analysis.figures import RunFigures
+from ampcompare.report.analysis.figures import RunFigures, words_of
 from ampcompare.report.analysis.groups import BACKEND, Group, group_runs
 from ampcompare.report.analysis.metric import Metric
 from ampcompare.report.analysis.settings import Setting
@@ -87,7 +87,8 @@ def analyse(
         tuple((g.label, _line(g, comparisons, metric)) for g in groups),
         tuple(cautions(figures, setting, groups, comparisons, metric, ignored, keys)),
     )
-    looks = {style.label: style for style in styles((g.label, g.value) for g in groups)}
+    words = {g.value: words_of(run.run) for g in groups for run in g.runs}
+    looks = {style.label: style for style in styles(((g.label, g.value) for g in groups), words)}
     return Analysis(
         tuple(figures),
         setting,
