@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ampcompare.bench.rehearsal.launches import as_markdown, count_all
+from rehearsal.launches import as_markdown, count_all
 
 OUT = Path(__file__).resolve().parent / "results"
 

@@ -59,7 +59,10 @@ def test_a_file_may_lie_outside_the_working_directory(here: Path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("import nowhere_to_be_found\n", "line 1: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        (
+            "import nowhere_to_be_found\n",
+            "line 1: ModuleNotFoundError: No module named 'nowhere_to_be_found'",
+        ),
         ("\nraise ValueError('first\\nsecond')\n", "line 2: ValueError: first"),
         ("raise SystemExit(0)\n", "line 1: SystemExit: 0"),
         ("\n\ndef f(:\n", "line 3: invalid syntax"),
@@ -122,9 +125,9 @@ def test_an_object_without_a_file_is_refused():
 
 CLASSES = {
     "class Mine: pass": "no backend: Mine lacks ",
-    "def Mine(): pass": "a function; expected a class like",
-    "Mine = 3": "a int; expected a class like",
-    f"{BACKEND}\nclass Mine(Precision): pass": "Mine does not say what it is; give it declares = Backend(",
+    "def Mine(): pass": "a function; expected a class that",
+    "Mine = 3": "a int; expected a class that",
+    f"{BACKEND}\nclass Mine(Precision): pass": "Mine says nothing of itself; give it declares = Backend(",
     f"{BACKEND}\nclass Mine(Precision): declares = Backend('native', 'mine')": "label='native' is that of a",
     f"{BACKEND}\nclass Mine(Precision): declares = Backend('a/b', 'mine')": (
         "cannot be imported (line 2: ValueError: label='a/b': expected 1 to 40 letters"
@@ -148,7 +151,9 @@ def test_the_line_names_every_method_that_is_missing(here: Path):
     (here / "mine.py").write_text("class Mine:\n    def backward(self): pass\n    input_dtype = None\n")
     with pytest.raises(UserError) as caught:
         backend_of("./mine.py:Mine")
-    assert " lacks prepare, session, forward_context, scale, unscale_, step, scale_factor, " in str(caught.value)
+    assert " lacks prepare, session, forward_context, scale, unscale_, step, scale_factor, " in str(
+        caught.value
+    )
 
 
 # Entry points: a distribution is a folder with metadata.
@@ -184,7 +189,7 @@ def test_one_that_does_not_import_is_a_line_that_names_it_and_the_others_work(si
 def test_one_that_takes_a_built_in_name_is_said_and_left_out(site: Path):
     install(site, "taker", "native", "taker_native:Mine", label="taker")
     assert clashes(BACKENDS, REGISTRY) == [
-        "backend=native is the built-in one; that of taker (taker_native:Mine) is left out: it needs another name"
+        "backend=native is the built-in one; that of taker (taker_native:Mine) is left out"
     ]
     assert backend_of("native") is REGISTRY["native"]
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
+import time
 from typing import Annotated, Any
 
 import typer
 
+from ampcompare import __version__
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.utf8 import use_utf8
 
 EXIT_INTERRUPTED = 130
+DEMO_BACKENDS = ("none", "native", "apex_o1")
 
 app = typer.Typer(
     name="ampcompare",
@@ -23,9 +27,55 @@ app = typer.Typer(
 )
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ampcompare {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
+def _commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Compare training runs under several precision backends."""
+
+
+# The words go to the training's own parser as they are, `--help` too.
+@app.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": [],
+    }
+)
+def run(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of the run.")
+    ] = None,
+) -> None:
+    """Train one run under a backend and record it; `ampcompare run --help` lists every option."""
+    from ampcompare.entrypoint import main as train
+    from ampcompare.program.stopping import leave
+
+    leave(train(words or [], "ampcompare run"))
+
+
+@app.command()
+def demo(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as epochs=1.")
+    ] = None,
+) -> None:
+    """Train ResNet50 under three backends on synthetic data, offline, then write the comparison page."""
+    own = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *(words or [])]
+    folder = [word for word in own if word.startswith("output_dir=")][-1].partition("=")[2]
+    train = [sys.executable, "-m", "ampcompare", "run", "--config", "demo"]
+    for backend in DEMO_BACKENDS:
+        if code := subprocess.call([*train, f"backend={backend}", "wandb.mode=offline", *own]):
+            raise typer.Exit(code)
+    report([folder], f"{folder}/report")
 
 
 @app.command()
@@ -129,7 +179,11 @@ def workspace(
 @app.command()
 def sweep(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A W&B sweep file, such as sweeps/compare_backends.yaml.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A W&B sweep file, or the name of one that comes along, such as compare_backends.",
+        ),
     ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1.")

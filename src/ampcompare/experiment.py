@@ -27,7 +27,9 @@ from ampcompare.checkpoint.resume import (
 from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
-from ampcompare.data import Dataset, DeviceLoader, ImageSet, build_dataset
+from ampcompare.data.dataset import Dataset, ImageSet, build_dataset
+from ampcompare.data.loader import DeviceLoader
+from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.machine.device import effective_numerics, is_channels_last, resolve_device, set_numerics
 from ampcompare.machine.environment import describe_environment
@@ -329,9 +331,9 @@ def is_fused(config: Config, device: torch.device) -> bool:
 
 
 def _headline(config: Config, data: Dataset, environment: dict[str, Any]) -> str:
-    synthetic = "synthetic data" if data.source == "synthetic" else data.source
     return (
-        f"{environment.get('backend_label', config.backend)}: {config.model.name} on {synthetic}, {len(data.train.labels):,} training images, "
+        f"{environment.get('backend_label', config.backend)}: {config.model.name} on "
+        f"{SOURCES[data.source].label}, {len(data.train.labels):,} training images, "
         f"batch {config.batch_size}, {environment['device_name']}"
     )
 

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,8 +112,8 @@ def load(door: Door, text: str) -> Plugin:
     try:
         value = reduce(getattr, name.split("."), module)
     except AttributeError:
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
-        has = f"it has {', '.join(own[:5])}" if own else "there is no class or function in it"
+        made_here = (k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
+        has = f"it has {', '.join(islice(made_here, 5)) or 'no class or function'}"
         raise door.refusal(text, f"{where}no {name} in {left}; {has}") from None
     return Plugin(value, _hash(Path(path or _file_of(door, text, value, module)).read_bytes()))
 
@@ -120,7 +121,7 @@ def load(door: Door, text: str) -> Plugin:
 def clashes(door: Door, built_in: Collection[str]) -> list[str]:
     """A line for every entry point whose name is that of a built-in part, which stays what it is."""
     return [
-        f"{door.option}={name} is the built-in one; that of {_origin(entry)} is left out: it needs another name"
+        f"{door.option}={name} is the built-in one; that of {_origin(entry)} is left out"
         for name, entries in installed(door).items()
         for entry in entries
         if name in built_in
@@ -189,6 +190,7 @@ def _what_happened(problem: BaseException, path: Path | None) -> str:
     lines = str(problem).strip().splitlines()
     said = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
     if isinstance(problem, SyntaxError):
-        return f"{said} (line {problem.lineno})" if path is None else f"line {problem.lineno}: {problem.msg}"
-    own = [frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == str(path)]
+        return f"line {problem.lineno}: {problem.msg}"
+    trail = traceback.extract_tb(problem.__traceback__)
+    own = [frame.lineno for frame in trail if frame.filename == str(path)]
     return f"line {own[-1]}: {said}" if own else said

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from batches import run_batches
+from overhead import Loops, run_overhead
+from overhead_table import bench_overhead, verdict
 from rich.console import Console
 
-from ampcompare.bench.batches import run_batches
-from ampcompare.bench.overhead import Loops, run_overhead
-from ampcompare.bench.overhead_table import bench_overhead, verdict
 from ampcompare.bench.results import Estimate
 from ampcompare.experiment import build_trainer
 from ampcompare.train.trainer import Trainer
@@ -26,7 +26,7 @@ def test_ours_does_the_same_step_as_the_bare_loop(tmp_path: Path, monkeypatch: p
         made.append(build_trainer(*args))
         return made[-1]
 
-    monkeypatch.setattr("ampcompare.bench.overhead.build_trainer", build)
+    monkeypatch.setattr("overhead.build_trainer", build)
     loops = Loops(8, 5, str(tmp_path))
     for run in (loops.bare(), loops.seed_style(), loops.ours()):
         run(0)
@@ -61,7 +61,7 @@ def test_rounds_are_spread_over_processes_which_count_once_each(monkeypatch: pyt
             "environment": SOME,
         }
 
-    monkeypatch.setattr("ampcompare.bench.overhead_table.measure", measure)
+    monkeypatch.setattr("overhead_table.measure", measure)
     console = Console(file=io.StringIO(), width=80)
     assert bench_overhead(24, None, console)
     assert [r["rounds"] for r in asked] == [2] * 24

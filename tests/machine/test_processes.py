@@ -27,16 +27,11 @@ TWO = World(rank=1, size=2, local_rank=1)
 
 
 def torchrun(processes: int, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={processes}",
-        *command,
-    ]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=HANG, env=environment)
+    done = subprocess.run([*start, *command], capture_output=True, text=True, timeout=HANG, env=environment)
+    assert not check or done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-
-from ampcompare.bench.rehearsal.stage import rehearse
-from ampcompare.bench.rehearsal.watch import (
+from rehearsal.stage import rehearse
+from rehearsal.watch import (
     CPU_WORK,
     EARLY,
     FROZEN_RATE,
@@ -23,6 +21,8 @@ from ampcompare.bench.rehearsal.watch import (
     WAIT,
     RehearsalError,
 )
+from torch import Tensor, nn
+
 from ampcompare.train.fit import Fit
 
 HERE = "test_positive_controls.py"

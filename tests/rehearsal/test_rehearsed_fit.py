@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from support.rehearsal_cases import ALL, name_of
-
-from ampcompare.bench.rehearsal.stage import Rehearsed, rehearse
-from ampcompare.bench.rehearsal.watch import (
+from rehearsal.stage import Rehearsed, rehearse
+from rehearsal.watch import (
     LATE_WAIT,
     QUEUED_TO_DEVICE,
     QUEUED_TO_HOST,
@@ -17,6 +15,7 @@ from ampcompare.bench.rehearsal.watch import (
     WAIT,
     Contact,
 )
+from support.rehearsal_cases import ALL, name_of
 
 # All contacts that a run may have, and what each is for, by kind and by who asked for it: the place or one of
 # its callers. Each is counted below.

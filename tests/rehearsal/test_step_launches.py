@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from rehearsal.launches import FUSED, as_markdown, count_steps, step_ops, summarize
 from support.quick import ROOT
 from support.rehearsal_cases import BIG
 
-from ampcompare.bench.rehearsal.launches import FUSED, as_markdown, count_steps, step_ops, summarize
 from ampcompare.bench.throughput.traffic import Op
 from ampcompare.precision import REGISTRY
 

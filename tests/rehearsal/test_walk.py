@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from rehearsal.walk import walking
 from torch import Tensor, nn
 
-from ampcompare.bench.rehearsal.walk import walking
 from ampcompare.models import build_model
 from ampcompare.precision.apex.cache import WeightCache
 

@@ -1,6 +1,4 @@
-"""What test_distributed.py starts with torchrun: a short training under each backend, its rows as JSON per
-process.
-"""
+"""What tests of two processes start with torchrun: a short training per backend, rows as JSON per process."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from torch import nn
 
 from ampcompare import experiment
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.processes import join
 from ampcompare.precision import REGISTRY
 from ampcompare.train.fit import Fit

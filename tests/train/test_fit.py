@@ -10,7 +10,7 @@ import torch
 from support.properties import backends
 
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.measure.timing import wait_for
 from ampcompare.precision import REGISTRY

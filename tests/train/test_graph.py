@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ampcompare import experiment
 from ampcompare.checkpoint.resume import Identity, RunKeeper
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.errors import UserError
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.measure.memory import Memory

@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
 
 
-def measure(module: str, request: Mapping[str, Any], what: str, threads: int | None = None) -> dict[str, Any]:
-    """Run `python -m ampcompare.bench.<module>`; its answer is the last line it prints. Raises UserError if
-    it fails.
+def measure(
+    program: str | Path, request: Mapping[str, Any], what: str, threads: int | None = None
+) -> dict[str, Any]:
+    """Run a module of `ampcompare.bench`, or a file; its answer is the last line it prints. Raises UserError
+    if it fails.
 
     A child that ends otherwise than by a UserError has its own words, a traceback, on stderr. `threads` is
     how many CPU threads PyTorch and its libraries may use there, None for their own choice.
@@ -22,7 +25,8 @@ def measure(module: str, request: Mapping[str, Any], what: str, threads: int | N
     environment = dict(os.environ)
     if threads is not None:
         environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", f"ampcompare.bench.{module}", json.dumps(request)]
+    words = [str(program)] if isinstance(program, Path) else ["-m", f"ampcompare.bench.{program}"]
+    command = [sys.executable, *words, json.dumps(request)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         (last,) = done.stderr.strip().splitlines()[-1:] or [f"no message, exit code {done.returncode}"]

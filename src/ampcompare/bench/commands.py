@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
+from ampcompare.program.place import CHECKOUT
 
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder for JSON and Markdown of the result.")
@@ -19,15 +22,24 @@ bench = typer.Typer(
 )
 
 
+def _in_checkout(module: str) -> Any:
+    """A module of the checkout's `benchmarks/`. Raises UserError where there is none."""
+    if CHECKOUT is None:
+        raise UserError(
+            "this benchmark measures AMP Compare itself and needs its checkout; the others, bench recipe and "
+            "bench throughput, measure your machine"
+        )
+    sys.path.insert(0, str(CHECKOUT / "benchmarks"))
+    return import_module(module)
+
+
 @bench.command()
 def recipe(
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml."),
     ] = None,
-    backends: Annotated[
-        str, typer.Option(help="Backends, separated by commas.")
-    ] = ",".join(REGISTRY),
+    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = ",".join(REGISTRY),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
 ) -> None:
@@ -49,9 +61,7 @@ def overhead(
     """
     from rich.console import Console
 
-    from ampcompare.bench.overhead_table import bench_overhead
-
-    if not bench_overhead(rounds, out, Console(highlight=False)):
+    if not _in_checkout("overhead_table").bench_overhead(rounds, out, Console(highlight=False)):
         raise typer.Exit(1)
 
 
@@ -61,9 +71,7 @@ def throughput(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as model.name=resnet18."),
     ] = None,
-    backends: Annotated[
-        str, typer.Option(help="Backends, separated by commas.")
-    ] = ",".join(REGISTRY),
+    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = ",".join(REGISTRY),
     execution: Annotated[
         str,
         typer.Option(
@@ -77,7 +85,7 @@ def throughput(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each combination is measured, in turn.")] = 6,
     steps: Annotated[int, typer.Option(min=5, help="Training steps of one measurement.")] = 100,
-    out: Out = Path("benchmarks/results"),
+    out: Out = Path("bench-results"),
     go_on: Annotated[
         bool, typer.Option("--go-on", help="Keep each round in DIR; begin with those there.")
     ] = False,
@@ -107,7 +115,5 @@ def data(
     """Batches a second against PIL and a DataLoader, on one CPU thread. Exit code 1 below 30 times."""
     from rich.console import Console
 
-    from ampcompare.bench.batches_table import bench_data
-
-    if not bench_data(rounds, images, out, Console(highlight=False)):
+    if not _in_checkout("batches_table").bench_data(rounds, images, out, Console(highlight=False)):
         raise typer.Exit(1)

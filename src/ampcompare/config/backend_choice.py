@@ -1,4 +1,4 @@
-"""What only the chosen backend can say of the options, asked when a run starts: a plug-in is imported for it."""
+"""What only the chosen backend can say of the options, asked when a run starts: a plug-in is imported."""
 
 from __future__ import annotations
 

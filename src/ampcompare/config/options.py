@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -27,7 +27,7 @@ def option(
     default: Any,
     help: str,
     *,
-    choices: tuple[Any, ...] = (),
+    choices: Collection[Any] = (),
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampcompare.config.options import option
+from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.plugins import BACKENDS
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES, Backend
@@ -49,13 +50,8 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    source: str = option(
-        "cifar10", "where images come from", choices=("cifar10", "image_folder", "synthetic")
-    )
-    root: str | None = option(
-        None,
-        "cifar10: folder of cifar-10-python.tar.gz; image_folder: a folder or archive with train/<class>/*",
-    )
+    source: str = option("cifar10", "where images come from", choices=SOURCES)
+    root: str | None = option(None, "; ".join(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root))
     train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
     test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
     augment: bool = option(True, "random crop with padding 4 and horizontal flip of training images")
@@ -300,10 +296,10 @@ def check(config: Config) -> None:
             )
     if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
         check_backend(config, REGISTRY[config.backend])
-    if data.source == "image_folder" and data.root is None:
+    source = SOURCES[data.source]
+    if source.needs_root and data.root is None:
         raise UserError(
-            "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
-            "test/<class>/*; set data.root=PATH"
+            f"data.root=None: data.source={source.name} needs a {source.root}; set data.root=PATH"
         )
 
 

@@ -31,8 +31,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """The backend `name` for tensors on `device`: a built-in one, an entry point, `pkg.mod:Class` or
     `./file.py:Class`.
 
-    `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype it
-    is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown
+    `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
+    it is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown
     name, UserError for a plug-in that cannot be had.
     """
     import torch
@@ -62,7 +62,7 @@ def _plugin(name: str) -> tuple[Backend, type[Precision]]:
     found = plugins.load(door, name)
     cls, declared = found.value, getattr(found.value, "declares", None)
     if not isinstance(cls, type):
-        raise door.refusal(name, f"a {type(cls).__name__}; expected a class like ampcompare.precision.base:Precision")
+        raise door.refusal(name, f"a {type(cls).__name__}; expected a class that inherits from Precision")
     lacking = [method for method in CONTRACT if not hasattr(cls, method)]
     if lacking:
         raise door.refusal(
@@ -70,7 +70,8 @@ def _plugin(name: str) -> tuple[Backend, type[Precision]]:
         )
     if not isinstance(declared, Backend):
         raise door.refusal(
-            name, f'{cls.__name__} does not say what it is; give it declares = Backend(label="...", words="...")'
+            name,
+            f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")',
         )
     if declared.label in REGISTRY:
         raise door.refusal(

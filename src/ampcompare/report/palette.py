@@ -8,7 +8,7 @@ each other: a dashed line drawn over a solid one shows both.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ampcompare.precision.backends import REGISTRY
@@ -57,12 +57,14 @@ def meaning(words: str, dtype: str) -> str:
     return words if short in words else f"{words}, {short}"
 
 
-def _built_in() -> Iterable[tuple[str, str]]:
+def _built_in() -> Iterator[tuple[str, str]]:
+    """Label and meaning of every built-in backend in each of its types."""
     for name, backend in REGISTRY.items():
         if backend.is_fp32:
             yield name, backend.words
-        else:
-            yield from ((variant(name, backend.dtypes[0], t), meaning(backend.words, t)) for t in backend.dtypes)
+            continue
+        for dtype in backend.dtypes:
+            yield variant(name, backend.dtypes[0], dtype), meaning(backend.words, dtype)
 
 
 KNOWN = tuple(Style(label, *look, words) for (label, words), look in zip(_built_in(), _LOOKS, strict=False))

@@ -22,6 +22,7 @@ from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
+from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.precision import backend_of
 from ampcompare.tracking.record_file import RecordFile
@@ -40,14 +41,13 @@ TAIL_ROWS = (
 )
 FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
 SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
-DATA_NAMES = {"cifar10": "cifar", "image_folder": "images", "synthetic": "synthetic"}
 
 
 def run_name(config: Config) -> str:
     """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
     backend = backend_of(config.backend)
     word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
-    return f"{word}_{config.model.name}_{DATA_NAMES[config.data.source]}"
+    return f"{word}_{config.model.name}_{SOURCES[config.data.source].short}"
 
 
 class Tracker:

@@ -20,13 +20,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+from torchvision import transforms
 
-from ampcompare.bench.batches import PilImages
 from ampcompare.bench.throughput import BASELINE, HAND_WRITTEN
 from ampcompare.config.load import Config
-from ampcompare.data import Dataset
+from ampcompare.config.schema import DataConfig
+from ampcompare.data.dataset import Dataset
+from ampcompare.data.loader import PADDING
 from ampcompare.errors import UserError
 from ampcompare.experiment import make_loader
 from ampcompare.machine.device import is_channels_last
@@ -34,6 +38,7 @@ from ampcompare.measure.memory import Memory
 from ampcompare.models import build_model
 
 WORKERS = 8
+MEAN, STD = DataConfig().mean, DataConfig().std
 UNFUSED: dict[str, object] = {"fuse": False, "fused": False}  # whatever the config says
 
 
@@ -57,6 +62,30 @@ class Loop:
     numerics: dict[str, object] = field(default_factory=dict)  # what it does otherwise than the config says
 
 
+class PilImages(TorchDataset):
+    """torchvision.datasets.CIFAR10 without the download: an array in memory, a PIL image and its transforms
+    each.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
+        self.labels = labels.tolist()
+        self.transform = transforms.Compose(
+            [
+                transforms.RandomCrop(32, padding=PADDING),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(MEAN, STD),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(Image.fromarray(self.arrays[index])), self.labels[index]
+
+
 class HandWritten:
     """Model, optimizer and scaler as PyTorch's AMP examples put them together."""
 
@@ -64,9 +93,8 @@ class HandWritten:
         self, config: Config, classes: int, device: torch.device, memory_format: torch.memory_format
     ) -> None:
         if config.backend not in HAND_WRITTEN:
-            raise UserError(
-                f"backend={config.backend!r}: the loops written by hand know {' and '.join(HAND_WRITTEN)} only"
-            )
+            known = " and ".join(HAND_WRITTEN)
+            raise UserError(f"backend={config.backend!r}: the loops written by hand know {known} only")
         self.device, self.dtype = device, getattr(torch, str(config.precision.dtype))
         self.mixed = config.backend != BASELINE and config.precision.enabled
         torch.manual_seed(config.seed)

@@ -22,7 +22,7 @@ from ampcompare.bench.throughput.traffic import per_image
 from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import Config
-from ampcompare.data import Dataset, build_dataset
+from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.errors import UserError
 from ampcompare.experiment import build_trainer, is_fused, make_loader
 from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ampcompare.config.schema import ADDED_LATER
+from ampcompare.data import sources
 from ampcompare.records.tree import flatten
 from ampcompare.report.analysis.figures import RunFigures, environment_of, label_of
 
@@ -17,7 +18,6 @@ NOT_SETTINGS = frozenset({"packages", "backend_label", "backend_words", "backend
 # What differs between backends because they are others.
 OF_BACKEND = ("precision.", "environment.backend_source")
 MAX_VALUE_CHARS = 60
-DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
 NO_DEVICE = "device not recorded"
 AUTO = "auto"
 
@@ -49,7 +49,7 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
     return Setting(
         model=", ".join(_distinct(f.run.option("model.name") for f in figures)),
         data=" and ".join(datasets) or "data not recorded",
-        is_synthetic=any(f.run.option("data.source") == "synthetic" for f in figures),
+        is_synthetic=any((s := _source_of(f)) and s.is_made_up for f in figures),
         batch=_listed("batch", (f.run.option("batch_size") for f in figures)),
         epochs=_length(figures),
         devices=tuple(devices),
@@ -101,13 +101,18 @@ def short(value: str) -> str:
     return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 
+def _source_of(figures: RunFigures) -> sources.Source | None:
+    """None for a run that recorded none, or one that this installation lacks."""
+    return sources.SOURCES.get(str(figures.run.option("data.source")))
+
+
 def _data_of(figures: RunFigures) -> str:
-    source = figures.run.option("data.source")
-    if source is None:
+    recorded = figures.run.option("data.source")
+    if recorded is None:
         return ""
-    name = DATA_NAMES.get(str(source), str(source).replace("_", " "))
+    name, source = sources.label_of(str(recorded)), _source_of(figures)
     root = figures.run.option("data.root")
-    if source == "image_folder" and isinstance(root, str):  # the name alone: a report leaves the machine
+    if source and source.needs_root and isinstance(root, str):  # the name alone: a report leaves the machine
         name = f"{name} {PurePath(root.replace(chr(92), '/')).name}"
     limit = figures.run.option("data.train_limit")
     return f"{name} ({limit:,} training images)" if isinstance(limit, int) else name

@@ -10,15 +10,15 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ampcompare.bench.rehearsal.fake_cuda import FakeCuda
-from ampcompare.bench.rehearsal.walk import walking
-from ampcompare.bench.rehearsal.watch import Contact, Watch
 from ampcompare.bench.throughput.traffic import Op
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.machine.device import resolve_device, set_numerics
 from ampcompare.train.fit import Fit
+from rehearsal.fake_cuda import FakeCuda
+from rehearsal.walk import walking
+from rehearsal.watch import Contact, Watch
 
 # Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and
 # evaluation.

@@ -17,6 +17,7 @@ from rich.table import Table
 from ampcompare.bench.child import measure
 from ampcompare.bench.results import Estimate, estimate, header, machine_words, markdown_table, write_results
 
+MEASURING = Path(__file__).with_name("overhead.py")
 # Step time in ms and the most that our loop may take of it, tracking included.
 LIMITS = {1.6: 1.05, 10.0: 1.02}
 WITHIN = "within the limits"
@@ -100,7 +101,7 @@ def _measure(target: float, processes: int, rounds: int, console: Console) -> li
             status.update(f"{what}: process {number + 1} of {processes}, {rounds} rounds")
             request = {"target_ms": target, "steps": STEPS, "rounds": rounds}
             request |= {"batch_size": found[0]["batch_size"]} if found else {}
-            found.append(measure("overhead", request, what, threads=1))
+            found.append(measure(MEASURING, request, what, threads=1))
     return found
 
 

@@ -20,9 +20,9 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
 
-from ampcompare.bench.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 from ampcompare.bench.throughput.traffic import Op, Traffic
 from ampcompare.precision.apex import cache
+from rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 
 NAME = "no GPU: a rehearsal"
 MEMORY = 80 * 2**30

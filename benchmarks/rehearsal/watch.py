@@ -24,8 +24,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ampcompare.bench.rehearsal.walk import are_strides_alike
 from ampcompare.bench.throughput import traffic
+from rehearsal.walk import are_strides_alike
 
 aten = torch.ops.aten
 

@@ -16,41 +16,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
-from torchvision import transforms
 from torchvision.transforms import functional
 
-from ampcompare.config.schema import DataConfig
-from ampcompare.data import DeviceLoader, build_dataset
-from ampcompare.data.loader import PADDING
+from ampcompare.bench.throughput.baselines import MEAN, STD, PilImages
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.loader import PADDING, DeviceLoader
 from ampcompare.machine.environment import describe_environment
 
 BATCH = 128
-MEAN, STD = DataConfig().mean, DataConfig().std
-
-
-class PilImages(TorchDataset):
-    """torchvision.datasets.CIFAR10 without the download: an array in memory, a PIL image and its transforms
-    each.
-    """
-
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        self.arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
-        self.labels = labels.tolist()
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomCrop(32, padding=PADDING),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
-            ]
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.transform(Image.fromarray(self.arrays[index])), self.labels[index]
 
 
 def by_pil(image: Tensor, top: int, left: int, flip: int) -> Tensor:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import Config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.machine.environment import describe_environment
 from ampcompare.tracking.tracker import Tracker

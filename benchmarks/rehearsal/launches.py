@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ampcompare.bench.rehearsal.stage import rehearse
 from ampcompare.bench.throughput.traffic import Op
 from ampcompare.precision import REGISTRY
+from rehearsal.stage import rehearse
 
 MODELS = ("resnet50", "tiny")
 BATCH_SIZE = 128

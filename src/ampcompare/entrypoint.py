@@ -1,0 +1,37 @@
+"""The training's command line, of `ampcompare run` and `run_experiment.py`. Free of torch as it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampcompare.config.arguments import parse
+from ampcompare.errors import UserError, exit_with
+from ampcompare.program.stopping import EXIT_INTERRUPTED
+
+USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
+
+Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
+The options, each with its default, meaning and what it may be:
+"""
+
+
+def main(words: Sequence[str], program: str = "python run_experiment.py") -> int:
+    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 129 and 143 stopped."""
+    if "--help" in words or "-h" in words:
+        from ampcompare.config.options import describe
+        from ampcompare.config.schema import Config
+
+        print(USAGE.format(program=program) + describe(Config))
+        return 0
+    try:
+        config = parse(words)
+        from ampcompare.experiment import run  # torch and W&B load here, when the input is known to be good
+
+        return run(config).exit_code
+    except UserError as problem:
+        from ampcompare.config.sweep_choice import record_refusal
+
+        record_refusal(problem)
+        exit_with(problem)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
