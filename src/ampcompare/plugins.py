@@ -36,9 +36,9 @@ class Door:
     option: str
     group: str
 
-    def names(self) -> list[str]:
+    def names(self, built_in: Collection[str]) -> list[str]:
         """What may be asked for beside what is built in, in words: what is installed, and the two forms."""
-        return [*installed(self), "pkg.mod:Name", "./file.py:Name"]
+        return [*sorted(installed(self).keys() - set(built_in)), "pkg.mod:Name", "./file.py:Name"]
 
     def takes(self, text: str) -> bool:
         """Whether the text names something from outside. Raises UserError for one that cannot be right."""

@@ -88,7 +88,8 @@ class Leaf:
         meta, base = self.meta, self.base
         if self.type is type(None):
             return "null"
-        words = ", ".join([*map(str, meta["choices"]), *(meta["door"].names() if meta["door"] else ())])
+        others = meta["door"].names(meta["choices"]) if meta["door"] else ()
+        words = ", ".join([*map(str, meta["choices"]), *others])
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
             bounds = [
