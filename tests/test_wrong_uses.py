@@ -17,7 +17,8 @@ from ampcompare.config.load import LEAVES, load_config
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file.sweep import read_sweep
 
-BACKENDS = "expected one of none, native, apex_o1, apex_o2, fp16, pkg.mod:Name, ./file.py:Name"
+DOORS = ", pkg.mod:Name, ./file.py:Name"
+BACKENDS = f"expected one of none, native, apex_o1, apex_o2, fp16{DOORS}"
 TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, or null"
 HELP = "python run_experiment.py --help lists every key"
 WHOLE = "expected a whole number at least 1"
@@ -96,9 +97,10 @@ WORDS = {
     "optimizer.name=lamb": "optimizer.name='lamb': expected one of sgd, adam, adamw",
     "schedule.name=linear": "schedule.name='linear': expected one of cosine, constant",
     "data.source=cifar": (
-        "data.source='cifar': expected one of cifar10, image_folder, synthetic; did you mean cifar10?"
+        "data.source='cifar': expected one of cifar10, image_folder, synthetic, pkg.mod:Name, "
+        "./file.py:Name; did you mean cifar10?"
     ),
-    "data.source=imagenet": "data.source='imagenet': expected one of cifar10, image_folder, synthetic",
+    "data.source=imagenet": f"data.source='imagenet': expected one of cifar10, image_folder, synthetic{DOORS}",
     "model.name=resnet-50": (
         "model.name='resnet-50': expected one of resnet50, resnet18, tiny; did you mean resnet50?"
     ),

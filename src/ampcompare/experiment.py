@@ -29,7 +29,7 @@ from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.dataset import Dataset, ImageSet, build_dataset
 from ampcompare.data.loader import DeviceLoader
-from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError
 from ampcompare.machine.device import effective_numerics, is_channels_last, resolve_device, set_numerics
 from ampcompare.machine.environment import describe_environment
@@ -114,6 +114,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
         "fused": is_fused(config, device),
         "processes": world.size,
         **trainer.precision.declares.record(),
+        **({} if config.data.source in SOURCES else {"data_fingerprint": data.fingerprint}),
     }
     environment = describe_environment(device, **settings)
 
@@ -333,7 +334,7 @@ def is_fused(config: Config, device: torch.device) -> bool:
 def _headline(config: Config, data: Dataset, environment: dict[str, Any]) -> str:
     return (
         f"{environment.get('backend_label', config.backend)}: {config.model.name} on "
-        f"{SOURCES[data.source].label}, {len(data.train.labels):,} training images, "
+        f"{source_of(data.source).label}, {len(data.train.labels):,} training images, "
         f"batch {config.batch_size}, {environment['device_name']}"
     )
 

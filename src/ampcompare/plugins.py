@@ -47,6 +47,9 @@ class Door:
             return True
         return text in installed(self)
 
+    def unknown(self, text: str, built_in: Collection[str]) -> UserError:
+        return self.refusal(text, f"expected one of {', '.join([*built_in, *self.names(built_in)])}")
+
     def refusal(self, text: str, why: str) -> UserError:
         return UserError(f"{self.option}={text!r}: {why}")
 
@@ -58,10 +61,11 @@ DATA = Door("data.source", "ampcompare.data")
 
 @dataclass(frozen=True)
 class Plugin:
-    """What was found, and the first digits of the SHA-256 of the file that it is written in."""
+    """What was found, the file that it is written in, and the first digits of that one's SHA-256."""
 
     value: Any
     source: str
+    file: Path
 
 
 def installed(door: Door) -> dict[str, list[EntryPoint]]:
@@ -108,14 +112,15 @@ def load(door: Door, text: str) -> Plugin:
     try:
         module = _module_of_file(path) if path else import_module(left)
     except (Exception, SystemExit) as problem:
-        raise door.refusal(text, f"{where}cannot be imported ({_what_happened(problem, path)})") from None
+        raise door.refusal(text, f"{where}cannot be imported ({what_happened(problem, path)})") from None
     try:
         value = reduce(getattr, name.split("."), module)
     except AttributeError:
         made_here = (k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
         has = f"it has {', '.join(islice(made_here, 5)) or 'no class or function'}"
         raise door.refusal(text, f"{where}no {name} in {left}; {has}") from None
-    return Plugin(value, _hash(Path(path or _file_of(door, text, value, module)).read_bytes()))
+    file = path or _file_of(door, text, value, module)
+    return Plugin(value, _hash(file.read_bytes()), file)
 
 
 def clashes(door: Door, built_in: Collection[str]) -> list[str]:
@@ -174,16 +179,16 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:_HASH_DIGITS]
 
 
-def _file_of(door: Door, text: str, value: Any, module: types.ModuleType) -> str:
+def _file_of(door: Door, text: str, value: Any, module: types.ModuleType) -> Path:
     for one in (value, module):
         try:
-            return inspect.getfile(one)
+            return Path(inspect.getfile(one))
         except (TypeError, OSError):
             continue
     raise door.refusal(text, "has no file, so that no record can say what ran")
 
 
-def _what_happened(problem: BaseException, path: Path | None) -> str:
+def what_happened(problem: BaseException, path: Path | None) -> str:
     """The kind of the exception, its first line, and the last line of the plug-in's own file on the way."""
     import traceback
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampcompare.config.options import option
-from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS
+from ampcompare.plugins import BACKENDS, DATA
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES, Backend
 
 # Options that came later, with the values that runs from before had: they are pooled and resumed as such.
@@ -50,7 +50,7 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    source: str = option("cifar10", "where images come from", choices=SOURCES)
+    source: str = option("cifar10", "where images come from", choices=SOURCES, door=DATA)
     root: str | None = option(None, "; ".join(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root))
     train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
     test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
@@ -296,7 +296,7 @@ def check(config: Config) -> None:
             )
     if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
         check_backend(config, REGISTRY[config.backend])
-    source = SOURCES[data.source]
+    source = source_of(data.source)
     if source.needs_root and data.root is None:
         raise UserError(
             f"data.root=None: data.source={source.name} needs a {source.root}; set data.root=PATH"

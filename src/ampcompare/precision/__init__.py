@@ -56,9 +56,8 @@ def _plugin(name: str) -> tuple[Backend, type[Precision]]:
     from ampcompare.precision.base import CONTRACT
 
     door = plugins.BACKENDS
-    if not plugins.is_object(name) and name not in plugins.installed(door):
-        known = ", ".join((*REGISTRY, *plugins.installed(door)))
-        raise ValueError(f"backend={name!r}: expected one of {known}, {plugins.FORMS}")
+    if not door.takes(name):
+        raise ValueError(door.unknown(name, REGISTRY))
     found = plugins.load(door, name)
     cls, declared = found.value, getattr(found.value, "declares", None)
     if not isinstance(cls, type):

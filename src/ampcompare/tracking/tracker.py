@@ -22,7 +22,7 @@ from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
-from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.precision import backend_of
 from ampcompare.tracking.record_file import RecordFile
@@ -47,7 +47,7 @@ def run_name(config: Config) -> str:
     """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
     backend = backend_of(config.backend)
     word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
-    return f"{word}_{config.model.name}_{SOURCES[config.data.source].short}"
+    return f"{word}_{config.model.name}_{source_of(config.data.source).short}"
 
 
 class Tracker:
