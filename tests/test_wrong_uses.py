@@ -100,7 +100,9 @@ WORDS = {
         "data.source='cifar': expected one of cifar10, image_folder, synthetic, pkg.mod:Name, "
         "./file.py:Name; did you mean cifar10?"
     ),
-    "data.source=imagenet": f"data.source='imagenet': expected one of cifar10, image_folder, synthetic{DOORS}",
+    "data.source=imagenet": (
+        f"data.source='imagenet': expected one of cifar10, image_folder, synthetic{DOORS}"
+    ),
     "model.name=resnet-50": (
         "model.name='resnet-50': expected one of resnet50, resnet18, tiny; did you mean resnet50?"
     ),

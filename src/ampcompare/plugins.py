@@ -55,7 +55,6 @@ class Door:
 
 
 BACKENDS = Door("backend", "ampcompare.backends")
-MODELS = Door("model.name", "ampcompare.models")
 DATA = Door("data.source", "ampcompare.data")
 
 

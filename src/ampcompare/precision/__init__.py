@@ -34,6 +34,19 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
     it is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown
     name, UserError for a plug-in that cannot be had.
+
+    >>> import torch
+    >>> from ampcompare.precision import build_precision
+    >>> model = torch.nn.Linear(4, 1)
+    >>> precision = build_precision("native", "cpu", init_scale=1024.0)
+    >>> model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> with precision.session():
+    ...     with precision.forward_context():
+    ...         loss = model(torch.ones(2, 4)).square().mean()
+    ...     precision.backward(loss)
+    ...     precision.step(optimizer)
+    >>> float(precision.scale_factor()), int(precision.skipped_steps())
+    (1024.0, 0)
     """
     import torch
 

@@ -30,6 +30,14 @@ def analyse_runs(
 
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
     accuracies), `ignore` settings that may differ within a group. Raises UserError.
+
+    >>> from ampcompare.records import load_runs
+    >>> from ampcompare.report import analyse_runs
+    >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
+    >>> [(group.label, group.seeds) for group in analysis.groups]
+    [('none', 1), ('native', 1)]
+    >>> analysis.comparison("native").speedup > 0  # of throughput
+    True
     """
     from ampcompare.report.analysis.figures import figures_of
     from ampcompare.report.analysis.groups import check_keys
