@@ -1,4 +1,4 @@
-# The ways in. `make help` lists them. Set PYTHON to another Python 3.11 or 3.12, ARGS to options of a run.
+# The ways in. `make help` lists them. Set PYTHON to another Python 3.11 to 3.13, ARGS to options of a run.
 PYTHON ?= python3
 VENV := .venv
 # The oldest PyTorch that pyproject.toml allows, for the rehearsal.
@@ -11,7 +11,7 @@ BACKENDS := none native apex_o1
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 
-.PHONY: help setup demo test test-rest test-all rehearse rehearse-oldest lint reproduce gpu-check clean
+.PHONY: help setup demo test test-rest test-all rehearse rehearse-oldest wheel-check lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make gpu-check  GPU tests, benchmarks, trainings, part by part (ARGS='--minutes 9': end within them)"
 	@echo "make rehearse   train under every backend on fake CUDA tensors: what would fail or wait on a GPU"
 	@echo "make rehearse-oldest  the same under the oldest PyTorch that is supported"
+	@echo "make wheel-check  build the wheel; run, report, sweep and demo from it in an empty folder"
 	@echo "make lint       ruff and mypy"
 
 setup: $(VENV)/.installed
@@ -34,9 +35,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	@for backend in $(BACKENDS); do \
-	  WANDB_MODE=offline $(RUN) --config demo backend=$$backend output_dir=runs/demo-$(STAMP) $(ARGS) || exit $$?; done
-	@$(VENV)/bin/ampcompare report runs/demo-$(STAMP) --out runs/demo-$(STAMP)/report
+	@$(VENV)/bin/ampcompare demo $(ARGS)
 
 # What tells most for its time, and the rest. Files of tests beside each other, three as they wait a lot.
 test: setup
@@ -65,6 +64,9 @@ $(OLDEST_VENV)/.installed: | setup
 	folder() { $$1/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
 	  folder $(VENV) > "$$(folder $(OLDEST_VENV))/shared.pth"
 	@touch $@
+
+wheel-check: setup
+	.ci/wheel-check $(VENV)
 
 gpu-check: setup
 	$(VENV)/bin/python benchmarks/gpu_check.py $(ARGS)

@@ -201,11 +201,19 @@ def sweep(
     grace: Annotated[
         float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
     ] = 60.0,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
+    ] = False,
 ) -> None:
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""
     from rich.console import Console
 
-    from ampcompare.sweeps.run import run_sweep
+    from ampcompare.sweeps.file.sweep import read_sweep
+    from ampcompare.sweeps.run import find_sweep, run_sweep
+
+    if show:
+        typer.echo(read_sweep(find_sweep(file)).path.read_text(encoding="utf-8"), nl=False)
+        return
 
     console = Console(highlight=False)
     code = run_sweep(

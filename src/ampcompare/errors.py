@@ -30,6 +30,12 @@ def one_line(text: object) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(text).split()))
 
 
+def reason(problem: BaseException) -> str:
+    """Why, in a line: the system's words where it is the system's error, else the first of the message."""
+    words = getattr(problem, "strerror", None) or str(problem)
+    return next((line.strip() for line in words.splitlines() if line.strip()), type(problem).__name__)
+
+
 def exit_with(error: UserError) -> NoReturn:
     """Print the error on stderr, as one line or with a line for each detail, and exit with code 2.
 

@@ -19,7 +19,14 @@ from support.quick import HANG, ROOT
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.machine import processes as distributed
-from ampcompare.machine.processes import AskTogether, World, check_config, check_last_batch, device_name, join
+from ampcompare.machine.processes import (
+    CollectiveFlags,
+    World,
+    check_config,
+    check_last_batch,
+    device_name,
+    join,
+)
 from ampcompare.records import load_runs
 from ampcompare.train.interval import Interval
 
@@ -192,7 +199,7 @@ def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.Monke
 
 
 def test_alone_a_request_to_stop_is_heard_at_every_step():
-    ask = AskTogether(World(), torch.device("cpu"), 50)
+    ask = CollectiveFlags(World(), 50)
     assert ask.at(3, lambda: True, lambda: False) == [True, False]
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from ampcompare.config.options import Leaf, build, convert, groups, leaves
 from ampcompare.config.schema import KEY_HINTS, Config
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed, find_shipped, names_shipped, shipped
 
-CONFIG_DIR = Path(__file__).resolve().parents[3] / "configs"
+CONFIG_DIR = shipped("configs")
 
 
 def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:
@@ -31,7 +32,8 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
         content = read_yaml(path)
         if "benchmark" in content:
             raise UserError(
-                f"{path}: the config of a benchmark; run it with: ampcompare bench {content['benchmark']}"
+                f"{path}: the config of a benchmark; run it with: "
+                + as_typed("ampcompare", "bench", content["benchmark"])
             )
         _merge(values, content, origin=f"{path.name}: ")
     for word in overrides:
@@ -47,14 +49,13 @@ def check_option(key: str, value: Any) -> None:
 
 def find_config(name: str) -> Path:
     """The file that `--config` names."""
-    candidates = [Path(name), CONFIG_DIR / name, CONFIG_DIR / f"{name}.yaml"]
     try:
-        for path in candidates:
-            if path.is_file():
-                return path
+        found = find_shipped(name, "configs")
     except (OSError, ValueError) as problem:  # a name too long, a NUL in it, no right to look
         raise UserError(f"--config {name!r}: cannot be read ({problem})") from None
-    known = ", ".join(sorted(p.stem for p in CONFIG_DIR.glob("*.yaml")))
+    if found:
+        return found
+    known = ", ".join(names_shipped("configs"))
     raise UserError(f"--config {name!r}: no such file; expected a path or one of {known}")
 
 
@@ -76,8 +77,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
     if "method" in content and "parameters" in content:
         raise UserError(
-            f"{path}: this is a sweep, not a config; run it with: wandb sweep {path} (then wandb agent), "
-            "or give --config a file of configs/"
+            f"{path}: this is a sweep, not a config; run it with: {as_typed('ampcompare', 'sweep', path)} "
+            "(or wandb sweep, then wandb agent), or give --config a file of configs/"
         )
     return {str(key): value for key, value in content.items()}
 
@@ -160,7 +161,9 @@ def _unknown(key: str, origin: str) -> UserError:
     if not near:  # `lr` for `optimizer.lr`
         last = key.rpartition(".")[2]
         near = [name for name in LEAVES if name.rpartition(".")[2] == last]
-    tail = f"did you mean {near[0]}?" if near else "python run_experiment.py --help lists every key"
+    tail = (
+        f"did you mean {near[0]}?" if near else f"{as_typed('ampcompare', 'run', '--help')} lists every key"
+    )
     return UserError(f"{origin}{key}: no such key; {tail}")
 
 

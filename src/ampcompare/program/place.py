@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -46,5 +45,7 @@ def as_typed(program: str, *words: object) -> str:
 
 
 def _from_here(path: Path) -> str:
-    here = Path.cwd()
-    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere, or the folder has been removed
+        return str(path)

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
 from ampcompare.records.tree import flatten
@@ -68,7 +69,7 @@ def _told_in_one_line(source: str) -> Iterator[None]:
     except wandb.errors.AuthenticationError as problem:
         raise UserError(
             f"{source}: W&B's server cannot be asked: {_first_line(problem)}; see WANDB_BASE_URL, "
-            "WANDB_API_KEY and `wandb login`"
+            f"WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
         ) from None
     # ValueError: what is not there, and an answer that is no JSON.
     except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,35 @@ from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Sweep
 
-ENTRYPOINT = Path(__file__).resolve().parents[3] / "run_experiment.py"
+SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 NO_NUMBERS = ("environment", "grad/exponents")
 
 
 def trains_here(sweep: Sweep) -> bool:
-    """Whether the sweep runs our own entrypoint, whose options and metrics are known."""
-    if sweep.program is None or "${program}" not in sweep.command:
-        return False
-    path = Path(sweep.program)
+    """Whether the sweep runs our own training, whose options and metrics are known."""
+    return _options_start(sweep) is not None
+
+
+def _options_start(sweep: Sweep) -> int | None:
+    """Where in the sweep's command the training's words begin: behind `run_experiment.py`, or behind
+    `ampcompare run` however that is started; None where it runs something else.
+    """
+    words = [sweep.program if word == "${program}" else word for word in sweep.command]
+    for place, (word, behind) in enumerate(pairwise([*words, None])):
+        if word and Path(word).name == PROGRAM and behind == "run":
+            return place + 2
+        if sweep.command[place] == "${program}" and word and _is_our_script(Path(word)):
+            return place + 1
+    return None
+
+
+def _is_our_script(path: Path) -> bool:
+    """Whether it is our script or a copy of it; another project may have a file of that name."""
     try:
-        return path.name == ENTRYPOINT.name and (not path.exists() or _is_ours(path))
-    except OSError:
+        is_other = path.exists() and "ampcompare.entrypoint" not in path.read_text(errors="replace")
+    except (OSError, ValueError):
         return False
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether it is our entrypoint or a copy of it; another project may have a file of that name."""
-    return (
-        path.samefile(ENTRYPOINT) if ENTRYPOINT.exists() else "ampcompare" in path.read_text(errors="replace")
-    )
+    return path.name == SCRIPT and not is_other
 
 
 def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> list[str]:
@@ -62,9 +72,10 @@ def first_parameters(sweep: Sweep) -> dict[str, Any]:
 
 
 def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
-    if sweep.program and "${program}" in sweep.command and not Path(sweep.program).is_file():
+    named = sweep.program if "${program}" in sweep.command else None
+    if named and not Path(named).is_file() and not (trains_here(sweep) and Path(named).name == PROGRAM):
         yield (
-            f"program={sweep.program!r}: no such file in {Path.cwd()}; start the sweep from the folder that "
+            f"program={named!r}: no such file in {Path.cwd()}; start the sweep from the folder that "
             "has it, or write the path out"
         )
     varied = {parameter.key for parameter in sweep.parameters}
@@ -105,11 +116,10 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
 
 
 def _first_command(sweep: Sweep, words: Sequence[str]) -> list[str]:
-    """What the program of the first run would be given, without the program."""
-    parameters = first_parameters(sweep)
+    """What the training of the first run would be given."""
+    template, parameters = sweep.command[_options_start(sweep) :], first_parameters(sweep)
     with tempfile.TemporaryDirectory() as folder:
-        command = build_command(sweep.command, sweep.program, parameters, Path(folder) / "parameters.json")
-        given = command[command.index(str(sweep.program)) + 1 :]
+        given = build_command(template, sweep.program, parameters, Path(folder) / "parameters.json")
         # A file that is read here and now stands for the words in it.
         texts = [Path(word).read_text() if word.startswith(folder) else word for word in given]
     return [*texts, *words]

@@ -154,4 +154,6 @@ def run_environment(
     if entity:
         given["WANDB_ENTITY"] = entity
     inherited = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
+    # `ampcompare run` of a command is found also where the environment is not activated.
+    given["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     return inherited | given

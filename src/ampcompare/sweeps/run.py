@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import os
 import signal
 import sys
 import threading
@@ -19,6 +19,8 @@ from rich.console import Console
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
+from ampcompare.program.files import make_folder
+from ampcompare.program.place import as_typed, find_shipped
 from ampcompare.program.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.devices import visible_gpus
@@ -29,6 +31,7 @@ from ampcompare.sweeps.search import Search, sqlite_url
 from ampcompare.sweeps.worker import Worker, Workplace
 
 EXIT_FAILED_RUNS = 1
+GRACE_SECONDS = 60.0
 SAME_REQUEST_SECONDS = 0.3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDED = ("finished", "failed", "stopped", "lost")
@@ -42,22 +45,27 @@ def run_sweep(
     workers: int | None = None,
     storage: str | None = None,
     name: str | None = None,
-    grace_seconds: float = 60.0,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> int:
-    """Run what is left of the sweep in the file; returns the exit code.
+    """Run what is left of the sweep in the file, a path or the name of one that comes along; returns the exit
+    code.
 
     0: every run finished or was stopped by hyperband; 1: some failed; 128 + signal: stopped by Ctrl-C or
     SIGTERM.
     Raises UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
     """
     given = dict(split_override(word) for word in words)
-    sweep = read_sweep(path, lambda found, is_whole: problems_of(found, words, is_whole))
+    sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, words, is_whole))
     if name is not None:
         sweep = dataclasses.replace(sweep, name=name)
     check_name(sweep.name)
     if storage is not None and not storage.strip():
         raise UserError(f"--storage {storage!r}: expected the URL of a database, or leave the option out")
-    folder = make_folder(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    output = Path(given.get("output_dir") or Path("runs") / sweep.name)
+    option = f"output_dir={str(output)!r}"
+    folder = make_folder(output, option).resolve()
+    for inner in ("logs", "wandb"):
+        make_folder(folder / inner, option)
     own = [word for word in words if split_override(word)[0] != "output_dir"]
     here = trains_here(sweep)
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
@@ -89,7 +97,14 @@ def run_sweep(
     rows = search.rows()
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if received:
-        command = f"ampcompare sweep {path}" + "".join(f" {word}" for word in given_words(given))
+        options: dict[str, Any] = {
+            "--workers": workers,
+            "--storage": storage and search.shown_url,
+            "--name": name,
+        }
+        options["--grace"] = grace_seconds if grace_seconds != GRACE_SECONDS else None
+        again = [f"{key}={value}" for key, value in (options | given).items() if value is not None]
+        command = as_typed("ampcompare", "sweep", path, *again)
         print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
         return 128 + received[0]
     print_best(console, sweep, rows)
@@ -101,11 +116,11 @@ def run_sweep(
     return EXIT_FAILED_RUNS if bad else 0
 
 
-def given_words(given: dict[str, str]) -> list[str]:
-    """Words as they would be typed again."""
-    import shlex
-
-    return [shlex.quote(f"{key}={value}") for key, value in given.items()]
+def find_sweep(name: str) -> Path:
+    """The file that a path, or the name of one of our sweeps, stands for; the path if there is none."""
+    with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
+        return find_shipped(name, "sweeps") or Path(name)
+    return Path(name)
 
 
 def check_name(name: str) -> None:
@@ -117,23 +132,6 @@ def check_name(name: str) -> None:
         raise UserError(
             f"name={name!r}: expected 1 to 100 characters that can be a folder's name; set name or --name"
         )
-
-
-def make_folder(folder: Path) -> Path:
-    """Make the output folder with those in it; returns its full path. Raises UserError if it cannot."""
-    try:
-        folder = folder.resolve()
-        for inner in ("logs", "wandb"):
-            (folder / inner).mkdir(parents=True, exist_ok=True)
-        probe = folder / "logs" / f".probe.{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise UserError(
-            f"output_dir={str(folder)!r}: cannot be written ({reason}); name another folder"
-        ) from None
-    return folder
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
 from ampcompare.report import CHARTS_JOB
 from ampcompare.report.analysis.verdict import Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
@@ -169,7 +170,8 @@ def save(
             _log_tables(charts, entity, project, say)
     except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
         raise UserError(
-            f"{entity}/{project}: W&B does not take it: {problem}; check `wandb login` and the name"
+            f"{entity}/{project}: W&B does not take it: {problem}; check the name and "
+            f"`{as_typed('wandb', 'login')}`"
         ) from None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed, names_shipped
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND
 from ampcompare.sweeps.file.parameters import Parameter, kind_of, nested, settings_of
 from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations
@@ -136,8 +137,9 @@ def _read(path: Path) -> dict[str, Any]:
 
     try:
         if not path.is_file():  # a pipe would never end
-            known = ", ".join(sorted(str(p) for p in Path("sweeps").glob("*.yaml")))
-            raise UserError(f"{path}: no such file" + (f"; expected one such as {known}" if known else ""))
+            raise UserError(
+                f"{path}: no such file; expected a path or one of {', '.join(names_shipped('sweeps'))}"
+            )
         if path.stat().st_size > LARGEST:
             raise UserError(f"{path}: larger than {LARGEST:,} bytes, no sweep is")
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader())  # noqa: S506 - a SafeLoader
@@ -156,7 +158,7 @@ def _read(path: Path) -> dict[str, Any]:
     if "method" not in content and "parameters" not in content and content:
         raise UserError(
             f"{path}: not a sweep, it has neither method nor parameters; "
-            f"a config is run with: python run_experiment.py --config {path}"
+            f"a config is run with: {as_typed('ampcompare', 'run', '--config', path)}"
         )
     return content
 

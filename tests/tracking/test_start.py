@@ -9,14 +9,14 @@ import pytest
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
-from ampcompare.tracking.tracker import Tracker
+from ampcompare.tracking.start import start_tracker
 
 
 def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
     said: list[str] = []
     config = load_config("reference", [f"output_dir={folder}", *words])
     folder.mkdir(parents=True, exist_ok=True)
-    tracker = Tracker.start(config, {"torch": "x"}, said.append)
+    tracker = start_tracker(config, {"torch": "x"}, said.append)
     tracker.log({"global_step": 1, "epoch": 0.5, "train/loss": float("nan")})
     tracker.finish({"best/epoch": 1.0}, 0)
     if tracker.record is None:
