@@ -6,7 +6,8 @@ import os
 import sys
 from dataclasses import replace
 
-from ampcompare.config.schema import Config, check_backend
+from ampcompare.config.check import check_backend
+from ampcompare.config.schema import Config
 from ampcompare.plugins import BACKENDS, clashes
 from ampcompare.precision import REGISTRY, backend_of
 

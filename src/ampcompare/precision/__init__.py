@@ -50,7 +50,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.precision.base import Precision, PrecisionOptions
+    from ampcompare.precision.base import Precision
+    from ampcompare.precision.options import PrecisionOptions
 
     if name in REGISTRY:
         backend = REGISTRY[name]

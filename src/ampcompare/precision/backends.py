@@ -15,10 +15,10 @@ class Backend:
 
     `label` is its name in reports, `words` what it is in one line; `dtypes` are the `precision.dtype` that it
     takes, the first its own; `scales` whether it scales the loss, `bounded_scale` whether that scale has a
-    floor and a ceiling, `half_weights` whether the model's weights are in half precision, so that BatchNorm's
-    may be kept in fp32; `is_fp32` whether it is plain fp32, to which nothing of `precision.*` matters.
-    `run_word` begins a run's name (the label if empty); `also` are names that people from elsewhere write for
-    it.
+    floor and a ceiling, `half_weights` whether the model's weights are in half precision, and
+    `keeps_batchnorm` whether BatchNorm's are then in fp32 by default; `is_fp32` whether it is plain fp32, to
+    which nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty); `also` are
+    names that people from elsewhere write for it.
     """
 
     label: str
@@ -27,6 +27,7 @@ class Backend:
     scales: bool = False
     bounded_scale: bool = False
     half_weights: bool = False
+    keeps_batchnorm: bool | None = None
     is_fp32: bool = False
     run_word: str = ""
     also: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ REGISTRY: dict[str, Backend] = {
             scales=True,
             bounded_scale=True,
             half_weights=True,
+            keeps_batchnorm=True,
             run_word="nvidia-apex-amp-o2",
             also=("o2", "apex-o2", "apexo2"),
             target=f"{HERE}.apex.o2:ApexO2",
@@ -105,6 +107,7 @@ REGISTRY: dict[str, Backend] = {
             scales=True,
             bounded_scale=True,
             half_weights=True,
+            keeps_batchnorm=False,
             run_word="pure-fp16",
             also=("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"),
             target=f"{HERE}.half:Half",

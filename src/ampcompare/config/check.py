@@ -1,0 +1,110 @@
+"""Which options go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ampcompare.config.schema import Config, PrecisionConfig
+from ampcompare.data.sources import source_of
+from ampcompare.errors import UserError
+from ampcompare.precision.backends import REGISTRY, Backend
+
+
+def check(config: Config) -> None:
+    """Raise UserError for values that are fine alone and wrong together."""
+    _check_optimizer(config)
+    _check_data(config)
+    _check_scale_bounds(config.precision)
+    if config.execution != "eager":
+        _check_execution(config)
+    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
+        check_backend(config, REGISTRY[config.backend])
+
+
+def _check_optimizer(config: Config) -> None:
+    optimizer = config.optimizer
+    if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
+        raise UserError(
+            "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
+        )
+    if optimizer.momentum and optimizer.name != "sgd":
+        raise UserError(
+            f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; set it to 0 or use "
+            "optimizer.name=sgd"
+        )
+
+
+def _check_data(config: Config) -> None:
+    data = config.data
+    for name in ("mean", "std"):
+        values = getattr(data, name)
+        if len(values) != 3 or (name == "std" and min(values) <= 0):
+            above = " above 0" if name == "std" else ""
+            raise UserError(f"data.{name}={values}: expected three numbers{above}, one per channel")
+    source = source_of(data.source)
+    if source.needs_root and data.root is None:
+        raise UserError(
+            f"data.root=None: data.source={source.name} needs a {source.root}; set data.root=PATH"
+        )
+
+
+def _check_scale_bounds(precision: PrecisionConfig) -> None:
+    floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
+    if floor is not None and ceiling is not None and floor > ceiling:
+        raise UserError(
+            f"precision.min_loss_scale={floor:g}: expected at most precision.max_loss_scale={ceiling:g}; "
+            "lower it"
+        )
+    if floor is not None and floor > precision.init_scale:
+        raise UserError(
+            f"precision.min_loss_scale={floor:g}: expected at most "
+            f"precision.init_scale={precision.init_scale:g}; lower it or raise init_scale"
+        )
+
+
+def _check_execution(config: Config) -> None:
+    if config.training.gradient_penalty:
+        raise UserError(
+            f"execution={config.execution!r}: training.gradient_penalty={config.training.gradient_penalty:g} "
+            "needs the gradient of a gradient, which this execution does not give; use execution=eager"
+        )
+    if config.execution.endswith("_graph"):
+        if config.training.accumulate > 1:
+            raise UserError(
+                f"execution={config.execution!r}: training.accumulate={config.training.accumulate} has more "
+                "than one micro-batch in a step, the graph holds one; use execution=compile, or a larger "
+                "batch_size"
+            )
+        if config.optimizer.fused is False:
+            raise UserError(
+                f"execution={config.execution!r}: needs optimizer.fused=true, other optimizers decide on the "
+                "host; leave optimizer.fused out"
+            )
+
+
+def check_backend(config: Config, backend: Backend) -> None:
+    """Raise UserError for options of `precision` that the backend does not take."""
+    precision, name = config.precision, config.backend
+
+    def refusal(key: str, value: str, why: str, would: Callable[[Backend], bool]) -> UserError:
+        others = [other for other, declared in REGISTRY.items() if not declared.is_fp32 and would(declared)]
+        instead = f", or use backend={others[0]}" if others else ""
+        return UserError(f"precision.{key}={value}: backend={name} {why}; leave it out{instead}")
+
+    if not precision.enabled or backend.is_fp32:
+        return
+    dtype, dtypes = precision.dtype, backend.dtypes
+    if dtype is not None and dtype not in dtypes:
+        why = f"takes {' or '.join(dtypes)}" if dtypes[1:] else f"is {dtypes[0]} by definition"
+        raise refusal("dtype", repr(dtype), why, lambda other: dtype in other.dtypes)
+    if precision.loss_scale != "dynamic" and not backend.scales:
+        value = f"{precision.loss_scale:g}"
+        raise refusal("loss_scale", value, "does not scale the loss", lambda other: other.scales)
+    for key in ("min_loss_scale", "max_loss_scale"):
+        if (bound := getattr(precision, key)) is not None and not backend.bounded_scale:
+            why = "has neither floor nor ceiling for the loss scale"
+            raise refusal(key, f"{bound:g}", why, lambda other: other.bounded_scale)
+    if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
+        value = str(precision.keep_batchnorm_fp32).lower()
+        why = "has fp32 weights, BatchNorm's too"
+        raise refusal("keep_batchnorm_fp32", value, why, lambda other: other.half_weights)
