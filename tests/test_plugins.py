@@ -11,7 +11,7 @@ from support.plugins import BACKEND, install
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS, Door, check_name, clashes, installed, load
+from ampcompare.plugins import BACKENDS, Door, check_name, installed, left_out, load
 from ampcompare.precision import REGISTRY, backend_of, build_precision
 
 DOOR = Door("part", "ampcompare.tests")
@@ -188,7 +188,7 @@ def test_one_that_does_not_import_is_a_line_that_names_it_and_the_others_work(si
 
 def test_one_that_takes_a_built_in_name_is_said_and_left_out(site: Path):
     install(site, "taker", "native", "taker_native:Mine", label="taker")
-    assert clashes(BACKENDS, REGISTRY) == [
+    assert left_out(BACKENDS, REGISTRY) == [
         "backend=native is the built-in one; that of taker (taker_native:Mine) is left out"
     ]
     assert backend_of("native") is REGISTRY["native"]
@@ -200,6 +200,23 @@ def test_a_name_that_two_distributions_have_is_refused(site: Path):
     assert refusal("both", BACKENDS) == (
         "dist-a (both_a:Mine) and dist-b (both_b:Mine) both have it; name one of them in full"
     )
+
+
+def test_a_distribution_whose_metadata_are_broken_is_said_and_the_others_work(site: Path):
+    install(site, "dist-e", "whole", "whole_module:Mine", label="whole")
+    install(site, "dist-d", "cut", "cut_module:Mine", label="cut")
+    (site / "dist_d-1.0.dist-info" / "entry_points.txt").write_text("[ampcompare.backends]\nno equals sign\n")
+    (line,) = left_out(BACKENDS, REGISTRY)
+    assert line.startswith("the entry points of dist-d cannot be read (")
+    assert backend_of("whole").label == "whole"
+    assert build_precision("native").name == "native"
+
+
+@pytest.mark.parametrize("value", ["no such:Mine", ":Mine", "cut_module:", "a:b:c"])
+def test_an_entry_point_that_names_nonsense_is_one_line_that_names_it(site: Path, value: str):
+    install(site, "dist-f", "odd", "odd_module:Mine", label="odd")
+    (site / "dist_f-1.0.dist-info" / "entry_points.txt").write_text(f"[ampcompare.backends]\nodd = {value}\n")
+    assert refusal("odd", BACKENDS).startswith(f"entry point of dist-f ({value}): ")
 
 
 def test_an_entry_point_without_an_object_is_one_line(site: Path):

@@ -69,12 +69,31 @@ class Plugin:
 
 def installed(door: Door) -> dict[str, list[EntryPoint]]:
     """The entry points of a group by name, without importing any. Two distributions may have one name."""
-    from importlib.metadata import entry_points
-
     found: dict[str, list[EntryPoint]] = {}
-    for entry in sorted(entry_points(group=door.group), key=lambda entry: (entry.name, entry.value)):
+    for entry in _scan(door)[0]:
         found.setdefault(entry.name, []).append(entry)
     return found
+
+
+def _scan(door: Door) -> tuple[list[EntryPoint], list[str]]:
+    """The entry points of a group, and a line for each distribution whose entry points cannot be read.
+
+    `importlib.metadata.entry_points` would raise for all because of one.
+    """
+    from importlib.metadata import distributions
+
+    found: dict[tuple[str, str], EntryPoint] = {}
+    broken = []
+    for distribution in distributions():
+        try:
+            entries = distribution.entry_points.select(group=door.group)
+        except Exception as problem:
+            name = distribution.name or "a distribution without a name"
+            broken.append(f"the entry points of {name} cannot be read ({what_happened(problem)})")
+            continue
+        for entry in entries:
+            found.setdefault((entry.name, entry.value), entry)  # one may lie on the path twice
+    return [found[key] for key in sorted(found)], broken
 
 
 def is_object(text: str) -> bool:
@@ -105,11 +124,13 @@ def load(door: Door, text: str) -> Plugin:
         where, target = f"entry point of {_origin(entry)}: ", entry.value.partition("[")[0].strip()
         if not is_object(target):
             raise door.refusal(text, f"{where}names no object; its author has to write pkg.mod:Name")
-    check_name(door, target)
+    else:
+        check_name(door, text)
     left, _, name = target.partition(":")
     path = _path_of(door, text, left) if _is_file(left) else None
+    content = path.read_bytes() if path else b""
     try:
-        module = _module_of_file(path) if path else import_module(left)
+        module = _module_of_file(path, content) if path else import_module(left)
     except (Exception, SystemExit) as problem:
         raise door.refusal(text, f"{where}cannot be imported ({what_happened(problem, path)})") from None
     try:
@@ -119,17 +140,15 @@ def load(door: Door, text: str) -> Plugin:
         has = f"it has {', '.join(islice(made_here, 5)) or 'no class or function'}"
         raise door.refusal(text, f"{where}no {name} in {left}; {has}") from None
     file = path or _file_of(door, text, value, module)
-    return Plugin(value, _hash(file.read_bytes()), file)
+    return Plugin(value, _hash(content or file.read_bytes()), file)
 
 
-def clashes(door: Door, built_in: Collection[str]) -> list[str]:
-    """A line for every entry point whose name is that of a built-in part, which stays what it is."""
-    return [
-        f"{door.option}={name} is the built-in one; that of {_origin(entry)} is left out"
-        for name, entries in installed(door).items()
-        for entry in entries
-        if name in built_in
-    ]
+def left_out(door: Door, built_in: Collection[str]) -> list[str]:
+    """A line for what is installed and cannot be had: it has the name of a built-in part, or is broken."""
+    entries, broken = _scan(door)
+    taken = (entry for entry in entries if entry.name in built_in)
+    lines = (f"{door.option}={e.name} is the built-in one; that of {_origin(e)} is left out" for e in taken)
+    return [*lines, *broken]
 
 
 def _origin(entry: EntryPoint) -> str:
@@ -153,13 +172,12 @@ def _path_of(door: Door, text: str, left: str) -> Path:
     raise door.refusal(text, f"{left} {what}; expected ./file.py:Name")
 
 
-def _module_of_file(path: Path) -> types.ModuleType:
+def _module_of_file(path: Path, content: bytes) -> types.ModuleType:
     """The file as a module, one for each content.
 
     Python's own loader may take bytecode that it kept of an earlier content; the hash in the record has to be
     of what runs.
     """
-    content = path.read_bytes()
     name = f"ampcompare_plugin_{path.stem}_{_hash(str(path).encode() + content)}"
     if name in sys.modules:
         return sys.modules[name]
@@ -187,7 +205,7 @@ def _file_of(door: Door, text: str, value: Any, module: types.ModuleType) -> Pat
     raise door.refusal(text, "has no file, so that no record can say what ran")
 
 
-def what_happened(problem: BaseException, path: Path | None) -> str:
+def what_happened(problem: BaseException, path: Path | None = None) -> str:
     """The kind of the exception, its first line, and the last line of the plug-in's own file on the way."""
     import traceback
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 
 from ampcompare.config.check import check_backend
 from ampcompare.config.schema import Config
-from ampcompare.plugins import BACKENDS, clashes
+from ampcompare.plugins import BACKENDS, left_out
 from ampcompare.precision import REGISTRY, backend_of
 
 
 def settle(config: Config) -> Config:
     """The config as it is recorded, with the backend's own type where none was given.
 
-    An entry point that takes a built-in backend's name is said on stderr. Raises UserError for a plug-in that
+    What is installed and cannot be had is said on stderr. Raises UserError for a plug-in that
     cannot be had, and for options that the backend cannot take.
     """
     if os.environ.get("RANK", "0") == "0":
-        for line in clashes(BACKENDS, REGISTRY):
+        for line in left_out(BACKENDS, REGISTRY):
             sys.stderr.write(f"warning: {line}\n")
     backend = backend_of(config.backend)
     check_backend(config, backend)

@@ -117,11 +117,10 @@ def count_traffic(words: list[str]) -> dict[str, Any]:
     config = settle(load_config(None, words))
     model, size, dtype = config.model, config.batch_size, str(config.precision.dtype)
     backend = config.backend if config.precision.enabled else BASELINE
-    declared = backend_of(backend)
     return {
         "per_image": per_image(backend, model.name, model.stem, dtype, size, fuse=config.fuse),
-        "dtype": "float32" if declared.is_fp32 else dtype,
-        "backend_source": declared.source,
+        "dtype": "float32" if backend_of(backend).is_fp32 else dtype,
+        "backend_source": backend_of(config.backend).source,
     }
 
 
