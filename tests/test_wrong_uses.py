@@ -18,7 +18,9 @@ from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
 from ampcompare.sweeps.file.sweep import read_sweep
 
-BACKENDS = "expected one of none, native, apex_o1, apex_o2, fp16"
+DOORS = ", pkg.mod:Name, ./file.py:Name"
+BACKENDS = f"expected one of none, native, apex_o1, apex_o2, fp16{DOORS}"
+TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, or null"
 HELP = f"{as_typed('ampcompare', 'run', '--help')} lists every key"
 WHOLE = "expected a whole number at least 1"
 
@@ -78,8 +80,8 @@ WORDS = {
     "training.clip_norm=0": "training.clip_norm='0': expected a number above 0, or null",
     "training.label_smoothing=1": "training.label_smoothing='1': expected a number at least 0 and below 1",
     # Words.
-    "precision.dtype=fp16": "precision.dtype='fp16': expected one of float16, bfloat16",
-    "precision.dtype=bf16": "precision.dtype='bf16': expected one of float16, bfloat16",
+    "precision.dtype=fp16": f"precision.dtype='fp16': expected {TYPES}",
+    "precision.dtype=bf16": f"precision.dtype='bf16': expected {TYPES}",
     "deterministic=maybe": "deterministic='maybe': expected true or false",
     "tf32=2": "tf32='2': expected true or false",
     "device=gpu": "device='gpu': expected one of auto, cpu, cuda, cuda:N, mps; did you mean cuda?",
@@ -96,9 +98,12 @@ WORDS = {
     "optimizer.name=lamb": "optimizer.name='lamb': expected one of sgd, adam, adamw",
     "schedule.name=linear": "schedule.name='linear': expected one of cosine, constant",
     "data.source=cifar": (
-        "data.source='cifar': expected one of cifar10, image_folder, synthetic; did you mean cifar10?"
+        "data.source='cifar': expected one of cifar10, image_folder, synthetic, pkg.mod:Name, "
+        "./file.py:Name; did you mean cifar10?"
     ),
-    "data.source=imagenet": "data.source='imagenet': expected one of cifar10, image_folder, synthetic",
+    "data.source=imagenet": (
+        f"data.source='imagenet': expected one of cifar10, image_folder, synthetic{DOORS}"
+    ),
     "model.name=resnet-50": (
         "model.name='resnet-50': expected one of resnet50, resnet18, tiny; did you mean resnet50?"
     ),

@@ -14,9 +14,10 @@ from ampcompare.checkpoint.files import Store
 from ampcompare.checkpoint.keeper import RunKeeper
 from ampcompare.checkpoint.resume import FOLDER, Identity, find_together, writes_checkpoints
 from ampcompare.checkpoint.state import restore
+from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
-from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources import source_of
 from ampcompare.errors import reason
 from ampcompare.machine.processes import World, is_loss_of_another, join
 from ampcompare.measure.memory import is_out_of_memory
@@ -48,6 +49,7 @@ def run(config: Config, console: Console | None = None) -> Result:
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
     check_chosen(config)
+    config = settle(config)
     console = console or Console(highlight=False)
     try:
         with join(config) as world:
@@ -71,7 +73,9 @@ def _run(config: Config, world: World, console: Console) -> Result:
     with TrainingDisplay(console, parts.total_steps, config.wandb.name or run_name(config)) as display:
         say = display.say
         say(_headline(config, parts))
-        identity = Identity(config, parts.data.fingerprint, parts.environment["device_type"], world.size)
+        source = parts.trainer.precision.declares.source
+        device = parts.environment["device_type"]
+        identity = Identity(config, parts.data.fingerprint, device, world.size, source)
         resumed = find_together(identity, parts.total_steps, say, world)
         state = resumed.state if resumed else None
         tracker: Tracker = NoRecord()
@@ -174,9 +178,9 @@ def _resume_hint(fit: Fit, do: str) -> str:
 
 
 def _headline(config: Config, parts: Parts) -> str:
-    source, images = SOURCES[parts.data.source].label, len(parts.data.train.labels)
+    source, images = source_of(parts.data.source).label, len(parts.data.train.labels)
     return (
-        f"{config.backend}: {config.model.name} on {source}, {images:,} training images, "
+        f"{parts.trainer.precision.name}: {config.model.name} on {source}, {images:,} training images, "
         f"batch {config.batch_size}, {parts.environment['device_name']}"
     )
 

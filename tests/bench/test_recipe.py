@@ -66,7 +66,7 @@ def test_the_table_says_that_a_cpu_is_scaled_down():
     [
         (["size=3"], ["none"], "cpu", "size: no such key of the recipe"),
         (["width=0"], ["none"], "cpu", "width='0': expected a whole number at least 1"),
-        ([], ["O1"], "cpu", "--backends 'O1': expected some of none"),
+        ([], ["O1"], "cpu", "backend='O1': expected one of none"),
         ([], ["none"], "cuda:77", "device='cuda:77': not there"),
     ],
 )

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from ampcompare.bench.throughput import table as throughput_table
 from ampcompare.bench.throughput.baselines import BASELINES, HandWritten
-from ampcompare.bench.throughput.measure import run_throughput
+from ampcompare.bench.throughput.measure import count_traffic, run_throughput
 from ampcompare.bench.throughput.table import bench_throughput, combinations, limit
 from ampcompare.bench.throughput.traffic import KINDS, Traffic, megabytes, per_image
+from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.models import build_model
@@ -66,11 +67,22 @@ def test_the_limit_takes_the_longer_of_arithmetic_and_traffic_of_each_op():
     rates = {"float32": 10.0, "float16": 100.0, "tf32": 50.0}
     roofline = {"flop_per_second": rates, "bytes_per_second": 4.0}
     ops = [[8.0, 10.0], [4.0, 30.0]]  # bytes, FLOP
-    assert limit(ops, roofline, load_config(None, [])) == pytest.approx(1 / (2 + 3))
-    assert limit(ops, roofline, load_config(None, ["tf32=true"])) == pytest.approx(1 / (2 + 1))
-    assert limit(ops, roofline, load_config(None, ["backend=native"])) == pytest.approx(1 / (2 + 1))
-    disabled = load_config(None, ["backend=native", "precision.enabled=false"])
-    assert limit(ops, roofline, disabled) == pytest.approx(1 / (2 + 3))
+    assert limit(ops, roofline, "float32") == pytest.approx(1 / (2 + 3))
+    assert limit(ops, roofline, "float32", tf32=True) == pytest.approx(1 / (2 + 1))
+    assert limit(ops, roofline, "float16") == pytest.approx(1 / (2 + 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "dtype"),
+    [
+        ([], "float32"),
+        (["backend=native"], "float16"),
+        (["backend=native", "precision.dtype=bfloat16"], "bfloat16"),
+        (["backend=native", "precision.enabled=false"], "float32"),
+    ],
+)
+def test_products_are_counted_in_the_type_of_the_backend(words: list[str], dtype: str):
+    assert count_traffic([*WORDS, *words])["dtype"] == dtype
 
 
 def test_only_full_batches_are_timed_and_all_of_them():
@@ -162,7 +174,8 @@ def test_the_loops_written_by_hand_train_on_full_batches(loop: str, backend: str
 
 
 def test_they_lower_the_loss_as_any_training_does():
-    config = load_config(None, [*WORDS, "optimizer.lr=0.3", "optimizer.momentum=0.9", "backend=native"])
+    words = ["optimizer.lr=0.3", "optimizer.momentum=0.9", "backend=native"]
+    config = settle(load_config(None, [*WORDS, *words]))
     made = HandWritten(config, 10, torch.device("cpu"), torch.contiguous_format)
     images, labels = torch.randn(16, 3, 32, 32), torch.arange(16) % 10
     losses = [made.forward_backward(images, labels)[1].item() for _ in range(30)]

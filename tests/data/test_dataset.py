@@ -21,7 +21,8 @@ CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog",
     [
         (
             {"source": "cifar100"},
-            "data.source='cifar100': expected one of cifar10, image_folder, synthetic",
+            "data.source='cifar100': expected one of cifar10, image_folder, synthetic, "
+            "pkg.mod:Name, ./file.py:Name",
         ),
         (
             {"source": "synthetic", "train_limit": 50_001},

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ampcompare.errors import UserError
+from ampcompare.precision.backends import REGISTRY
 from ampcompare.program.place import CHECKOUT
 
 Out = Annotated[
@@ -38,9 +39,7 @@ def recipe(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml."),
     ] = None,
-    backends: Annotated[
-        str, typer.Option(help="Backends, separated by commas.")
-    ] = "none,native,apex_o1,apex_o2,fp16",
+    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = ",".join(REGISTRY),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
 ) -> None:
@@ -72,9 +71,7 @@ def throughput(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as model.name=resnet18."),
     ] = None,
-    backends: Annotated[
-        str, typer.Option(help="Backends, separated by commas.")
-    ] = "none,native,apex_o1,apex_o2,fp16",
+    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = ",".join(REGISTRY),
     execution: Annotated[
         str,
         typer.Option(

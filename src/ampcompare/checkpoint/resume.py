@@ -34,13 +34,16 @@ class Identity:
     data: str
     device_type: str
     processes: int = 1
+    backend_source: str = ""  # the hash of a plug-in's file
 
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
         config = {key: self.config.value(key) for key in LEAVES if key not in MAY_DIFFER}
         last = is_channels_last(self.config, torch.device(self.device_type))
         config["memory_format"] = "channels_last" if last else "contiguous"
-        return {**config, "device": self.device_type, "data": self.data, "processes": self.processes}
+        source = {"backend_source": self.backend_source} if self.backend_source else {}
+        here = {"device": self.device_type, "data": self.data, "processes": self.processes}
+        return {**config, **here, **source}
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In what a checkpoint differs, `key (theirs there, ours here)` each."""

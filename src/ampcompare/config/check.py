@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ampcompare.config.schema import Config, PrecisionConfig
-from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
-from ampcompare.precision import REGISTRY
+from ampcompare.precision.backends import REGISTRY, Backend
 
 
 def check(config: Config) -> None:
@@ -15,8 +17,8 @@ def check(config: Config) -> None:
     _check_scale_bounds(config.precision)
     if config.execution != "eager":
         _check_execution(config)
-    if config.precision.enabled:
-        _check_backend(config)
+    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
+        check_backend(config, REGISTRY[config.backend])
 
 
 def _check_optimizer(config: Config) -> None:
@@ -39,7 +41,7 @@ def _check_data(config: Config) -> None:
         if len(values) != 3 or (name == "std" and min(values) <= 0):
             above = " above 0" if name == "std" else ""
             raise UserError(f"data.{name}={values}: expected three numbers{above}, one per channel")
-    source = SOURCES[data.source]
+    source = source_of(data.source)
     if source.needs_root and data.root is None:
         raise UserError(
             f"data.root=None: data.source={source.name} needs a {source.root}; set data.root=PATH"
@@ -80,24 +82,29 @@ def _check_execution(config: Config) -> None:
             )
 
 
-def _check_backend(config: Config) -> None:
-    """Whether the backend takes these precision options."""
-    backend, precision = REGISTRY[config.backend], config.precision
-    floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
-    if precision.dtype not in backend.dtypes:
-        raise UserError(
-            f"precision.dtype={precision.dtype!r}: backend={config.backend} is {backend.dtypes[0]} by "
-            "definition; leave it out, or use backend=native"
-        )
-    if (floor is not None or ceiling is not None) and not backend.bounded_scale:
-        key = "min_loss_scale" if floor is not None else "max_loss_scale"
-        raise UserError(
-            f"precision.{key}={floor if floor is not None else ceiling:g}: backend={config.backend} has "
-            "neither floor nor ceiling for the loss scale; leave it out, or use backend=apex_o1"
-        )
+def check_backend(config: Config, backend: Backend) -> None:
+    """Raise UserError for options of `precision` that the backend does not take."""
+    precision, name = config.precision, config.backend
+
+    def refusal(key: str, value: str, why: str, would: Callable[[Backend], bool]) -> UserError:
+        others = [other for other, declared in REGISTRY.items() if not declared.is_fp32 and would(declared)]
+        instead = f", or use backend={others[0]}" if others else ""
+        return UserError(f"precision.{key}={value}: backend={name} {why}; leave it out{instead}")
+
+    if not precision.enabled or backend.is_fp32:
+        return
+    dtype, dtypes = precision.dtype, backend.dtypes
+    if dtype is not None and dtype not in dtypes:
+        why = f"takes {' or '.join(dtypes)}" if dtypes[1:] else f"is {dtypes[0]} by definition"
+        raise refusal("dtype", repr(dtype), why, lambda other: dtype in other.dtypes)
+    if precision.loss_scale != "dynamic" and not backend.scales:
+        value = f"{precision.loss_scale:g}"
+        raise refusal("loss_scale", value, "does not scale the loss", lambda other: other.scales)
+    for key in ("min_loss_scale", "max_loss_scale"):
+        if (bound := getattr(precision, key)) is not None and not backend.bounded_scale:
+            why = "has neither floor nor ceiling for the loss scale"
+            raise refusal(key, f"{bound:g}", why, lambda other: other.bounded_scale)
     if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
-        raise UserError(
-            f"precision.keep_batchnorm_fp32={str(precision.keep_batchnorm_fp32).lower()}: "
-            f"backend={config.backend} has fp32 weights, BatchNorm's too; leave it out, or use "
-            "backend=fp16"
-        )
+        value = str(precision.keep_batchnorm_fp32).lower()
+        why = "has fp32 weights, BatchNorm's too"
+        raise refusal("keep_batchnorm_fp32", value, why, lambda other: other.half_weights)

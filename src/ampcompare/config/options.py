@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from ampcompare.errors import UserError, did_you_mean
+from ampcompare.plugins import Door
 
 BOUNDS = (
     ("low", "at least", operator.ge),
@@ -50,6 +51,7 @@ def option(
     hints: Mapping[str, str] = types.MappingProxyType({}),
     before: Any = NOT_ADDED,
     null_is: Callable[[Callable[[str], Any]], Any] | None = None,
+    door: Door | None = None,
 ) -> Any:
     """A dataclass field with its meaning and what it allows.
 
@@ -57,7 +59,8 @@ def option(
     allowed beside numbers); `low`/`high` are inclusive bounds, `above`/`below` exclusive ones; `pattern` is a
     regular expression for the whole of a text, said to people as `pattern_words`; `hints` maps a wrong word
     that people write to the right one. `before` is the value of all runs recorded before the option was
-    added; `null_is` says what null comes to, given a look-up of the other options.
+    added; `null_is` says what null comes to, given a look-up of the other options; `door` lets other people's
+    parts in, by name, beside the choices.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     if isinstance(default, list):
@@ -96,7 +99,8 @@ class Leaf:
     def allowed(self) -> str:
         """What a value may be, in words."""
         meta, base = self.meta, self.base
-        words = ", ".join(str(c) for c in meta["choices"])
+        others = meta["door"].names(meta["choices"]) if meta["door"] else ()
+        words = ", ".join([*map(str, meta["choices"]), *others])
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
             said = " and ".join(
@@ -124,7 +128,8 @@ class Leaf:
 
     def check(self, value: Any, said: Any) -> None:
         """Raise UserError for a value of the right type, given as `said`, that the option does not allow."""
-        if isinstance(value, str) and self.meta["choices"] and value not in self.meta["choices"]:
+        door, choices = self.meta["door"], self.meta["choices"]
+        if isinstance(value, str) and choices and value not in choices and not (door and door.takes(value)):
             raise self.wrong(said)
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, float) and not math.isfinite(part):

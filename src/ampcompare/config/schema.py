@@ -13,35 +13,17 @@ from typing import Any
 
 from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, option
 from ampcompare.data.sources import SOURCES
-from ampcompare.precision import REGISTRY
+from ampcompare.plugins import BACKENDS, DATA
+from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.options import PrecisionOptions
 
 _PRECISION = PrecisionOptions  # which has the defaults
-
-# What people who come from other libraries write for a backend.
-BACKEND_HINTS = {
-    **dict.fromkeys(
-        ("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"), "none"
-    ),
-    **dict.fromkeys(
-        (
-            "amp",
-            "torch.amp",
-            "torch_amp",
-            "torch-amp",
-            "autocast",
-            "16-mixed",
-            "fp16-mixed",
-            "mixed",
-            "mixed_float16",
-        ),
-        "native",
-    ),
-    **dict.fromkeys(("bf16", "bfloat16", "bf16-mixed"), "native with precision.dtype=bfloat16"),
-    **dict.fromkeys(("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"), "apex_o1"),
-    **dict.fromkeys(("o2", "apex-o2", "apexo2"), "apex_o2"),
-    **dict.fromkeys(("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"), "fp16"),
-}
+_BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
+_KEEPS = ", ".join(
+    f"{name} {'yes' if backend.keeps_batchnorm else 'no'}"
+    for name, backend in REGISTRY.items()
+    if backend.half_weights
+)
 
 # What the options are called elsewhere, by the last part of a key.
 KEY_HINTS = {
@@ -69,7 +51,7 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    source: str = option("cifar10", "where images come from", choices=SOURCES)
+    source: str = option("cifar10", "where images come from", choices=SOURCES, door=DATA)
     root: str | None = option(
         None,
         "; ".join(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root),
@@ -105,10 +87,8 @@ class ScheduleConfig:
 @dataclass
 class PrecisionConfig:
     enabled: bool = option(_PRECISION.enabled, "false makes any backend a plain fp32 run")
-    dtype: str = option(
-        _PRECISION.dtype,
-        "low-precision type of backend=native; apex and fp16 have one",
-        choices=("float16", "bfloat16"),
+    dtype: str | None = option(
+        None, "low-precision type, one that the backend takes; null: its own", choices=TYPES
     )
     loss_scale: float | str = option(
         _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
@@ -120,14 +100,14 @@ class PrecisionConfig:
     growth_factor: float = option(_PRECISION.growth_factor, "factor by which the scale grows", above=1)
     backoff_factor: float = option(_PRECISION.backoff_factor, "factor after an overflow", above=0, below=1)
     min_loss_scale: float | None = option(
-        _PRECISION.min_loss_scale, "floor of the dynamic scale (apex and fp16)", above=0
+        _PRECISION.min_loss_scale, f"floor of the dynamic scale ({_BOUNDED})", above=0
     )
     max_loss_scale: float | None = option(
-        _PRECISION.max_loss_scale, "its ceiling (apex and fp16; null: 2**24)", above=0
+        _PRECISION.max_loss_scale, f"its ceiling ({_BOUNDED}; null: 2**24)", above=0
     )
     keep_batchnorm_fp32: bool | None = option(
         _PRECISION.keep_batchnorm_fp32,
-        "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no",
+        f"BatchNorm in fp32 in a model whose weights are fp16; null: {_KEEPS}",
         before=None,
         null_is=lambda of: REGISTRY[of("backend")].keeps_batchnorm if of("backend") in [*REGISTRY] else None,
     )
@@ -207,7 +187,12 @@ class WandbConfig:
 @dataclass
 class Config:
     backend: str = option(
-        "none", "precision backend, what is compared", choices=tuple(REGISTRY), hints=BACKEND_HINTS
+        "none",
+        "precision backend, what is compared: "
+        + ", ".join(f"{name} = {backend.words}" for name, backend in REGISTRY.items()),
+        choices=tuple(REGISTRY),
+        hints=HINTS,
+        door=BACKENDS,
     )
     seed: int = option(
         223, "seed of weights, order and augmentation", low=0, high=2**63 - 1, role=Role.REPEAT

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 
 SUBSET_SEED = 2_023
@@ -50,9 +50,7 @@ def build_dataset(
     for key, limit in (("train_limit", train_limit), ("test_limit", test_limit)):
         if limit is not None and limit < 1:
             raise UserError(f"data.{key}={limit}: must be at least 1, or null for all images")
-    if source not in SOURCES:
-        raise UserError(f"data.source={source!r}: expected one of {', '.join(SOURCES)}")
-    arrays = SOURCES[source].load(root, train_limit, test_limit)
+    arrays = source_of(source).load(root, train_limit, test_limit)
     train = _take("train", arrays.train_images, arrays.train_labels, train_limit, source)
     test = _take("test", arrays.test_images, arrays.test_labels, test_limit, source)
     fingerprint = f"{arrays.fingerprint[:16]}-{len(train)}-{len(test)}"

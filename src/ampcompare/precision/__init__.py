@@ -1,13 +1,17 @@
 """Precision backends: everything that differs between fp32, native AMP, apex O1, O2 and pure fp16.
 
-A new backend is one new file and one line in REGISTRY. The registry is plain data and loads no torch, so that
-the command line can list backends at once.
+A built-in backend is one new file and one entry in REGISTRY (`backends.py`), others come by name
+(`ampcompare.plugins`). This module loads no torch, so that the command line can list backends at once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from ampcompare import plugins
+from ampcompare.precision.backends import REGISTRY, Backend
 
 if TYPE_CHECKING:
     import torch
@@ -15,46 +19,75 @@ if TYPE_CHECKING:
     from ampcompare.precision.base import Precision
 
 
-class Backend(NamedTuple):
-    """Where a backend lives and what its options may be."""
+def backend_of(name: str) -> Backend:
+    """What the backend `name` declares; a plug-in is imported for it.
 
-    target: str  # module:class, imported on use
-    label: str  # first word of a run's name
-    dtypes: tuple[str, ...]  # allowed precision.dtype; the first is what the backend is
-    bounded_scale: bool  # whether the loss scale has a floor and a ceiling
-    half_weights: bool = False  # whether the model's weights are fp16
-    keeps_batchnorm: bool | None = (
-        None  # of a model with fp16 weights: whether BatchNorm's are fp32 by default
-    )
-
-
-REGISTRY: dict[str, Backend] = {
-    "none": Backend("ampcompare.precision.base:Precision", "standard", ("float16", "bfloat16"), True),
-    "native": Backend("ampcompare.precision.native:Native", "torch-amp", ("float16", "bfloat16"), False),
-    "apex_o1": Backend("ampcompare.precision.apex.o1:ApexO1", "nvidia-apex-amp", ("float16",), True),
-    "apex_o2": Backend(
-        "ampcompare.precision.apex.o2:ApexO2", "nvidia-apex-amp-o2", ("float16",), True, True, True
-    ),
-    "fp16": Backend("ampcompare.precision.half:Half", "pure-fp16", ("float16",), True, True, False),
-}
+    Raises UserError for a plug-in that is none, ValueError for a name that nobody has.
+    """
+    return REGISTRY[name] if name in REGISTRY else _plugin(name)[0]
 
 
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
-    """The backend `name` for tensors on `device`.
+    """The backend `name` for tensors on `device`: a built-in one, an entry point, `pkg.mod:Class` or
+    `./file.py:Class`.
 
-    `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...). With
-    `enabled=False` any backend is plain fp32. Raises ValueError for an unknown name.
+    `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
+    it is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown
+    name, UserError for a plug-in that cannot be had.
+
+    >>> import torch
+    >>> from ampcompare.precision import build_precision
+    >>> model = torch.nn.Linear(4, 1)
+    >>> precision = build_precision("native", "cpu", init_scale=1024.0)
+    >>> model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    >>> with precision.session():
+    ...     with precision.forward_context():
+    ...         loss = model(torch.ones(2, 4)).square().mean()
+    ...     precision.backward(loss)
+    ...     precision.step(optimizer)
+    >>> float(precision.scale_factor()), int(precision.skipped_steps())
+    (1024.0, 0)
     """
     import torch
 
     from ampcompare.precision.base import Precision
     from ampcompare.precision.options import PrecisionOptions
 
-    if name not in REGISTRY:
-        raise ValueError(f"backend={name!r}: expected one of {', '.join(REGISTRY)}")
-    settings = PrecisionOptions(**options)
-    module, _, cls = REGISTRY[name].target.partition(":")
-    backend = getattr(import_module(module), cls) if settings.enabled else Precision
-    precision = backend(torch.device(device), settings)
-    precision.name = name
+    if name in REGISTRY:
+        backend = REGISTRY[name]
+        module, _, attribute = backend.target.partition(":")
+        cls = getattr(import_module(module), attribute)
+    else:
+        backend, cls = _plugin(name)
+    settings = PrecisionOptions(**options | {"dtype": options.get("dtype") or backend.dtypes[0]})
+    precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
+    precision.name, precision.declares = backend.label, backend
     return precision
+
+
+def _plugin(name: str) -> tuple[Backend, type[Precision]]:
+    """A backend from elsewhere: what its class declares, and the class."""
+    from ampcompare.precision.base import CONTRACT
+
+    door = plugins.BACKENDS
+    if not door.takes(name):
+        raise ValueError(door.unknown(name, REGISTRY))
+    found = plugins.load(door, name)
+    cls, declared = found.value, getattr(found.value, "declares", None)
+    if not isinstance(cls, type):
+        raise door.refusal(name, f"a {type(cls).__name__}; expected a class that inherits from Precision")
+    lacking = [method for method in CONTRACT if not hasattr(cls, method)]
+    if lacking:
+        raise door.refusal(
+            name, f"no backend: {cls.__name__} lacks {', '.join(lacking)}; let it inherit from Precision"
+        )
+    if not isinstance(declared, Backend):
+        raise door.refusal(
+            name,
+            f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")',
+        )
+    if declared.label in REGISTRY:
+        raise door.refusal(
+            name, f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
+        )
+    return replace(declared, source=found.source), cls

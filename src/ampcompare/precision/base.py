@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampcompare.precision.backends import Backend
 from ampcompare.precision.options import PrecisionOptions
 
 
@@ -21,6 +22,7 @@ class Precision:
     """
 
     name = "none"
+    declares: Backend  # a backend from elsewhere says it in its class
     input_dtype = torch.float32  # in which a convolution takes its images inside `forward_context`
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
@@ -74,3 +76,7 @@ class Precision:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state from `state_dict`."""
         self._skipped.fill_(state["skipped_steps"])
+
+
+# What a class from elsewhere must have to be taken for a backend.
+CONTRACT = tuple(name for name in vars(Precision) if not name.startswith("_") and name != "name")

@@ -25,6 +25,12 @@ def load_runs(sources: Iterable[str | Path]) -> list[RunRecord]:
 
     Raises UserError for a source that is not there, cannot be read or holds no run. A broken file inside a
     folder raises nothing: its run says so in `problems`.
+
+    >>> from ampcompare.records import load_runs
+    >>> for run in load_runs(["runs"]):
+    ...     print(run.option("backend"), run.state, run.history["train/loss"].count(), "losses")
+    none finished 2 losses
+    native finished 2 losses
     """
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     on_server = [str(source) for source in named if str(source).startswith(API_PREFIX)]

@@ -7,8 +7,11 @@ each other: a dashed line drawn over a solid one shows both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+from ampcompare.precision.backends import REGISTRY
 
 SOLID: tuple[int, ...] = (1, 0)
 
@@ -24,16 +27,47 @@ class Style:
     meaning: str
 
 
-KNOWN = (
-    Style("none", "#767c88", SOLID, "circle", "fp32"),
-    Style("native", "#0072b2", SOLID, "square", "torch.amp, fp16"),
-    Style("native bf16", "#56b4e9", (9, 3), "diamond", "torch.amp, bfloat16"),
-    Style("apex_o1", "#d55e00", (5, 4), "triangle-up", "apex O1, fp16"),
-    Style("apex_o2", "#009e73", (2, 3), "triangle-down", "apex O2, fp16"),
-    Style("fp16", "#cc79a7", (8, 3, 2, 3), "cross", "pure fp16"),
+# Looks of the built-in backends, each in its own type and then in its others, in the order of REGISTRY; what
+# comes behind them there takes a spare one.
+_LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (
+    ("#767c88", SOLID, "circle"),
+    ("#0072b2", SOLID, "square"),
+    ("#56b4e9", (9, 3), "diamond"),
+    ("#d55e00", (5, 4), "triangle-up"),
+    ("#009e73", (2, 3), "triangle-down"),
+    ("#cc79a7", (8, 3, 2, 3), "cross"),
 )
-_SPARE_COLOURS = ("#e69f00", "#b8a500", "#7a5195", "#8c564b")
-_SPARE_DASHES: tuple[tuple[int, ...], ...] = ((4, 2), (1, 2), (10, 3), (6, 2, 1, 2))
+_SPARE_LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (
+    ("#e69f00", (4, 2), "triangle-right"),
+    ("#b8a500", (1, 2), "triangle-left"),
+    ("#7a5195", (10, 3), "stroke"),
+    ("#8c564b", (6, 2, 1, 2), "arrow"),
+)
+SHORT = {"float16": "fp16", "bfloat16": "bf16"}
+
+
+def variant(label: str, own: str, dtype: object) -> str:
+    """The name of a backend in a type: its label, and the type where that is not its own, `native bf16`."""
+    return label if dtype is None or dtype == own else f"{label} {SHORT.get(str(dtype), dtype)}"
+
+
+def meaning(words: str, dtype: str) -> str:
+    """`torch.amp, fp16`: the words of a backend and the type, unless they say it."""
+    short = SHORT.get(dtype, dtype)
+    return words if short in words else f"{words}, {short}"
+
+
+def _built_in() -> Iterator[tuple[str, str]]:
+    """Label and meaning of every built-in backend in each of its types."""
+    for name, backend in REGISTRY.items():
+        if backend.is_fp32:
+            yield name, backend.words
+            continue
+        for dtype in backend.dtypes:
+            yield variant(name, backend.dtypes[0], dtype), meaning(backend.words, dtype)
+
+
+KNOWN = tuple(Style(label, *look, words) for (label, words), look in zip(_built_in(), _LOOKS, strict=False))
 
 
 def ordered(values: Iterable[str]) -> list[str]:
@@ -43,23 +77,31 @@ def ordered(values: Iterable[str]) -> list[str]:
     return known + sorted(wanted - set(known), key=_by_size)
 
 
-def styles(labels: Iterable[tuple[str, str]]) -> list[Style]:
-    """One style per (label, value): the value has the colour, the dashes tell labels of one value apart."""
+def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = None) -> list[Style]:
+    """One style per (label, value): the value has the colour, the dashes tell labels of one value apart.
+
+    A value that is not known takes a look by its name, so that it has the same in every report, as long as no
+    other has taken it before. `words` are the meanings of such values.
+    """
     pairs = list(dict.fromkeys(labels))
     values = ordered(value for _, value in pairs)
     known = {style.label: style for style in KNOWN}
-    free = [*_SPARE_COLOURS, *(style.colour for style in KNOWN if style.label not in values)]
+    spare = len(_SPARE_LOOKS)
+    free = [*_SPARE_LOOKS, *((s.colour, SOLID, "stroke") for s in KNOWN if s.label not in values)]
     others = [value for value in values if value not in known]
-    base = known | {
-        value: Style(value, free[i % len(free)], _SPARE_DASHES[i % 4], "stroke", "")
-        for i, value in enumerate(others)
-    }
+    base, taken = dict(known), set()
+    for number, value in enumerate(others):
+        first = zlib.crc32(value.encode()) % spare
+        places = [*((first + i) % spare for i in range(spare)), *range(spare, len(free))]
+        place = next((p for p in places if p not in taken), number % len(free))
+        taken.add(place)
+        base[value] = Style(value, *free[place], (words or {}).get(value, ""))
     seen: dict[str, int] = {}
     found = []
     for label, value in pairs:
         nth = seen[value] = seen.get(value, -1) + 1
         style = base[value]
-        dash = style.dash if nth == 0 else _SPARE_DASHES[(nth - 1) % 4]
+        dash = style.dash if nth == 0 else _SPARE_LOOKS[(nth - 1) % spare][1]
         found.append(replace(style, label=label, dash=dash))
     return found
 

@@ -18,14 +18,15 @@ from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
-from ampcompare.data.sources import SOURCES
+from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError, reason
-from ampcompare.precision import REGISTRY
+from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.wandb_client.service import end_service
 
+MOST_TAG_CHARS = 64  # W&B's limit
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s only those of the last second
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
@@ -33,8 +34,9 @@ FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on 
 
 def run_name(config: Config) -> str:
     """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
-    label = REGISTRY[config.backend].label + ("-fuse" if config.fuse else "")
-    return f"{label}_{config.model.name}_{SOURCES[config.data.source].short}"
+    backend = backend_of(config.backend)
+    word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
+    return f"{word}_{config.model.name}_{source_of(config.data.source).short}"
 
 
 def start_tracker(
@@ -158,4 +160,6 @@ def _init(
 
 def _tags(config: Config) -> list[str]:
     """The backend, the data (so that synthetic data is seen wherever the run is), and the user's."""
-    return list(dict.fromkeys([config.backend, config.data.source, *config.wandb.tags]))
+    source = config.data.source
+    data = source if source in SOURCES else source_of(source).label[-MOST_TAG_CHARS:]
+    return list(dict.fromkeys([backend_of(config.backend).label, data, *config.wandb.tags]))

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.config.load import Config
 from ampcompare.data.dataset import Dataset, ImageSet, build_dataset
 from ampcompare.data.loader import DeviceLoader
+from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.machine.device import (
     effective_numerics,
@@ -69,6 +70,8 @@ def prepare(config: Config, world: World) -> Parts:
         **effective_numerics(config, device),
         "fused": is_fused(config, device),
         "processes": world.size,
+        **trainer.precision.declares.record(),
+        **({} if config.data.source in SOURCES else {"data_fingerprint": data.fingerprint}),
     }
     environment = describe_environment(device, **settings)
     return Parts(data, train, test, trainer, count_steps(config, train), environment)

@@ -13,11 +13,10 @@ from rich.table import Table
 
 from ampcompare.bench.child import measure
 from ampcompare.bench.recipe.config import CPU_SIZE, RecipeConfig, misaligned
-from ampcompare.config.load import find_config, read_config, split_override
+from ampcompare.config.load import check_option, find_config, read_config, split_override
 from ampcompare.config.options import leaves
 from ampcompare.config.values import Values
 from ampcompare.errors import UserError
-from ampcompare.precision import REGISTRY
 
 
 def recipe_config(words: Sequence[str], name: str = "recipe_mlp") -> tuple[RecipeConfig, set[str]]:
@@ -55,9 +54,8 @@ def bench_recipe(
 
     from ampcompare.report.analysis.published import published
 
-    unknown = [name for name in backends if name not in REGISTRY]
-    if unknown:
-        raise UserError(f"--backends {unknown[0]!r}: expected some of {', '.join(REGISTRY)}")
+    for name in backends:
+        check_option("backend", name)
     config, given = recipe_config(words)
     where = device_type(device)
     if where == "cpu":

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 
+from ampcompare.bench.throughput import BASELINE, HAND_WRITTEN
 from ampcompare.config.load import Config
 from ampcompare.config.schema import DataConfig
 from ampcompare.data.dataset import Dataset
@@ -91,12 +92,11 @@ class HandWritten:
     def __init__(
         self, config: Config, classes: int, device: torch.device, memory_format: torch.memory_format
     ) -> None:
-        if config.backend not in ("none", "native"):
-            raise UserError(
-                f"backend={config.backend!r}: the loops written by hand know none and native only"
-            )
-        self.device, self.dtype = device, getattr(torch, config.precision.dtype)
-        self.mixed = config.backend == "native" and config.precision.enabled
+        if config.backend not in HAND_WRITTEN:
+            known = " and ".join(HAND_WRITTEN)
+            raise UserError(f"backend={config.backend!r}: the loops written by hand know {known} only")
+        self.device, self.dtype = device, getattr(torch, str(config.precision.dtype))
+        self.mixed = config.backend != BASELINE and config.precision.enabled
         torch.manual_seed(config.seed)
         model = build_model(config.model.name, config.model.stem, classes).to(device)
         self.model: nn.Module = model.to(memory_format=memory_format)

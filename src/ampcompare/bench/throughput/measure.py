@@ -15,9 +15,11 @@ from typing import Any
 
 import torch
 
+from ampcompare.bench.throughput import BASELINE
 from ampcompare.bench.throughput.baselines import BASELINES, Done, Loop, forever
 from ampcompare.bench.throughput.busy import profile_steps
 from ampcompare.bench.throughput.traffic import per_image
+from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import Config
 from ampcompare.data.dataset import Dataset, build_dataset
@@ -26,6 +28,7 @@ from ampcompare.machine.device import effective_numerics, resolve_device, set_nu
 from ampcompare.machine.environment import describe_environment
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer
+from ampcompare.precision import backend_of
 from ampcompare.train.build import build_trainer, is_fused, make_loader
 from ampcompare.train.execution import check_execution
 from ampcompare.train.trainer import micro_batches
@@ -61,7 +64,7 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps,
     over the median step without the profiler. None off a GPU.
     """
-    config = load_config(None, words)
+    config = settle(load_config(None, words))
     device = resolve_device(config.device)
     set_numerics(config)
     data = build_dataset(
@@ -105,17 +108,20 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
         "loss": float(done.loss),
         "loop": loop,
         "config": config.to_dict(),
-        "environment": describe_environment(device, **numerics),
+        "environment": describe_environment(device, **numerics, **backend_of(config.backend).record()),
     }
 
 
 def count_traffic(words: list[str]) -> dict[str, Any]:
-    """Bytes and FLOP of one image, for the roofline."""
-    config = load_config(None, words)
-    backend = config.backend if config.precision.enabled else "none"
-    model, precision = config.model, config.precision
-    size = config.batch_size
-    return {"per_image": per_image(backend, model.name, model.stem, precision.dtype, size, fuse=config.fuse)}
+    """Bytes and FLOP of one image and the type of its products, for the roofline; a plug-in's source."""
+    config = settle(load_config(None, words))
+    model, size, dtype = config.model, config.batch_size, str(config.precision.dtype)
+    backend = config.backend if config.precision.enabled else BASELINE
+    return {
+        "per_image": per_image(backend, model.name, model.stem, dtype, size, fuse=config.fuse),
+        "dtype": "float32" if backend_of(backend).is_fp32 else dtype,
+        "backend_source": backend_of(config.backend).source,
+    }
 
 
 if __name__ == "__main__":

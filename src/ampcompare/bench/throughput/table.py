@@ -30,6 +30,7 @@ from ampcompare.bench.results import (
     markdown_table,
     write_results,
 )
+from ampcompare.bench.throughput import BASELINE, HAND_WRITTEN
 from ampcompare.bench.throughput.kept import Kept
 from ampcompare.config.load import LEAVES, load_config
 from ampcompare.config.schema import Config
@@ -37,7 +38,6 @@ from ampcompare.errors import UserError
 
 COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "merged", "busy", "MiB")
 BASELINES = ("seed-style", "plain")
-BASELINE_BACKENDS = ("none", "native")
 LONGEST = 5  # kernels that the Markdown lists; the JSON has more
 # A ResNet50 step takes a CPU a minute, and proves nothing: fp16 is emulated there.
 CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
@@ -58,6 +58,11 @@ class Combination:
     config: Config
     results: list[dict[str, Any]] = field(default_factory=list)
     refused: str = ""
+    source: str = ""  # the hash of a plug-in's file
+
+    def is_of(self, result: dict[str, Any]) -> bool:
+        """Whether an earlier result is of the same source of the backend."""
+        return result["environment"].get("backend_source", "") == self.source
 
     @property
     def rate(self) -> Median:
@@ -101,21 +106,26 @@ def combinations(
         own += ["fuse=false"] * by_hand  # whatever is asked of ours
         every = [*common, *words, *own]
         config = load_config(None, every)
-        if not by_hand or backend in BASELINE_BACKENDS:
+        if not by_hand or backend in HAND_WRITTEN:
             found.append(Combination(backend, execution, size, every, config))
     if not found:
         raise UserError(
-            f"--execution {','.join(executions)}: loops written by hand have the backends none and native; "
-            "name one with --backends"
+            f"--execution {','.join(executions)}: loops written by hand have the backends "
+            f"{' and '.join(HAND_WRITTEN)}; name one with --backends"
         )
     return found
 
 
-def limit(traffic: Sequence[Sequence[float]], roofline: dict[str, Any], config: Config) -> float:
-    """Images/s if each op took the longer of its arithmetic and its traffic at the measured ceilings."""
+def limit(
+    traffic: Sequence[Sequence[float]], roofline: dict[str, Any], dtype: str, tf32: bool = False
+) -> float:
+    """Images/s if each op took the longer of its arithmetic and its traffic at the measured ceilings.
+
+    `dtype` is that of the products; one whose ceiling was not measured gives an infinite rate of them.
+    """
     rates, copy = roofline["flop_per_second"], roofline["bytes_per_second"]
-    half = config.backend != "none" and config.precision.enabled
-    name = config.precision.dtype if half else "tf32" if config.tf32 and "tf32" in rates else "float32"
+    name = "tf32" if dtype == "float32" and tf32 and "tf32" in rates else dtype
+    rates = rates | {name: rates.get(name, float("inf"))}
     return 1 / sum(max(size / copy, flop / rates[name]) for size, flop in traffic)
 
 
@@ -158,8 +168,9 @@ def bench_throughput(
             if row.counted not in traffic:
                 request = {"words": row.words, "count": True}
                 found = measure("throughput.measure", request, f"counting {row.backend}")
-                traffic[row.counted] = found["per_image"]
+                traffic[row.counted] = found
                 progress.advance(task)
+            row.source = traffic[row.counted]["backend_source"]
         end: KeyboardInterrupt | None = None
         try:
             for number, row in itertools.product(range(rounds), rows):
@@ -167,7 +178,7 @@ def bench_throughput(
                 loop = {"loop": row.execution} if row.execution in BASELINES else {}
                 request = {"words": row.words, "warmup": warmup, "steps": steps, **loop}
                 if kept and number == 0:
-                    row.results = kept.results(request)[:rounds]
+                    row.results = [r for r in kept.results(request) if row.is_of(r)][:rounds]
                 if not row.refused and len(row.results) <= number:
                     try:
                         row.results.append(measure("throughput.measure", request, row.label))
@@ -199,7 +210,7 @@ def _report(
     out: Path | None,
     console: Console,
 ) -> None:
-    base = {(r.execution, r.batch_size): r.rate.median for r in rows if r.backend == "none" and r.results}
+    base = {(r.execution, r.batch_size): r.rate.median for r in rows if r.backend == BASELINE and r.results}
     cells: list[list[str]] = []
     records: list[dict[str, Any]] = []
     on_cpu = roofline["environment"]["device_type"] == "cpu"
@@ -209,13 +220,16 @@ def _report(
             cells.append([*name, "failed" if row.refused else "not measured", *[""] * (len(COLUMNS) - 4)])
             records.append({"backend": row.backend, "execution": row.execution, "refused": row.refused})
             continue
-        limits = {kind: limit(ops, roofline, row.config) for kind, ops in traffic[row.counted].items()}
+        counted, tf32 = traffic[row.counted], row.config.tf32
+        limits = {
+            kind: limit(ops, roofline, counted["dtype"], tf32) for kind, ops in counted["per_image"].items()
+        }
         own = base.get((row.execution, row.batch_size))
         share, merged = row.rate.median / limits["eager"], row.rate.median / limits["merged"]
         peak = max(r["peak_mib"] for r in row.results)
         speed = "" if own is None else f"{row.rate.median / own:.2f}x"
         # fp16 products are emulated on a CPU, worse than convolutions: their rate is no ceiling there.
-        shares = ["", ""] if on_cpu and row.backend != "none" else [f"{share:.0%}", f"{merged:.0%}"]
+        shares = ["", ""] if on_cpu and counted["dtype"] != "float32" else [f"{share:.0%}", f"{merged:.0%}"]
         busy = "" if row.busy is None else f"{row.busy:.0%}"
         cells.append([*name, str(row.rate), speed, *shares, busy, f"{peak:,.0f}"])
         records.append(
@@ -252,7 +266,7 @@ def _report(
     if out is not None:
         text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}{_kernels(rows)}"
         keys = ("backend", "batch_size", "fuse")
-        counted = [dict(zip(keys, key, strict=True)) | {"per_image": ops} for key, ops in traffic.items()]
+        counted = [dict(zip(keys, key, strict=True)) | found for key, found in traffic.items()]
         body = {**how, "roofline": roofline, "traffic": counted, "rows": records}
         measured = [r for r in rows if r.results]
         for path in write_results(out, "throughput", head, body, text, lambda: _chart(measured)):

@@ -1,19 +1,19 @@
 """Where images come from: every source is declared here once, and all else asks `SOURCES`.
 
-A new source is one new file and one entry; one that comes from elsewhere is an entry that is put in later:
-
-    SOURCES["mine"] = Source("mine", "my images", "mine", lambda *_: Arrays.of(train, test))
-
-with a pair (images uint8 [N, 3, H, W], labels int64 [N]) for each split. The entries load neither torch nor
-NumPy, so that the options, `--help` and the report may ask them too; a source's own file is imported when it
-is loaded.
+A new source is one new file and one entry. One that comes from elsewhere (`ampcompare.plugins`) is a function
+`build(train)` that returns the images of a split, uint8 [N, 3, H, W], and their labels, int64 [N]. The
+entries load neither torch nor NumPy, so that the options, `--help` and the report may ask them too; a
+source's own file is imported when it is loaded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from ampcompare import plugins
 
 if TYPE_CHECKING:
     from ampcompare.data.arrays import Arrays
@@ -72,8 +72,39 @@ SOURCES: dict[str, Source] = {
 }
 
 
+def source_of(name: str) -> Source:
+    """The source of that name; one from elsewhere is imported when it is loaded. Raises UserError."""
+    if name in SOURCES:
+        return SOURCES[name]
+    if not plugins.DATA.takes(name):
+        raise plugins.DATA.unknown(name, SOURCES)
+    return Source(name, label_of(name), re.sub(r"\W+", "-", label_of(name)), lambda *_: _built(name))
+
+
 def label_of(name: str) -> str:
     """A source as readers see it, also one that this installation lacks: records name what others trained
-    on.
+    on. Of a file the last part alone: a report leaves the machine.
     """
-    return SOURCES[name].label if name in SOURCES else name.replace("_", " ")
+    return SOURCES[name].label if name in SOURCES else name.rpartition("/")[2].replace("_", " ")
+
+
+def _built(name: str) -> Arrays:
+    """What the function of that name returns for both splits."""
+    import numpy as np
+
+    from ampcompare.data.arrays import Arrays
+
+    found = plugins.load(plugins.DATA, name)
+
+    def split(train: bool) -> tuple[np.ndarray, np.ndarray]:
+        try:
+            images, labels = found.value(train)
+        except Exception as problem:
+            why = plugins.what_happened(problem, found.file)
+            raise plugins.DATA.refusal(name, f"no images and labels for train={train} ({why})") from None
+        return np.asarray(images), np.asarray(labels)
+
+    try:
+        return Arrays.of(split(True), split(False))
+    except (ValueError, TypeError, AttributeError, IndexError) as problem:
+        raise plugins.DATA.refusal(name, str(problem)) from None

@@ -99,6 +99,18 @@ def initialize(
     model's forward follow the O1 lists too), or "forward". Raises RuntimeError for what apex refused: an
     unknown level, options that contradict it, a model that is wrapped, half or initialized already. With
     enabled=False nothing is looked at.
+
+    >>> import torch
+    >>> from ampcompare.precision.apex import amp
+    >>> model = torch.nn.Linear(4, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> model, optimizer = amp.initialize(model, optimizer, opt_level="O1", loss_scale=128.0)
+    >>> loss = model(torch.ones(2, 4)).float().square().mean()
+    >>> with amp.scale_loss(loss, optimizer) as scaled_loss:
+    ...     scaled_loss.backward()
+    >>> optimizer.step()
+    >>> bool(scaled_loss == 128 * loss)
+    True
     """
     if not enabled:
         _state.properties, _state.scalers = Properties(enabled=False), []

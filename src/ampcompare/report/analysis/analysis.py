@@ -12,7 +12,7 @@ from ampcompare.records import RunRecord
 from ampcompare.report.analysis.cautions import cautions
 from ampcompare.report.analysis.comparison import Comparison, compare_all
 from ampcompare.report.analysis.differences import Environment, config_differences, environments_of
-from ampcompare.report.analysis.figures import RunFigures, figures_of
+from ampcompare.report.analysis.figures import RunFigures, figures_of, words_of
 from ampcompare.report.analysis.groups import Group, check_keys, group_runs
 from ampcompare.report.analysis.metric import ComparedMetric, choose_metric
 from ampcompare.report.analysis.published import Reproduction, set_beside
@@ -96,6 +96,14 @@ def analyse_runs(
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
     accuracies), `ignore` settings that may differ within a group, `reproduce` the name of a published
     comparison to be set beside. Raises UserError.
+
+    >>> from ampcompare.records import load_runs
+    >>> from ampcompare.report import analyse_runs
+    >>> analysis = analyse_runs(load_runs(["runs"]), baseline="none")
+    >>> [(group.label, group.seeds) for group in analysis.groups]
+    [('none', 1), ('native', 1)]
+    >>> analysis.comparison("native").speedup > 0  # of throughput
+    True
     """
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
@@ -115,6 +123,7 @@ def analyse_runs(
         tuple((g.label, line(g, of_group.get(g.label), compared)) for g in groups),
         tuple(cautions(figures, setting, groups, comparisons, compared, ignored, keys)),
     )
+    words = {g.value: words_of(f.run) for g in groups for f in g.runs}
     return Analysis(
         figures=tuple(figures),
         setting=setting,
@@ -124,6 +133,6 @@ def analyse_runs(
         verdict=verdict,
         metric=compared,
         keys=keys,
-        styles={style.label: style for style in styles((g.label, g.value) for g in groups)},
+        styles={style.label: style for style in styles(((g.label, g.value) for g in groups), words)},
         published=None if reproduce is None else set_beside(reproduce, figures, comparisons, compared),
     )

@@ -8,6 +8,7 @@ from typing import final
 
 from ampcompare.report.analysis.groups import BACKEND, Group, differing_keys
 from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.analysis.settings import OF_BACKEND
 from ampcompare.report.analysis.statistics import Equivalence, Estimate, difference, equivalence, ratio
 from ampcompare.report.words import listed
 
@@ -100,7 +101,7 @@ def _compare_with_fitting(
 def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
     """Settings on which two groups differ although the comparison is not about them."""
     keys = differing_keys([group.settings, base.settings])
-    return [k for k in keys if k != key and not (key == BACKEND and k.startswith("precision."))]
+    return [k for k in keys if k != key and not (key == BACKEND and k.startswith(OF_BACKEND))]
 
 
 def compare(

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
+from ampcompare.report.palette import meaning, variant
 from ampcompare.report.words import plural
 
 NO_DEVICE = "device not recorded"
@@ -82,14 +84,25 @@ class RunFigures:
 
 def label_of(run: RunRecord) -> str:
     """The name under which a run is compared: its backend, and what is not that backend's default."""
-    backend = run.option("backend")
-    if not isinstance(backend, str) or not backend.strip():
+    backend, recorded = run.option("backend"), environment_of(run)
+    label = recorded.get("backend_label", backend)  # a plug-in's own, whatever it was asked for as
+    if not isinstance(label, str) or not label.strip():
         return "unknown"
-    if backend != "none" and run.option("precision.enabled") is False:
-        return f"{backend} (off)"
-    if backend == "native" and run.option("precision.dtype") == "bfloat16":
-        return "native bf16"
-    return backend
+    built_in = REGISTRY.get(label)
+    if built_in and built_in.is_fp32:
+        return label
+    if run.option("precision.enabled") is False:
+        return f"{label} (off)"
+    own = built_in.dtypes[0] if built_in else recorded.get("backend_type")
+    return variant(label, own, run.option("precision.dtype")) if own else label
+
+
+def words_of(run: RunRecord) -> str:
+    """What the backend of a run says of itself, as far as that is known."""
+    recorded, built_in = environment_of(run), REGISTRY.get(str(run.option("backend")))
+    words = built_in.words if built_in else recorded.get("backend_words")
+    dtype = run.option("precision.dtype") or recorded.get("backend_type")
+    return meaning(str(words), str(dtype)) if words and dtype else ""
 
 
 def environment_of(run: RunRecord) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from statistics import median
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report.analysis.figures import MEANS, MEDIANS, RunFigures
-from ampcompare.report.analysis.settings import pooling_settings
+from ampcompare.report.analysis.settings import OF_BACKEND, pooling_settings
 from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds
 from ampcompare.report.palette import ordered
 
@@ -25,6 +25,7 @@ NAMES = {
     "fuse": "fused operations",
     "optimizer.fused": "fused optimizer",
     "environment.fused": "fused optimizer",
+    "environment.backend_source": "source",
 }
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
 
@@ -126,7 +127,7 @@ def _names(
     value: str, settings: Sequence[Mapping[str, str]], always: Sequence[str], differing: Sequence[str]
 ) -> list[str]:
     # Another backend has other precision settings; its name says enough.
-    telling = [key for key in differing if not (BACKEND in differing and key.startswith("precision."))]
+    telling = [key for key in differing if not (BACKEND in differing and key.startswith(OF_BACKEND))]
     shown = [*always, *(key for key in telling if key not in always)]
     names = []
     for number, one in enumerate(settings):

@@ -1,0 +1,120 @@
+"""What every backend says of itself, once; all else asks it here. Free of torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")  # of `precision.dtype`
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")  # it goes into names of runs, files and W&B's tags
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What a backend says of itself. Raises ValueError for what cannot be.
+
+    `label` is its name in reports, `words` what it is in one line; `dtypes` are the `precision.dtype` that it
+    takes, the first its own; `scales` whether it scales the loss, `bounded_scale` whether that scale has a
+    floor and a ceiling, `half_weights` whether the model's weights are in half precision, and
+    `keeps_batchnorm` whether BatchNorm's are then in fp32 by default; `is_fp32` whether it is plain fp32, to
+    which nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty); `also` are
+    names that people from elsewhere write for it.
+    """
+
+    label: str
+    words: str
+    dtypes: tuple[str, ...] = ("float32",)
+    scales: bool = False
+    bounded_scale: bool = False
+    half_weights: bool = False
+    keeps_batchnorm: bool | None = None
+    is_fp32: bool = False
+    run_word: str = ""
+    also: tuple[str, ...] = ()
+    target: str = ""  # module:class, imported on use
+    source: str = ""  # of a plug-in: the hash of its file
+
+    def __post_init__(self) -> None:
+        if not _LABEL.fullmatch(self.label):
+            raise ValueError(f"label={self.label!r}: expected 1 to 40 letters, digits or any of _ . + -")
+        if not self.dtypes or not set(self.dtypes) <= set(TYPES) or isinstance(self.dtypes, str):
+            raise ValueError(f"dtypes={self.dtypes!r}: expected a tuple of some of {', '.join(TYPES)}")
+
+    def record(self) -> dict[str, str]:
+        """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
+        if not self.source:
+            return {}
+        return {
+            "backend_label": self.label,
+            "backend_words": self.words,
+            "backend_type": self.dtypes[0],
+            "backend_source": self.source,
+        }
+
+
+HERE = "ampcompare.precision"
+FP16 = ("float16",)
+REGISTRY: dict[str, Backend] = {
+    backend.label: backend
+    for backend in (
+        Backend(
+            "none",
+            "fp32",
+            ("float16", "bfloat16"),  # the first is what its records have always said
+            is_fp32=True,
+            run_word="standard",
+            also=("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"),
+            target=f"{HERE}.base:Precision",
+        ),
+        Backend(
+            "native",
+            "torch.amp",
+            ("float16", "bfloat16"),
+            scales=True,
+            run_word="torch-amp",
+            also=(
+                *("amp", "torch.amp", "torch_amp", "torch-amp", "autocast", "16-mixed", "fp16-mixed"),
+                *("mixed", "mixed_float16"),
+            ),
+            target=f"{HERE}.native:Native",
+        ),
+        Backend(
+            "apex_o1",
+            "apex O1",
+            FP16,
+            scales=True,
+            bounded_scale=True,
+            run_word="nvidia-apex-amp",
+            also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
+            target=f"{HERE}.apex.o1:ApexO1",
+        ),
+        Backend(
+            "apex_o2",
+            "apex O2",
+            FP16,
+            scales=True,
+            bounded_scale=True,
+            half_weights=True,
+            keeps_batchnorm=True,
+            run_word="nvidia-apex-amp-o2",
+            also=("o2", "apex-o2", "apexo2"),
+            target=f"{HERE}.apex.o2:ApexO2",
+        ),
+        Backend(
+            "fp16",
+            "pure fp16",
+            FP16,
+            scales=True,
+            bounded_scale=True,
+            half_weights=True,
+            keeps_batchnorm=False,
+            run_word="pure-fp16",
+            also=("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"),
+            target=f"{HERE}.half:Half",
+        ),
+    )
+}
+# What people who come from other libraries write for a backend, and the one that is meant.
+HINTS = {word: backend.label for backend in REGISTRY.values() for word in backend.also} | dict.fromkeys(
+    ("bf16", "bfloat16", "bf16-mixed"), "native with precision.dtype=bfloat16"
+)

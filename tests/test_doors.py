@@ -1,0 +1,247 @@
+"""A backend from outside, whose type is not fp16: training, record, sweep, report and bench take it."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.plugins import BF16, install
+from support.quick import HANG, QUICK, ROOT
+
+from ampcompare.bench.throughput.table import bench_throughput
+from ampcompare.config.load import load_config
+from ampcompare.errors import UserError
+from ampcompare.experiment import Result, run
+from ampcompare.precision import REGISTRY
+from ampcompare.records import RunRecord, load_runs
+from ampcompare.report import analyse_runs
+from ampcompare.report.palette import styles
+from ampcompare.train.display import TrainingDisplay
+
+MINE = "backend=./mine.py:Mine"
+SWEEP = """program: {program}
+method: grid
+metric: {{name: eval/accuracy, goal: maximize}}
+parameters:
+  backend: {{values: [none, {backend}]}}
+command: ["${{env}}", "${{interpreter}}", "${{program}}", "${{args_no_hyphens}}"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with `mine.py` in it; sources and tests are found by child processes, too."""
+    (tmp_path / "mine.py").write_text(BF16.format(label="mine_bf16"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    return tmp_path
+
+
+def train(*words: str, out: str = "runs") -> tuple[Result, str]:
+    text = io.StringIO()
+    config = load_config(None, [*QUICK, "epochs=1", f"output_dir={out}", *words])
+    return run(config, Console(file=text, width=300)), text.getvalue()
+
+
+def records(out: str = "runs") -> list[RunRecord]:
+    return sorted(load_runs([out]), key=lambda record: record.name)
+
+
+def change(here: Path) -> None:
+    """The plug-in in another version: another source of the same behaviour."""
+    with (here / "mine.py").open("a") as file:
+        file.write("# as improved\n")
+
+
+def test_it_trains_and_is_recorded_under_its_own_label_and_type():
+    result, said = train(MINE)
+    assert result.exit_code == 0
+    (record,) = records()
+    assert record.config["backend"] == "./mine.py:Mine"
+    assert record.config["precision"]["dtype"] == "bfloat16"
+    assert record.name == "mine_bf16_tiny_synthetic"
+    assert "mine_bf16" in record.tags
+    assert "mine_bf16: tiny on" in said
+    environment = record.config["environment"]
+    assert environment["backend_label"] == "mine_bf16"
+    assert environment["backend_words"] == "autocast, no scaling"
+    assert len(environment["backend_source"]) == 16
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_built_in_backend_is_recorded_as_it_always_was(name: str):
+    assert train(f"backend={name}")[0].exit_code == 0
+    (record,) = records()
+    assert record.config["precision"]["dtype"] == "float16"
+    assert not [key for key in record.config["environment"] if key.startswith("backend")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("precision.dtype=float16",),
+            "precision.dtype='float16': backend=./mine.py:Mine is bfloat16 by def",
+        ),
+        (
+            ("precision.loss_scale=128",),
+            "precision.loss_scale=128: backend=./mine.py:Mine does not scale the",
+        ),
+        (("precision.min_loss_scale=1",), "backend=./mine.py:Mine has neither floor nor ceiling"),
+        (("precision.keep_batchnorm_fp32=true",), "backend=./mine.py:Mine has fp32 weights"),
+    ],
+)
+def test_options_that_it_does_not_take_are_refused(words: tuple[str, ...], said: str):
+    with pytest.raises(UserError) as caught:
+        train(MINE, *words)
+    assert said in str(caught.value)
+
+
+def test_the_report_gives_it_a_group_of_its_own_and_pools_one_source_only(here: Path):
+    for words in (("backend=none",), (MINE,), (MINE, "seed=1")):
+        train(*words)
+    analysis = analyse_runs(load_runs(["runs"]))
+    assert [(group.label, len(group.runs)) for group in analysis.groups] == [("none", 1), ("mine_bf16", 2)]
+    assert analysis.looks["mine_bf16"].meaning == "autocast, no scaling, bf16"
+    (comparison,) = analysis.comparisons
+    assert not comparison.refusal
+    assert not comparison.loose  # that it is another backend is what is compared
+    change(here)
+    train(MINE, "seed=2")
+    labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
+    assert labels[0] == "none"
+    assert len(labels) == 3
+    assert all(label.startswith("mine_bf16 · source ") for label in labels[1:])
+
+
+def test_a_label_has_the_same_look_in_every_report():
+    alone = styles([("mine_bf16", "mine_bf16")])[0]
+    beside = styles([("none", "none"), ("another", "another"), ("mine_bf16", "mine_bf16")])[2]
+    assert (alone.colour, alone.marker, alone.dash) == (beside.colour, beside.marker, beside.dash)
+
+
+class Killed(BaseException):
+    """The end of a process, as far as the code in it can see."""
+
+
+def test_a_changed_file_is_not_resumed(here: Path, monkeypatch: pytest.MonkeyPatch):
+    def die(self: TrainingDisplay, step: int) -> None:
+        if step == 6:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingDisplay, "step", die)
+        with pytest.raises(Killed):
+            train(MINE, "epochs=2")
+    change(here)
+    with pytest.raises(UserError) as caught:
+        train(MINE, "epochs=2", "resume=must")
+    (line,) = caught.value.lines
+    assert "differs in backend_source (" in line
+    assert "going on with" not in train(MINE, "epochs=2", "resume=auto")[1]
+    (here / "mine.py").write_text(BF16.format(label="mine_bf16"))
+    assert "going on with" in train(MINE, "epochs=2", "resume=auto")[1]
+
+
+def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=HANG, env={**os.environ, **environment}, check=False
+    )
+
+
+def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
+    (here / "sweep.yaml").write_text(
+        SWEEP.format(program=ROOT / "run_experiment.py", backend="./mine.py:Mine")
+    )
+    check = (
+        "import sys; from ampcompare.sweeps.check import problems_of; "
+        "from ampcompare.sweeps.file.sweep import read_sweep; "
+        "assert problems_of(read_sweep('sweep.yaml'), []) == []; assert 'torch' not in sys.modules"
+    )
+    done = command(sys.executable, "-c", check)
+    assert not done.returncode, done.stderr
+    words = [word for word in QUICK if not word.startswith("wandb")]
+    done = command(
+        sys.executable, "-m", "ampcompare.cli", "sweep", "sweep.yaml", *words, "epochs=1", "output_dir=runs"
+    )
+    assert not done.returncode, done.stdout + done.stderr
+    labels = [group.label for group in analyse_runs(load_runs(["runs"])).groups]
+    assert labels == ["none", "mine_bf16"]
+
+
+def test_a_sweep_over_a_file_that_is_not_there_is_refused_before_it_starts(here: Path):
+    (here / "sweep.yaml").write_text(
+        SWEEP.format(program=ROOT / "run_experiment.py", backend="./other.py:Mine")
+    )
+    done = command(sys.executable, "-m", "ampcompare.cli", "sweep", "sweep.yaml")
+    assert done.returncode == 2
+    assert "backend='./other.py:Mine': ./other.py is not there" in done.stderr
+
+
+def test_what_the_sweep_chose_is_recognised(here: Path, monkeypatch: pytest.MonkeyPatch):
+    chosen = here / "chosen.yaml"
+    chosen.write_text("backend: {value: ./mine.py:Mine}\n")
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(chosen))
+    assert train(MINE)[0].exit_code == 0
+    with pytest.raises(UserError, match=r"the sweep chose '\./mine\.py:Mine'"):
+        train("backend=none")
+
+
+@pytest.mark.rest
+def test_the_throughput_benchmark_takes_it():
+    text = io.StringIO()
+    words = ["data.train_limit=64", "diagnostics.every=null"]
+    console = Console(file=text, width=200)
+    out = Path("bench")
+    bench_throughput(["none", "./mine.py:Mine"], ["eager"], [16], 1, 5, "cpu", words, out, console)
+    assert "./mine.py:Mine" in text.getvalue()
+    (written,) = out.glob("*.json")
+    assert '"dtype": "bfloat16"' in written.read_text()
+
+
+def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
+    site = here / "site"
+    site.mkdir()
+    install(site, "good-one", "careful", "good_careful:Mine", label="careful")
+    install(site, "taker", "native", "taker:Mine", label="taker")
+    path = f"{site}{os.pathsep}{os.environ['PYTHONPATH']}"
+    entry = str(ROOT / "run_experiment.py")
+    shown = command(sys.executable, entry, "--help", PYTHONPATH=path)
+    assert (
+        "(one of none, native, apex_o1, apex_o2, fp16, careful, pkg.mod:Name, ./file.py:Name)" in shown.stdout
+    )
+    words = [*QUICK, "epochs=1", "output_dir=runs", "backend=careful"]
+    done = command(sys.executable, entry, *words, PYTHONPATH=path)
+    assert not done.returncode, done.stderr
+    assert (
+        "warning: backend=native is the built-in one; that of taker (taker:Mine) is left out" in done.stderr
+    )
+    (record,) = records()
+    assert record.config["backend"] == "careful"
+
+
+@pytest.mark.rest
+def test_several_processes_take_it():
+    words = [*QUICK, "epochs=1", "output_dir=runs", MINE]
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = command(*torchrun, str(ROOT / "run_experiment.py"), *words)
+    assert not done.returncode, done.stderr
+    (record,) = records()
+    assert record.config["environment"]["backend_label"] == "mine_bf16"
+    assert record.config["environment"]["processes"] == 2
+
+
+@pytest.mark.parametrize(
+    "content", ["raise SystemExit(0)", "import", "raise RuntimeError('line 1\\nline 2')"]
+)
+def test_a_file_that_does_not_run_ends_the_training_with_one_line_and_code_2(here: Path, content: str):
+    (here / "mine.py").write_text(content)
+    done = command(sys.executable, str(ROOT / "run_experiment.py"), *QUICK, MINE)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: backend='./mine.py:Mine': cannot be imported (line 1: ")

@@ -1,0 +1,87 @@
+"""What the pages and the docstrings show to others runs as it stands."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.quick import HANG, QUICK, ROOT
+
+from ampcompare.config.load import load_config
+from ampcompare.experiment import run
+from ampcompare.precision import build_precision
+from ampcompare.precision.apex import amp
+from ampcompare.records import RunRecord, load_runs
+from ampcompare.report import analyse_runs
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+FILES = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.S))
+MOST_LINES = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files of the page, and with runs of two backends in `runs`."""
+    folder = tmp_path_factory.mktemp("extending")
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    for backend in ("none", "native"):
+        train(folder / "runs", f"backend={backend}")
+    return folder
+
+
+def train(out: Path, *words: str) -> RunRecord:
+    config = load_config(None, [*QUICK, "epochs=1", f"output_dir={out}", *words])
+    assert run(config, Console(file=io.StringIO())).exit_code == 0
+    return load_runs([out])[-1]
+
+
+def test_every_file_of_the_page_is_short():
+    assert len(FILES) == 3
+    assert all(len(content.splitlines()) < MOST_LINES for content in FILES.values())
+
+
+def test_the_pages_backend_trains(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    record = train(folder / "mine", "backend=./bf16_forward.py:Bf16Forward")
+    assert record.config["environment"]["backend_label"] == "bf16_forward"
+
+
+def test_the_pages_data_source_is_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    words = ("data.source=./stripes.py:build", "data.train_limit=null", "data.test_limit=null")
+    record = train(folder / "stripes", *words, "optimizer.momentum=0.9", "data.augment=false")
+    assert record.summary_number("eval/accuracy") > 0.9
+
+
+def test_the_pages_metric_is_computed_and_drawn(folder: Path):
+    done = subprocess.run(
+        [sys.executable, "gap.py", "runs", "gap.html"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    assert re.fullmatch(r"none seed 223: gap \S+ points\nnative seed 223: gap \S+ points\n", done.stdout)
+    assert "training minus test accuracy" in (folder / "gap.html").read_text()
+
+
+@pytest.mark.parametrize("function", [load_runs, analyse_runs, build_precision, amp.initialize])
+def test_the_example_of_a_public_function_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, function):
+    monkeypatch.chdir(folder)
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, globs={})
+    assert len(example.examples) > 1
+    said = io.StringIO()
+    results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.write)
+    amp.reset()
+    assert not results.failed, said.getvalue()
