@@ -1,6 +1,4 @@
-"""The training step of one process among several: DDP around the model, each loss weighed by its share of the
-batch.
-"""
+"""The training step of one process among several: DDP, each loss weighed by its share of the batch."""
 
 from __future__ import annotations
 
