@@ -16,14 +16,12 @@ from ampcompare.machine.processes import World
 from ampcompare.train.trainer import StepResult, Trainer
 
 
-def wrap(model: nn.Module, world: World) -> nn.Module:
+def wrap(model: nn.Module) -> nn.Module:
     """The model in DDP, which adds up the gradients of all processes while they are computed.
 
     Buffers are not sent around at each step: BatchNorm's statistics count in evaluations alone
     (`share_buffers`).
     """
-    if world.size == 1:
-        return model
     device = next(model.parameters()).device
     known = inspect.signature(DistributedDataParallel).parameters
     # Renamed between PyTorch 2.11 and 2.14.
