@@ -55,9 +55,7 @@ class _Writer:
 
 
 def write(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint; afterwards it is on the disk, or the file is as it was before and OSError is
-    raised.
-    """
+    """Write a checkpoint: it is on the disk then. Or OSError is raised and the file is as it was before."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         writer = _Writer(file)

@@ -26,9 +26,7 @@ FOLDER = "checkpoints"
 
 @dataclass(frozen=True)
 class Identity:
-    """What has to be the same for a run to go on: the config but for what is free, the data, the kind of
-    device.
-    """
+    """What has to be the same for a run to go on: config (but for what is free), data, kind of device."""
 
     config: Config
     data: str

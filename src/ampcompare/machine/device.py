@@ -21,11 +21,9 @@ Mark = torch.cuda.Event | float
 
 def resolve_device(name: str) -> torch.device:
     """The device that `name` means here, made the current one. Raises UserError where it is not there."""
-    cuda, mps = (
-        torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        torch.backends.mps.is_available(),
-    )
-    present = [*(f"cuda:{i}" for i in range(cuda)), *(["mps"] if mps else []), "cpu"]
+    cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    present = [*(f"cuda:{i}" for i in range(cuda)), *mps, "cpu"]
     if name == "auto":
         return torch.device(present[0])
     wanted = "cuda:0" if name == "cuda" else name
@@ -77,7 +75,7 @@ def start_copy(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
 
 def mark(device: torch.device) -> Mark:
     """This place in the device's queue of work: an event on a GPU, the time (s) where the work is done."""
-    if is_cuda(device):
+    if device.type == "cuda":  # not by a call: this is asked twice a step
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(device))
         return event

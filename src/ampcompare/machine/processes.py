@@ -84,9 +84,7 @@ class World:
 
     @contextmanager
     def agree(self) -> Iterator[None]:
-        """What is inside, where nobody waits for another, raises UserError in all processes if it does in
-        one.
-        """
+        """What raises UserError inside in one process, where nobody waits for another, raises it in all."""
         refusal: list[str] = []
         try:
             yield

@@ -1,3 +1,1 @@
-"""What a run measures beside its loss: step times, memory, energy, the range of its gradients, its
-environment.
-"""
+"""What a run measures beside its loss: step times, memory, energy, the range of its gradients."""

@@ -29,9 +29,7 @@ class EnergyMeter:
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(name)
             pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         except pynvml.NVMLError:
-            self._handle = (
-                None  # no such counter (older GPU, MIG slice, no driver library): the metric is absent
-            )
+            self._handle = None  # no counter (older GPU, MIG slice, no driver library): no metric
 
     def start(self) -> None:
         self._start_mj = self._read_mj()

@@ -18,8 +18,7 @@ from ampcompare.machine.device import widest_float
 FLUSHED_TO_ZERO = 2.0**-25
 # The largest is 65504; from half a unit in the last place above it on, numbers round to infinity.
 ROUNDED_TO_INF = 65520.0
-# Bins of the histogram: |gradient| in [2**e, 2**(e+1)) for e from -48; the first and last bins take what lies
-# beyond.
+# Bins of the histogram: |gradient| in [2**e, 2**(e+1)); the first and last take what lies beyond.
 FIRST_EXPONENT, LAST_EXPONENT = -48, 16
 BINS = LAST_EXPONENT - FIRST_EXPONENT + 1
 

@@ -43,9 +43,7 @@ class StepTimer:
         self._fetched = mark(self._device)
 
     def lap(self, images: int, *, cold: bool = False) -> None:
-        """End one step that trained on so many images. A `cold` one, in which something was compiled, is left
-        out.
-        """
+        """End a step that trained on so many images. A `cold` one, which compiled something, is left out."""
         self._laps += 1
         now = mark(self._device)
         if self._laps > self._warmup and not cold:

@@ -20,9 +20,7 @@ from ampcompare.precision.forward import wrap_forward
 
 
 class Half(ApexScaling):
-    """fp16 weights, BatchNorm's too unless kept in fp32; inputs cast to fp16, outputs to fp32; apex's loss
-    scaling.
-    """
+    """fp16 weights, BatchNorm's too unless kept in fp32; fp16 inputs, fp32 outputs; apex's loss scaling."""
 
     name = "fp16"
 

@@ -1,6 +1,4 @@
-"""Lines for the user, from programs that go on for hours: that nobody can read them any more must not end the
-work.
-"""
+"""Lines for the user, from programs that go on for hours, also when nobody can read them any more."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from ampcompare.errors import UserError, reason
 
 
 def make_folder(folder: Path, option: str) -> Path:
-    """Make the folder and see that a file can be written there. Raises UserError, `option` at its begin."""
+    """Make the folder, see that a file can be written there. Raises UserError that begins with `option`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:

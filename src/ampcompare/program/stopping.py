@@ -46,9 +46,7 @@ class StopRequest:
         return bool(self.reason)
 
     def is_preemption(self) -> bool:
-        """Whether a batch system takes the machine. A sweep's agent, too, stops a run by SIGTERM: that is
-        none.
-        """
+        """Whether a batch system takes the machine. SIGTERM from a sweep's agent is none."""
         return self.exit_code == 128 + signal.SIGTERM and not self._by_wandb and not self._in_sweep
 
     def from_wandb(self) -> None:

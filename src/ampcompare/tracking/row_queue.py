@@ -16,9 +16,7 @@ T = TypeVar("T")
 
 
 class RowQueue(Generic[T]):
-    """Calls `receive` with each item that was put, in a thread of its own. An error there is raised here,
-    once.
-    """
+    """Calls `receive` with each item, in a thread of its own. An error there is raised here, once."""
 
     def __init__(self, receive: Callable[[T], object]) -> None:
         self._receive = receive

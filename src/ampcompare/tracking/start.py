@@ -87,9 +87,7 @@ def start_tracker(
 
 
 def _hide_local_sweep() -> None:
-    """A sweep without a server (`ampcompare sweep`) stays the group; its id would mean nothing to W&B's
-    server.
-    """
+    """A sweep without a server stays the group; its id would mean nothing to W&B's server."""
     if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):
         os.environ.pop("WANDB_SWEEP_ID", None)
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)

@@ -92,8 +92,7 @@ class WandbRun(Tracker):
         rows = state["rows"]
         tail = [(number, age, _unplain(row)) for number, age, row in state["tail"]]
         if self._run.offline:
-            # Those that may not have reached the disk, and all of the first one's step, as steps are merged
-            # whole.
+            # Those that may not be on the disk, and all of the first one's step: steps are merged whole.
             fresh = [row[metrics.STEP] for _, age, row in tail if age < FRESH_SECONDS] or [
                 row[metrics.STEP] for *_, row in tail[-1:]
             ]

@@ -131,7 +131,7 @@ def build_trainer(
             *parts, compiled=compiles(config.execution), make_batch=train.batch, images=images
         )
     if world and world.size > 1:
-        return ShardedTrainer(wrap(model, world), *parts[1:], world=world)
+        return ShardedTrainer(wrap(model), *parts[1:], world=world)
     return Trainer(*parts, compiled=compiles(config.execution))
 
 

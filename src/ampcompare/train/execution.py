@@ -50,8 +50,7 @@ class CompiledForward(Forward):
 
         super().__init__(model, criterion)
         self._shapes: set[torch.Size] = set()
-        # Explicit inputs of the graph, so that gradients reach parameters and BatchNorm's statistics are
-        # written back.
+        # Inputs of the graph, so that gradients reach parameters and statistics are written back.
         self._state = dict(model.named_parameters()) | dict(model.named_buffers())
 
         @nonstrict_trace
@@ -62,8 +61,7 @@ class CompiledForward(Forward):
         def forward(state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             return traced(state, inputs, labels)
 
-        # Graphs of former trainings in this process count against the compiler's limit of eight to a
-        # function.
+        # Graphs of former trainings here count against the compiler's limit of eight to a function.
         torch.compiler.reset()
         self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
 

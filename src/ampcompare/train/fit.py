@@ -83,8 +83,7 @@ class Fit:
         self.energy = EnergyMeter(self.device, on_note)
         self.keeper = keeper
         self.step = 0
-        # Where the run is: in which epoch, after how many of its steps, and whether the evaluation there is
-        # done.
+        # Where the run is: which epoch, after how many of its steps, whether its evaluation is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
         self._is_best = self._due = False
         self._windows: list[Window] = []  # since the last row
@@ -93,9 +92,7 @@ class Fit:
         self._evals: list[tuple[float, float]] = []  # epoch, accuracy
 
     def run(self) -> Row:
-        """Train; returns the summary. Raises TrainingError when the loss is not finite and that is to stop
-        the run.
-        """
+        """Train; returns the summary. Raises TrainingError for a loss that is not finite and stops it."""
         try:
             with self.precision.session():
                 self._train()
@@ -211,9 +208,7 @@ class Fit:
         self.on_row(self._clock.row_at(self.step, position) | found)
 
     def state_dict(self) -> Row:
-        """Where the run is and what it has gathered: plain values and tensors. All rows have to be read
-        before.
-        """
+        """Where the run is and what it has gathered: plain values, tensors. All rows have been read."""
         return {
             "step": self.step,
             "epoch": self.epoch,

@@ -29,8 +29,7 @@ from ampcompare.train.trainer import Batch, StepResult, Trainer
 
 T = TypeVar("T")
 
-# Real steps before the capture: cuDNN picks its algorithms, libraries allocate, the optimizer makes its
-# state.
+# Real steps before the capture: cuDNN picks algorithms, libraries allocate, the optimizer makes its state.
 WARM_UP_STEPS = 3
 
 

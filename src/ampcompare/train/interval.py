@@ -1,6 +1,4 @@
-"""Loss, accuracy and counters of one log interval: gathered on the device, copied once at its end, read when
-there.
-"""
+"""Loss, accuracy and counters of one log interval: gathered on the device, copied at its end, read later."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from torch import Tensor
 from ampcompare.machine.device import start_copy, wait_until, widest_float
 from ampcompare.machine.processes import World
 
-# Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval
-# has.
+# Logits that wait to be counted: 4 MiB in fp32, more steps of the usual kind than an interval has.
 MAX_KEPT = 2**20
 
 
@@ -73,9 +70,7 @@ class Interval:
         return self._correct
 
     def _mean_losses(self) -> Tensor:
-        """Each step's loss over all processes. A mean of three equal numbers may differ from them in its last
-        bit.
-        """
+        """Each step's loss over all processes. A mean of three equal numbers may differ in its last bit."""
         ours = [self._world.mean_(torch.stack(self._losses))] if self._losses else []
         return torch.cat([*self._resumed, *ours])
 
@@ -105,9 +100,7 @@ class Interval:
 
 
 class Reading:
-    """The values of a closed interval on their way to the host. On a GPU by pinned memory, behind the queued
-    steps.
-    """
+    """The values of a closed interval on their way to the host, on a GPU behind the queued steps."""
 
     def __init__(
         self, images: list[int], tensors: Sequence[Tensor], scalars: list[str], looks: list[list[str]]

@@ -9,9 +9,7 @@ SKIPS_IN_A_ROW = 20
 
 
 class ScaleWatch:
-    """Says once, in words, that the scale fell below `floor` or that `SKIPS_IN_A_ROW` steps in a row were
-    skipped.
-    """
+    """Says once that the scale fell below `floor` or that `SKIPS_IN_A_ROW` steps in a row were skipped."""
 
     def __init__(self, floor: float) -> None:
         self._floor = floor

@@ -1,6 +1,4 @@
-"""The training step of one process among several: DDP around the model, each loss weighed by its share of the
-batch.
-"""
+"""The training step of one process among several: DDP, each loss weighed by its share of the batch."""
 
 from __future__ import annotations
 
@@ -18,14 +16,12 @@ from ampcompare.machine.processes import World
 from ampcompare.train.trainer import StepResult, Trainer
 
 
-def wrap(model: nn.Module, world: World) -> nn.Module:
+def wrap(model: nn.Module) -> nn.Module:
     """The model in DDP, which adds up the gradients of all processes while they are computed.
 
     Buffers are not sent around at each step: BatchNorm's statistics count in evaluations alone
     (`share_buffers`).
     """
-    if world.size == 1:
-        return model
     device = next(model.parameters()).device
     known = inspect.signature(DistributedDataParallel).parameters
     # Renamed between PyTorch 2.11 and 2.14.

@@ -56,8 +56,7 @@ class Trainer:
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config = precision, config
-        # The optimizer's parameters are the model's in their order, also where a backend put masters in their
-        # place.
+        # The optimizer's parameters are the model's in their order, masters in their place or not.
         self._layer_groups = [
             name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()
         ]
@@ -116,8 +115,7 @@ class Trainer:
                     loss = loss * share
                 precision.backward(loss, sync=last)
             losses.append(loss.detach())
-            # Who was right is counted at the interval's end, in one go: here it took two thirds of the loop's
-            # own time.
+            # Who was right is counted at the interval's end: here it took two thirds of the loop's own time.
             outputs.append((logits.detach(), labels))
 
         gradients = self._look_and_clip(diagnose)
@@ -132,9 +130,7 @@ class Trainer:
         return sum(labels.shape[0] for _, labels in batches)
 
     def reducing(self, last: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch: only in a step's last one do several processes add up their
-        gradients.
-        """
+        """The context of a micro-batch: in a step's last one alone processes add up their gradients."""
         return nullcontext()
 
     def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
@@ -169,9 +165,7 @@ class Trainer:
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def _gradient_penalty(self, loss: Tensor) -> Tensor:
-        """L2 norm of the true gradients, differentiable: through scaled gradients, as in PyTorch's AMP
-        examples.
-        """
+        """L2 norm of the true gradients, differentiable; scaled first, as in PyTorch's AMP examples."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         scaled = torch.autograd.grad(self.precision.scale(loss), parameters, create_graph=True)
         inverse = 1.0 / self.precision.scale_factor().detach()

@@ -19,9 +19,7 @@ from ampcompare.precision.together import casting_modules, weights_together
 
 @contextmanager
 def _traced_weights_together(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Cast together what the cache cannot know: while a step is traced, other tensors stand in for the
-    parameters.
-    """
+    """Cast together what the cache cannot know: parameters that, in a trace, have tensors in their place."""
     weights = (module._parameters["weight"] for module in modules)
     traced = STATE.on and not isinstance(next(weights, None), nn.Parameter | None)
     with weights_together(modules, torch.float16) if traced else nullcontext():
