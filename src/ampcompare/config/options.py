@@ -124,8 +124,10 @@ class Leaf:
 
     def check(self, value: Any, said: Any) -> None:
         """Raise UserError for a value of the right type, given as `said`, that the option does not allow."""
-        if isinstance(value, str) and self.meta["choices"] and value not in self.meta["choices"]:
-            raise self.wrong(said)
+        if isinstance(value, str):
+            is_list = bool(typing.get_args(self.base))  # OmegaConf 2.3 lets `${key}` of a text pass for one
+            if is_list or (self.meta["choices"] and value not in self.meta["choices"]):
+                raise self.wrong(said)
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, float) and not math.isfinite(part):
                 raise self.wrong(said)

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from ampcompare.config.options import Leaf
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 NONE_WORDS = ("none", "null", "~", "")
 TRUTH = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
@@ -61,8 +61,7 @@ class Values:
             except ValidationError:
                 raise leaf.wrong(given) from None
             except (OmegaConfBaseException, RecursionError) as problem:
-                reason = str(problem).partition("\n")[0]
-                raise UserError(f"{leaf.key}={given!r}: {reason}; write the value out") from None
+                raise UserError(f"{leaf.key}={given!r}: {reason(problem)}; write the value out") from None
         return OmegaConf.to_object(self.tree)
 
     def _value(self, key: str) -> Any:
