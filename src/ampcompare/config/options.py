@@ -6,6 +6,7 @@ What the options are for is in `schema.py`, how they get their values in `values
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import operator
 import re
@@ -99,10 +100,8 @@ class Leaf:
         words = ", ".join(str(c) for c in meta["choices"])
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
-            said = " and ".join(
-                f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None
-            )
-            text = f"{noun} {said}".strip() + (f", or {words}" if words else "")
+            said = [f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None]
+            text = f"{noun} {' and '.join(said)}".strip() + (f", or {words}" if words else "")
         elif base is bool:
             text = "true or false"
         elif base == list[float]:
@@ -124,19 +123,18 @@ class Leaf:
 
     def check(self, value: Any, said: Any) -> None:
         """Raise UserError for a value of the right type, given as `said`, that the option does not allow."""
-        if isinstance(value, str):
-            is_list = bool(typing.get_args(self.base))  # OmegaConf 2.3 lets `${key}` of a text pass for one
-            if is_list or (self.meta["choices"] and value not in self.meta["choices"]):
-                raise self.wrong(said)
+        choices, is_list = self.meta["choices"], bool(typing.get_args(self.base))
+        # OmegaConf 2.3 lets a list be `${key}` of a text.
+        if isinstance(value, str) and (is_list or (choices and value not in choices)):
+            raise self.wrong(said)
+        bounds = [(holds, self.meta[name]) for name, _, holds in BOUNDS if self.meta[name] is not None]
         for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, float) and not math.isfinite(part):
-                raise self.wrong(said)
             if isinstance(part, str):
                 self._check_text(part, said)
-            elif isinstance(part, int | float) and not isinstance(part, bool):
-                bounds = ((holds, self.meta[name]) for name, _, holds in BOUNDS)
-                if not all(bound is None or holds(part, bound) for holds, bound in bounds):
-                    raise self.wrong(said)
+                continue
+            endless = isinstance(part, float) and not math.isfinite(part)
+            if endless or not (part is None or all(holds(part, bound) for holds, bound in bounds)):
+                raise self.wrong(said)
 
     def _check_text(self, text: str, said: Any) -> None:
         if self.meta["pattern"] and not re.fullmatch(self.meta["pattern"], text):
@@ -165,11 +163,6 @@ def describe(cls: type) -> str:
     """The help text: every option with meaning, default and allowed values, one block each."""
     lines = []
     for leaf in leaves(cls):
-        default = leaf.default
-        said = (
-            {None: "null", True: "true", False: "false"}[default]
-            if isinstance(default, bool | None)
-            else default
-        )
+        said = json.dumps(leaf.default) if isinstance(leaf.default, bool | None) else leaf.default
         lines += [f"  {leaf.key}={said}", f"      {leaf.meta['help']} ({leaf.allowed})"]
     return "\n".join(lines)

@@ -94,9 +94,8 @@ def _readable(leaf: Leaf, value: Any) -> Any:
 
 
 def _scalar(base: Any, value: Any) -> Any:
-    if isinstance(value, list | tuple | dict) or str(value).endswith(
-        "\\???"
-    ):  # OmegaConf's for a literal ???
+    is_escaped = str(value).endswith(r"\???")  # which OmegaConf reads as a ??? that is none
+    if is_escaped or isinstance(value, list | tuple | dict):
         raise ValueError
     if value is None or _is_open(value):
         return value
