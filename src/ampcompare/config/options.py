@@ -100,8 +100,10 @@ class Leaf:
         words = ", ".join(str(c) for c in meta["choices"])
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
-            said = [f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None]
-            text = f"{noun} {' and '.join(said)}".strip() + (f", or {words}" if words else "")
+            said = " and ".join(
+                f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None
+            )
+            text = f"{noun} {said}".strip() + (f", or {words}" if words else "")
         elif base is bool:
             text = "true or false"
         elif base == list[float]:
@@ -123,18 +125,17 @@ class Leaf:
 
     def check(self, value: Any, said: Any) -> None:
         """Raise UserError for a value of the right type, given as `said`, that the option does not allow."""
-        choices, is_list = self.meta["choices"], bool(typing.get_args(self.base))
-        # OmegaConf 2.3 lets a list be `${key}` of a text.
-        if isinstance(value, str) and (is_list or (choices and value not in choices)):
+        if isinstance(value, str) and self.meta["choices"] and value not in self.meta["choices"]:
             raise self.wrong(said)
-        bounds = [(holds, self.meta[name]) for name, _, holds in BOUNDS if self.meta[name] is not None]
         for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, float) and not math.isfinite(part):
+                raise self.wrong(said)
             if isinstance(part, str):
                 self._check_text(part, said)
-                continue
-            endless = isinstance(part, float) and not math.isfinite(part)
-            if endless or not (part is None or all(holds(part, bound) for holds, bound in bounds)):
-                raise self.wrong(said)
+            elif isinstance(part, int | float) and not isinstance(part, bool):
+                bounds = ((holds, self.meta[name]) for name, _, holds in BOUNDS)
+                if not all(bound is None or holds(part, bound) for holds, bound in bounds):
+                    raise self.wrong(said)
 
     def _check_text(self, text: str, said: Any) -> None:
         if self.meta["pattern"] and not re.fullmatch(self.meta["pattern"], text):

@@ -55,7 +55,10 @@ class Values:
         missing_first = sorted(self._open.values(), key=lambda entry: "${" in str(entry[1]))
         for leaf, given in missing_first:
             try:
-                leaf.check(self._value(leaf.key), given)
+                value = self._value(leaf.key)
+                if typing.get_args(leaf.base) and not isinstance(value, list):  # OmegaConf 2.3 lets it pass
+                    raise ValidationError
+                leaf.check(value, given)
             except MissingMandatoryValue:
                 raise UserError(f"{leaf.key}={given}: has to be given; expected {leaf.allowed}") from None
             except ValidationError:
