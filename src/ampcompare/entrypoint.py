@@ -11,6 +11,7 @@ from ampcompare.program.stopping import EXIT_INTERRUPTED
 USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
 
 Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
+A text may hold another option: wandb.group=strong-${{backend}}. ??? in a file is for a word to give.
 The options, each with its default, meaning and what it may be:
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import GROUPS, LEAVES, Config
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 DEFAULT_CONFIG = "reference"
 
@@ -60,7 +60,7 @@ def _content(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as problem:
-        raise UserError(f"{file}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from None
+        raise UserError(f"{file}: cannot be read ({reason(problem)})") from None
 
 
 def _words(text: str, origin: str) -> list[str]:

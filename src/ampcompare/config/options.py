@@ -6,6 +6,7 @@ What the options are for is in `schema.py`, how they get their values in `values
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import operator
 import re
@@ -168,11 +169,6 @@ def describe(cls: type) -> str:
     """The help text: every option with meaning, default and allowed values, one block each."""
     lines = []
     for leaf in leaves(cls):
-        default = leaf.default
-        said = (
-            {None: "null", True: "true", False: "false"}[default]
-            if isinstance(default, bool | None)
-            else default
-        )
+        said = json.dumps(leaf.default) if isinstance(leaf.default, bool | None) else leaf.default
         lines += [f"  {leaf.key}={said}", f"      {leaf.meta['help']} ({leaf.allowed})"]
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from ampcompare.config.options import Leaf
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 NONE_WORDS = ("none", "null", "~", "")
 TRUTH = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
@@ -55,14 +55,16 @@ class Values:
         missing_first = sorted(self._open.values(), key=lambda entry: "${" in str(entry[1]))
         for leaf, given in missing_first:
             try:
-                leaf.check(self._value(leaf.key), given)
+                value = self._value(leaf.key)
+                if typing.get_args(leaf.base) and not isinstance(value, list):  # OmegaConf 2.3 lets it pass
+                    raise ValidationError
+                leaf.check(value, given)
             except MissingMandatoryValue:
                 raise UserError(f"{leaf.key}={given}: has to be given; expected {leaf.allowed}") from None
             except ValidationError:
                 raise leaf.wrong(given) from None
             except (OmegaConfBaseException, RecursionError) as problem:
-                reason = str(problem).partition("\n")[0]
-                raise UserError(f"{leaf.key}={given!r}: {reason}; write the value out") from None
+                raise UserError(f"{leaf.key}={given!r}: {reason(problem)}; write the value out") from None
         return OmegaConf.to_object(self.tree)
 
     def _value(self, key: str) -> Any:
@@ -95,9 +97,8 @@ def _readable(leaf: Leaf, value: Any) -> Any:
 
 
 def _scalar(base: Any, value: Any) -> Any:
-    if isinstance(value, list | tuple | dict) or str(value).endswith(
-        "\\???"
-    ):  # OmegaConf's for a literal ???
+    is_escaped = str(value).endswith(r"\???")  # which OmegaConf reads as a ??? that is none
+    if is_escaped or isinstance(value, list | tuple | dict):
         raise ValueError
     if value is None or _is_open(value):
         return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 LARGEST = 1_000_000  # bytes of a file
 MOST_NODES, DEEPEST = 100_000, 50
@@ -24,8 +24,7 @@ def read_yaml(path: Path) -> Any:
         where = f"{path}, line {mark.line + 1}" if mark else str(path)
         raise UserError(f"{where}: not valid YAML: {problem.problem or problem.context}") from None
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:  # ValueError: not UTF-8, a NUL
-        reason = getattr(problem, "strerror", None) or problem
-        raise UserError(f"{path}: cannot be read as YAML: {reason}") from None
+        raise UserError(f"{path}: cannot be read as YAML: {reason(problem)}") from None
     if not _is_finite(content):
         raise UserError(f"{path}: nested too deeply, or in itself, or with more than {MOST_NODES:,} values")
     return content
