@@ -29,9 +29,9 @@ from ampcompare.report.page.pack import pack
 from ampcompare.report.palette import Style
 
 HERE = Path(__file__).parent
-# What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 SCRIPTS = ("charts.js", "runs_table.js", "page.js")
 CARDS = 12  # of more groups the rest is in the tables alone
+# What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 
