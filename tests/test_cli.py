@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.offline_runs import plan, write_runs
-from support.quick import HANG
+from support.quick import HANG, ROOT
 
+from ampcompare import __version__
 from ampcompare.cli import main
+from ampcompare.config.load import LEAVES
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,12 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
         ((), "Missing command"),
         (("nonsense",), "No such command 'nonsense'"),
         (("--nonsense",), "No such option"),
+        (("run", "backend=O1"), "backend='O1': expected one of none, native, apex_o1"),
+        (
+            ("run", "--config", "nowhere"),
+            "--config 'nowhere': no such file; expected a path or one of demo, ",
+        ),
+        (("sweep", "nowhere", "--show"), "nowhere: no such file; expected a path or one of batch_size, "),
         (("report",), "Missing argument"),
         (("report", "{runs}", "--nonsense"), "No such option"),
         (("report", "{runs}", "--out"), "requires an argument"),
@@ -125,10 +133,34 @@ def test_help_names_the_commands():
     assert "--baseline" in ampcompare("report", "--help").stdout
 
 
-def test_help_imports_nothing_heavy():
+def test_version_is_the_packages():
+    assert ampcompare("--version").stdout == f"ampcompare {__version__}\n"
+
+
+def test_run_has_the_help_of_the_training():
+    said = ampcompare("run", "--help").stdout
+    assert said.startswith("usage: ampcompare run ")
+    assert all(f"{key}=" in said for key in LEAVES)
+
+
+def test_a_sweep_by_name_is_the_file_that_comes_along():
+    assert ampcompare("sweep", "loss_scale", "--show").stdout == (ROOT / "sweeps/loss_scale.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["overhead", "data"])
+def test_a_benchmark_of_ourselves_needs_a_checkout(name, monkeypatch, capsys):
+    monkeypatch.setattr("ampcompare.bench.commands.CHECKOUT", None)
+    with pytest.raises(SystemExit) as end:
+        main(["bench", name])
+    assert end.value.code == 2
+    assert re.fullmatch(r"error: .* needs its checkout; [^\n]+\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["bench", "--help"]])
+def test_help_imports_nothing_heavy(words):
     code = (
         "import sys; from ampcompare.cli import main\n"
-        "try: main(['--help'])\n"
+        f"try: main({words})\n"
         "except SystemExit: print(sorted({'torch', 'wandb', 'pandas', 'altair', 'vl_convert'} & "
         "set(sys.modules)))"
     )

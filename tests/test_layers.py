@@ -7,6 +7,7 @@ A new file is under the rules of its room without anyone naming it; a new room m
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -84,6 +85,12 @@ def test_every_room_has_a_floor_and_every_floor_its_rooms():
     assert {room_of(path) for path in FILES} == set(FLOOR)
 
 
+def test_the_house_as_it_is_written_down_has_these_rooms_on_these_floors():
+    rows = re.findall(r"^\| (\d+) \| `(\w+)(/|\.py)` \|", (ROOT / "docs" / "house.md").read_text(), re.M)
+    assert {room: int(floor) for floor, room, _ in rows} == FLOOR
+    assert all((SOURCE / f"{room}{end}").exists() for _, room, end in rows)
+
+
 @every_file
 def test_nothing_imports_upward_or_sideways(path: Path):
     here = room_of(path)
@@ -137,3 +144,16 @@ def test_installing_is_left_to_the_machines_own_package_index(name: str):
     text = (ROOT / name).read_text()
     assert "://" not in text
     assert "index-url" not in text
+
+
+def test_every_test_that_the_docs_name_is_there():
+    named = {
+        (page.name, *match)
+        for page in (ROOT / "docs").glob("*.md")
+        for match in re.findall(
+            r"`(?:tests/)?((?:\w+/)*test_\w+\.py)(?:::(?:\.\.\.)?(\w+))?", page.read_text()
+        )
+    }
+    lost = [n for n in named if not (ROOT / "tests" / n[1]).is_file()]
+    assert not lost
+    assert not [n for n in named if n[2] not in (ROOT / "tests" / n[1]).read_text()]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.pasting import paste
 from support.quick import HANG
 
 from ampcompare.config.load import LEAVES
@@ -62,15 +63,20 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], expected: str, 
 
 def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_overrides: tuple[str, ...]):
     out = tmp_path / "a folder with spaces"
-    done = launch("--config=demo", *quick_overrides, f"output_dir={out}", "wandb.mode=auto", "backend=native")
+    words = ("--config=demo", *quick_overrides, f"output_dir={out}", "wandb.mode=auto", "backend=native")
+    done = launch(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "no W&B account: this run is recorded offline" in done.stdout
     (run,) = load_runs([out])
     record = next(out.rglob("*.wandb")).parent
     assert f"record: {record}" in done.stdout
-    assert f"wandb sync '{record}'" in done.stdout
-    assert f"ampcompare report '{out}'" in done.stdout
-    assert "wandb leet" in done.stdout
+    sync, see, live = (line[8:] for line in done.stdout.splitlines()[-3:])
+    assert sync.endswith(f"wandb sync '{record}'")
+    assert "wandb leet" in live
+    assert paste(see, tmp_path).returncode == 0
+    assert (tmp_path / "report" / "index.html").is_file()
+    for command in (sync, live):  # they need an account and a terminal
+        assert paste(f"{command} --help", tmp_path).stdout.startswith("Usage: ")
     assert "step 2/8" in done.stdout
     assert run.state == "finished"
     assert run.name == "torch-amp_tiny_synthetic"

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 EXIT_BAD_INPUT = 2
@@ -31,9 +31,17 @@ def one_line(text: object) -> str:
 
 
 def reason(problem: BaseException) -> str:
-    """Why, in a line: the system's words where it is the system's error, else the first of the message."""
-    words = getattr(problem, "strerror", None) or str(problem)
-    return next((line.strip() for line in words.splitlines() if line.strip()), type(problem).__name__)
+    """Why, to be put into a sentence: the system's words for its errors, else the message's first line."""
+    lines = (getattr(problem, "strerror", None) or str(problem)).splitlines()
+    return next((line.strip().rstrip(".") for line in lines if line.strip()), type(problem).__name__)
+
+
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`did you mean X?` for the nearest of the known words, or nothing where none is near (1: the same)."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(word), list(known), 1, cutoff)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def exit_with(error: UserError) -> NoReturn:

@@ -345,7 +345,7 @@ def test_option_that_is_varied_twice_is_told(tmp_path):
 
 def test_missing_file_names_those_there_are(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    with pytest.raises(UserError, match=r"no such file; expected one such as .*compare_backends\.yaml"):
+    with pytest.raises(UserError, match=r"no such file; expected a path or one of .*compare_backends"):
         read_sweep(tmp_path / "nothing.yaml")
 
 
@@ -395,6 +395,27 @@ def test_words_of_the_command_are_checked_in_every_form(tmp_path, monkeypatch, f
         ["epochs=1"],
         command=["${interpreter}", "${program}", "--config", "demo", form],
     )
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        ["${env}", "${interpreter}", "${program}"],
+        ["${env}", "${interpreter}", "-m", "ampcompare", "run"],
+        ["${env}", "ampcompare", "run"],
+        ["/opt/venv/bin/ampcompare", "run"],
+    ],
+)
+def test_every_way_to_start_our_training_is_known(tmp_path, monkeypatch, start):
+    command = [*start, "--config", "demo", "${args_no_hyphens}"]
+    assert not check(tmp_path, monkeypatch, ["epochs=1"], command=command)
+    wrong = [*start, "--config", "dmo", "${args_no_hyphens}"]
+    assert "the first run would end at once: --config 'dmo'" in check(tmp_path, monkeypatch, command=wrong)
+
+
+def test_another_command_of_ours_is_no_training(tmp_path, monkeypatch):
+    command = ["ampcompare", "report", "run", "${args_no_hyphens}"]
+    assert not check(tmp_path, monkeypatch, parameters={"lr": {"value": 0.1}}, command=command)
 
 
 def test_missing_program_is_told(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from support.pasting import paste
 from support.quick import HANG, ROOT
 from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
@@ -89,17 +90,17 @@ def test_larger_run_cap_goes_on_where_the_sweep_was(place):
 def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": 2}})
     place.hold()
-    process = place.start()
+    process = place.start("--name=mine")
     place.wait_for("began", 2)
     process.send_signal(number)
     said, _ = process.communicate(timeout=HANG)
     assert process.returncode == 128 + number
     assert "finished runs stay finished" in said
+    command = said.rpartition("go on with: ")[2].splitlines()[0]
     first, second = place.events("began")
     assert not is_alive(second["pid"])
     place.release()
-    code, _ = place.sweep()
-    assert code == 0
+    assert paste(command, place.folder).returncode == 0
     assert values(place.events("ended")) == ["1", "2", "3"]
     again = [e["run"] for e in place.events("began") if e["given"]["x"] == "2"]
     assert again == [second["run"]] * 2  # the same run goes on

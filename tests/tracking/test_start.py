@@ -8,6 +8,7 @@ import pytest
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.tracking.start import start_tracker
 
@@ -35,12 +36,13 @@ def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
 )
 def test_names_follow_from_the_backend(tmp_path: Path, backend: str, name: str):
     record, said = track(tmp_path, f"backend={backend}")
+    login = as_typed("wandb", "login")
     assert record.name == name
     assert record.project == "comparison-amp"
     assert record.job_type == "train"
     assert record.state == "finished"
     assert record.summary["best/epoch"] == 1.0
-    assert said == ["no W&B account: this run is recorded offline (`wandb login` once to stream it)"]
+    assert said == [f"no W&B account: this run is recorded offline (`{login}` once to stream it)"]
 
 
 def test_config_names_project_group_tags_and_notes(tmp_path: Path):

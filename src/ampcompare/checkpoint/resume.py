@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from ampcompare.checkpoint.files import CheckpointError, Store, peek, read
-from ampcompare.config.load import LEAVES, Config
-from ampcompare.config.schema import ADDED_LATER
-from ampcompare.errors import UserError
+from ampcompare.config.options import Role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, Config, with_role
+from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.machine.processes import World
 
 # What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
-# since it is the length of the schedule; the device and the data are compared as such, not by their names.
-FREE = re.compile(r"(output_dir|resume|max_steps|device|data\.root|log\.warmup_steps|(checkpoint|wandb)\..*)")
+# since it is the length of the schedule.
+MAY_DIFFER = with_role(Role.MAY_DIFFER, Role.BOOKKEEPING)
 FOLDER = "checkpoints"
 
 
@@ -37,7 +37,7 @@ class Identity:
 
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
-        config = {key: self.config.value(key) for key in LEAVES if not FREE.fullmatch(key)}
+        config = {key: self.config.value(key) for key in LEAVES if key not in MAY_DIFFER}
         last = is_channels_last(self.config, torch.device(self.device_type))
         config["memory_format"] = "channels_last" if last else "contiguous"
         return {**config, "device": self.device_type, "data": self.data, "processes": self.processes}
@@ -161,7 +161,7 @@ def _candidates(
         ]
     except OSError as problem:
         raise UserError(
-            f"resume: {top} cannot be read ({problem.strerror}); mend it, or use resume=never"
+            f"resume: {top} cannot be read ({reason(problem)}); mend it, or use resume=never"
         ) from None
     for _, store, files in sorted(found, key=lambda entry: entry[0], reverse=True):
         for path in files:

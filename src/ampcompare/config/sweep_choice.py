@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.load import GROUPS, LEAVES, typed_values
-from ampcompare.config.schema import Config
+from ampcompare.config.load import typed_values
+from ampcompare.config.schema import GROUPS, LEAVES, Config
 from ampcompare.errors import UserError
 
 
@@ -36,13 +36,11 @@ def check_chosen(config: Config) -> None:
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     """Raise UserError where the config has another value than the sweep chose."""
-    for name, chosen_value in chosen.items():
-        if not (name in LEAVES or name in GROUPS):
-            continue  # a parameter that is none of ours
-        for key, value in typed_values({name: chosen_value}).items():
-            given = config.value(key)
-            if given != value:
-                raise UserError(
-                    f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let "
-                    "the command end with ${args_no_hyphens}, which has every parameter"
-                )
+    ours = {name: value for name, value in chosen.items() if name in LEAVES or name in GROUPS}
+    for key, value in typed_values(config, ours).items():
+        given = config.value(key)
+        if given != value:
+            raise UserError(
+                f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let "
+                "the command end with ${args_no_hyphens}, which has every parameter"
+            )

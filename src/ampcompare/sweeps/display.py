@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ampcompare import metrics
 from ampcompare.errors import one_line
-from ampcompare.program.console import print_line
+from ampcompare.program.console import clock, print_line
 from ampcompare.records.tree import flatten
 from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.file.sweep import Sweep
@@ -103,8 +103,8 @@ class SweepDisplay:
         value = f", {self._metric} {job.value:.6g}" if job.value is not None else ""
         total, left = self.sweep.total(), self.seconds_left()
         ended = f"{self.done} of {total} done" if total else f"{self.done} done"
-        tail = f", {clock(left)} left" if left else ""
-        return f"run {job.number} {job.state} after {clock(job.seconds)}{value} ({ended}{tail})"
+        tail = f", {_time(left)} left" if left else ""
+        return f"run {job.number} {job.state} after {_time(job.seconds)}{value} ({ended}{tail})"
 
     @property
     def _metric(self) -> str:
@@ -128,7 +128,7 @@ class SweepDisplay:
                 Text(one_line(in_words(job.parameters))),
                 Text(job.state, style=STYLES.get(job.state, "")),
                 "" if job.value is None else f"{job.value:.6g}",
-                clock(seconds),
+                _time(seconds),
             ]
             table.add_row(*cells, *([Text(job.gpu or "")] if any(j.gpu for j in jobs) else []))
         return Group(table, Text(self._foot(), style="dim"))
@@ -147,7 +147,7 @@ class SweepDisplay:
             best = (max if self.sweep.metric.maximize else min)(values)
             parts.append(f"best {self._metric} {best:.6g}")
         if left:
-            parts.append(f"about {clock(left)} left")
+            parts.append(f"about {_time(left)} left")
         return " · ".join(parts)
 
 
@@ -162,13 +162,9 @@ def print_best(console: Console, sweep: Sweep, rows: list[SweepRow]) -> None:
     print_line(console, one_line(line))
 
 
-def clock(seconds: float) -> str:
-    """1:05 or 2:10:00; under ten seconds with a decimal."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _time(seconds: float) -> str:
+    """As `clock`; under ten seconds with a decimal."""
+    return f"{seconds:.1f} s" if seconds < 10 else clock(seconds)
 
 
 def _last_line(job: Job) -> str:

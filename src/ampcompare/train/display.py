@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ampcompare import metrics
-from ampcompare.program.console import print_line
+from ampcompare.program.console import clock, print_line
 
 
 class TrainingDisplay:
@@ -60,7 +60,7 @@ class TrainingDisplay:
             left = row[metrics.ELAPSED] / step * (self.total - step)
             self.say(
                 f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}  {self._metrics(row)}  "
-                f"{_clock(left)} left"
+                f"{clock(left)} left"
             )
         elif metrics.EVAL_ACCURACY in row:
             self.say(
@@ -84,9 +84,3 @@ class TrainingDisplay:
         if metrics.SCALE in row:
             parts.append(f"scale {row[metrics.SCALE]:g}")
         return "  ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

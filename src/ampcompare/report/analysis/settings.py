@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ampcompare.config.schema import ADDED_LATER
+from ampcompare.config.options import Role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
+from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report.analysis.figures import RunFigures, environment_of, label_of
 
-# What does not touch a run's figures, or is the seed.
-BOOKKEEPING = frozenset({"seed", "wandb", "output_dir", "resume", "checkpoint", "environment"})
+# What runs that are pooled may differ in. The environment has settings of its own.
+BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
 NOT_SETTINGS = frozenset({"packages"})
 MAX_VALUE_CHARS = 60
 NO_DEVICE = "device not recorded"
@@ -76,10 +78,10 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
     for key, _ in flatten(run.config):
         head = key.partition(".")[0]
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
-        if head not in BOOKKEEPING and key != "backend" and not known_better:
-            found[key] = _shown(run.option(key))
+        if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
+            found[key] = _shown(_as_null(run, key))
     for key, value in ADDED_LATER.items():
-        if not (is_fp32 and key.startswith("precision.")):
+        if key not in BOOKKEEPING and not (is_fp32 and key.startswith("precision.")):
             found.setdefault(key, _shown(value))
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
@@ -88,6 +90,13 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         elif key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
             found[f"environment.{key}"] = _shown(value)
     return found
+
+
+def _as_null(run: RunRecord, key: str) -> Any:
+    """The value of an option; null where it says no more than null would have."""
+    value, leaf = run.option(key), LEAVES.get(key)
+    said = leaf.meta["null_is"] if leaf else None
+    return None if said and value == said(run.option) else value
 
 
 def _shown(value: Any) -> str:
