@@ -1,6 +1,4 @@
-"""The figures of one run, taken from its summary, or from its history where the summary has none (a crashed
-run).
-"""
+"""The figures of one run, from its summary, or its history where the summary has none (a crashed run)."""
 
 from __future__ import annotations
 
@@ -15,6 +13,21 @@ from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
+from ampcompare.report.words import plural
+
+NO_DEVICE = "device not recorded"
+# Attributes of RunFigures of which a group has a mean over its seeds, and those of which it has a median.
+MEANS = (
+    "images_per_second",
+    "step_time_ms_p50",
+    "peak_mib",
+    "joules_per_image",
+    "skipped_steps",
+    "train_seconds",
+    "quality",
+    "best_accuracy",
+)
+MEDIANS = ("step_time_ms_p50", "step_time_ms_p95", "skipped_steps", "train_seconds")
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,6 @@ class RunFigures:
     device_type: str
     rows: int
     epochs: float | None
-    last_accuracy: float | None
     best_accuracy: float | None
     best_epoch: float | None
     images_per_second: float | None
@@ -50,11 +62,26 @@ class RunFigures:
     joules_per_image: float | None = None
     clock_jumps: int = 0
 
+    @property
+    def device_words(self) -> str:
+        """`NVIDIA A100 (CUDA)`."""
+        if not self.device:
+            return NO_DEVICE
+        return f"{self.device} ({self.device_type.upper()})" if self.device_type else self.device
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the run's record, a sentence each."""
+        found = [] if self.rows else ["No history."]
+        if self.nan_losses:
+            found.append(f"{plural(self.nan_losses, 'row')} with a loss that is not finite.")
+        if self.clock_jumps:
+            found.append("Its clock goes backwards.")
+        return [*found, *self.run.problems]
+
 
 def label_of(run: RunRecord) -> str:
-    """The name under which a run is compared: its backend, and what sets it apart from that backend's
-    default.
-    """
+    """The name under which a run is compared: its backend, and what is not that backend's default."""
     backend = run.option("backend")
     if not isinstance(backend, str) or not backend.strip():
         return "unknown"
@@ -68,7 +95,7 @@ def label_of(run: RunRecord) -> str:
 def environment_of(run: RunRecord) -> Mapping[str, Any]:
     """The machine and software of a run: from its summary, or its config for a run that did not end."""
     for holder in (run.summary, run.config):
-        environment = holder.get("environment")
+        environment = holder.get(metrics.ENVIRONMENT)
         if isinstance(environment, Mapping) and environment:
             return environment
     return {}
@@ -87,7 +114,6 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         device_type=str(environment.get("device_type") or "").lower(),
         rows=len(run.history),
         epochs=_history(run, metrics.EPOCH, np.max),
-        last_accuracy=_figure(run, metrics.EVAL_ACCURACY, _last),
         best_accuracy=best,
         best_epoch=best_epoch,
         images_per_second=_images_per_second(run),
@@ -105,17 +131,11 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
 
 
 def steady_rows(run: RunRecord) -> np.ndarray:
-    """Mask of the rows whose timing window lies after warm-up. Our own runs log no other; those of others
-    may.
-    """
+    """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
     warmup = run.option("log.warmup_steps")
     if metrics.STEP not in run.history or not isinstance(warmup, int | float):
         return np.ones(len(run.history), dtype=bool)
     return ~(run.numbers(metrics.STEP) <= warmup)
-
-
-def _last(values: np.ndarray) -> float:
-    return values[-1]
 
 
 def _last_of(run: RunRecord, key: str) -> float | None:
@@ -169,9 +189,7 @@ def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
 
 
 def _clock_jumps(run: RunRecord) -> int:
-    """Rows of a diagnostic are logged after the fact, under their own step; a jump of the clock is told by
-    time.
-    """
+    """Rows that are logged after the fact have an older step; a jump of the clock is told by time."""
     clock = run.values(metrics.ELAPSED)
     return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 
