@@ -84,9 +84,7 @@ class Search:
                 return self._attempt(trial)
 
     def alive(self, attempt: Attempt) -> bool:
-        """A sign of life of the worker that has this attempt. False: another has taken it over in the
-        meantime.
-        """
+        """A sign of life of the worker that has this attempt. False: another has taken it over."""
         trial_id = attempt.trial._trial_id
         with as_user_error(self.url):
             self.storage.record_heartbeat(trial_id)
@@ -102,9 +100,7 @@ class Search:
             return attempt.trial.should_prune()
 
     def finish(self, attempt: Attempt, state: str, value: float | None) -> bool:
-        """Record how an attempt ended: finished, stopped (by hyperband) or failed. False if it was taken
-        over.
-        """
+        """Record an attempt's end: finished, stopped (by hyperband), failed. False if it was taken over."""
         if state == "stopped":
             return self._end(attempt, TrialState.PRUNED)
         if state == "finished" and self.sweep.metric is None:
@@ -115,9 +111,7 @@ class Search:
         return self._end(attempt, TrialState.FAIL, word=state)
 
     def give_up(self, attempt: Attempt, word: str = "interrupted") -> bool:
-        """End an attempt that the user interrupted, or that was lost, and queue its run again. False if taken
-        over.
-        """
+        """End an interrupted or lost attempt and queue its run again. False if it was taken over."""
         if not self._end(attempt, TrialState.FAIL, word=word):
             return False
         with as_user_error(self.url):
@@ -164,9 +158,7 @@ class Search:
         return (total is not None and sum(map(is_first, trials)) >= total) or self._target_reached(trials)
 
     def _repair(self) -> None:
-        """Make good what workers that died have left: trials without sign of life, runs that nobody queued
-        again.
-        """
+        """Make good what dead workers left: trials without sign of life, runs not queued again."""
         for trial in self._trials():
             if trial.state == TrialState.RUNNING and trial.number not in self._seen:
                 # Optuna knows no trial as stale that never had a sign of life, as when its worker died right

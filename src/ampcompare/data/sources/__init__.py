@@ -73,7 +73,5 @@ SOURCES: dict[str, Source] = {
 
 
 def label_of(name: str) -> str:
-    """A source as readers see it, also one that this installation lacks: records name what others trained
-    on.
-    """
+    """A source as readers see it, also one of a record that this installation lacks."""
     return SOURCES[name].label if name in SOURCES else name.replace("_", " ")
