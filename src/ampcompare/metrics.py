@@ -82,28 +82,14 @@ PEAK_MEMORY = declare("memory/peak_mib", "peak memory", INTERVAL, "MiB", better=
 RESERVED_MEMORY = declare("memory/reserved_mib", "reserved memory", INTERVAL, "MiB", better=LOWER, needs=GPU)
 GRADIENT_NORM = declare("grad/norm", "gradient norm", INTERVAL, needs="clipping or diagnostics")
 
-UNDERFLOW = declare(
-    "grad/underflow_fraction",
-    "gradient elements flushed to zero",
-    DIAGNOSIS,
-    SHARE,
-    better=LOWER,
-    by_group=True,
-)
+# Shares of the gradients' elements, in all and in each layer group.
+PART: dict[str, Any] = {"when": DIAGNOSIS, "unit": SHARE, "better": LOWER, "by_group": True}
+UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **PART)
 UNDERFLOW_UNSCALED = declare(
-    "grad/underflow_fraction_unscaled",
-    "gradient elements flushed to zero without a scale",
-    DIAGNOSIS,
-    SHARE,
-    better=LOWER,
-    by_group=True,
+    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **PART
 )
-OVERFLOW = declare(
-    "grad/overflow_fraction", "infinite gradient elements", DIAGNOSIS, SHARE, better=LOWER, by_group=True
-)
-ZEROS = declare(
-    "grad/zero_fraction", "gradient elements that are zero", DIAGNOSIS, SHARE, better=LOWER, by_group=True
-)
+OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **PART)
+ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **PART)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)

@@ -19,9 +19,8 @@ from ampcompare.records.tree import Tree
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Record, unknown_kinds
 
-RUNNING_SECONDS = (
-    60  # the client flushes every 15 s by default; four misses in a row and the run is taken for dead
-)
+# The client flushes every 15 s by default; four misses in a row and the run is taken for dead.
+RUNNING_SECONDS = 60
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

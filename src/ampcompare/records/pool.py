@@ -25,15 +25,15 @@ MAX_PROCESSES = 8
 def read_fragments(paths: Sequence[Path]) -> list[Fragment]:
     """The fragment of each file, in order; large amounts with a helper for each further processor."""
     count = min(_processors(), MAX_PROCESSES, len(paths))
-    if count < 2 or sum(_size(path) for path in paths) < WORTH_BYTES:
+    if count < 2 or sum(size_of(path) for path in paths) < WORTH_BYTES:
         return [read_fragment(path) for path in paths]
     # Largest first, each to the pile that is smallest so far. The first pile is read here.
     piles: list[list[int]] = [[] for _ in range(count)]
     weights = [0] * count
-    for number in sorted(range(len(paths)), key=lambda n: -_size(paths[n])):
+    for number in sorted(range(len(paths)), key=lambda n: -size_of(paths[n])):
         lightest = weights.index(min(weights))
         piles[lightest].append(number)
-        weights[lightest] += 1 + _size(paths[number])
+        weights[lightest] += 1 + size_of(paths[number])
     helpers = [_Helper([paths[number] for number in pile]) for pile in piles[1:]]
     found: dict[int, Fragment] = {number: read_fragment(paths[number]) for number in piles[0]}
     for helper, pile in zip(helpers, piles[1:], strict=True):
@@ -69,10 +69,11 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Bytes of a file; none of one that cannot be asked: its reader will say what is wrong with it."""
     try:
         return path.stat().st_size
-    except OSError:  # the reader will say what is wrong with it
+    except OSError:
         return 0
 
 

@@ -16,7 +16,6 @@ import pandas as pd
 from ampcompare import metrics
 from ampcompare.records.tree import flatten, lookup
 
-STATES = ("finished", "failed", "crashed", "running")
 MAX_KEYS_TOLD = 5
 NAMELESS = "It holds no run record: its name and config are not known."
 
@@ -73,9 +72,7 @@ class RunRecord(RunInfo):
         return lookup(self.config, key, default)
 
     def summary_number(self, key: str) -> float | None:
-        """A number of the summary, or None. W&B keeps `{"max": ...}` where a metric was defined with a
-        summary.
-        """
+        """A number of the summary, or None. W&B keeps `{"max": ...}` for some metrics."""
         value = lookup(self.summary, key)
         if isinstance(value, dict):
             value = next(
@@ -95,9 +92,7 @@ class RunRecord(RunInfo):
         return as_numbers(self.history[key])
 
     def values(self, key: str) -> np.ndarray:
-        """The numbers logged under a key, in order, without the rows that have none. Logged NaNs are left
-        out.
-        """
+        """The numbers logged under a key, in order; rows without one, and logged NaNs, are left out."""
         numbers = self.numbers(key)
         return numbers[~np.isnan(numbers)]
 

@@ -1,6 +1,4 @@
-"""Runs read from W&B's server through its public API. `wandb` is imported here alone, when a source asks for
-it.
-"""
+"""Runs read from W&B's server by its public API; `wandb` is imported when a source asks for it."""
 
 from __future__ import annotations
 

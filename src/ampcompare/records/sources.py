@@ -103,9 +103,7 @@ def _files(source: str | Path) -> list[Path]:
 
 
 def _search(top: Path) -> Iterator[Path]:
-    """The run files under a folder. Linked folders are followed, each real folder once (W&B links
-    `latest-run`).
-    """
+    """The run files under a folder; linked folders are followed (`latest-run`), each real one once."""
     seen: set[str] = set()
     for folder, inner, files in os.walk(top, followlinks=True):
         real = os.path.realpath(folder)

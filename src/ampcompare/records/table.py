@@ -69,9 +69,7 @@ class Column:
             values.append(value)
 
     def finish(self, rows: int) -> np.ndarray:
-        """The column as an array of `rows` values: float64 with NaN, or objects with None, where there is
-        none.
-        """
+        """The column, `rows` values: float64 with NaN, or objects with None, where there is none."""
         if isinstance(self.values, array):
             self.values.extend([NAN] * (rows - len(self.values)))
             return np.frombuffer(self.values, dtype=np.float64) if rows else np.empty(0)

@@ -13,9 +13,7 @@ MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads th
 
 
 class Removed(Enum):
-    """A path that was removed: one that was written before made groups of what lies above it, whatever that
-    was.
-    """
+    """A removed path: one that was written before made groups of what lies above it."""
 
     UNSEEN = 0
     WRITTEN = 1

@@ -59,9 +59,7 @@ def is_first(trial: FrozenTrial) -> bool:
 
 
 def index_of(trial: Trial | FrozenTrial, trials: Sequence[FrozenTrial]) -> int:
-    """The trial's place among the first attempts. Trials of lower number exist by now, and keep their
-    kind.
-    """
+    """Its place among the first attempts. Trials of lower number exist by now, and keep their kind."""
     if "index" in trial.user_attrs:
         return int(trial.user_attrs["index"])
     return sum(is_first(t) for t in trials if t.number < trial.number)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from ampcompare.records.offline import read_fragment
+from ampcompare.records.pool import size_of
 from ampcompare.records.run import merge
 
 SHARE_OF_TIME = 0.02  # of one core, at most, goes into reading
@@ -29,7 +30,7 @@ class Follower:
         if not now and began < self._next:
             return self._values
         files = self.files()
-        size = sum(_size(f) for f in files)
+        size = sum(size_of(f) for f in files)
         if size != self._size:
             self._size = size
             self._values = self._read(files)
@@ -61,10 +62,3 @@ class Follower:
         if not values and (summary := run.summary_number(self.metric)) is not None:
             values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
         return values
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

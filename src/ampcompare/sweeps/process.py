@@ -139,9 +139,7 @@ class Run:
 def run_environment(
     sweep_id: str, run_id: str, parameters_file: Path, folder: Path, project: str | None, entity: str | None
 ) -> dict[str, str]:
-    """The variables that W&B's agent gives a program, the record's folder, and that no server knows this
-    sweep.
-    """
+    """The variables of W&B's agent, the record's folder, and that no server knows this sweep."""
     given = {
         "WANDB_SWEEP_ID": sweep_id,
         "WANDB_RUN_ID": run_id,

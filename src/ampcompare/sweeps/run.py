@@ -139,9 +139,7 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
-    """Ctrl-C, SIGTERM, the terminal's end once: let the runs end in order. Twice: at once. Yields what was
-    received.
-    """
+    """Ctrl-C, SIGTERM, the terminal's end: once, let the runs end; twice, at once. Yields what came."""
     received: list[int] = []
     times: list[float] = []
 

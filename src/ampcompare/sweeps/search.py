@@ -19,17 +19,8 @@ from optuna.storages import fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.attempts import (
-    Attempt,
-    SweepRow,
-    index_of,
-    is_first,
-    is_surplus,
-    repeated,
-    run_of,
-    state_of,
-    to_repeat,
-)
+from ampcompare.sweeps import attempts
+from ampcompare.sweeps.attempts import Attempt, SweepRow
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Hyperband, Sweep
 from ampcompare.sweeps.methods import method_of
@@ -77,16 +68,14 @@ class Search:
                 trial = self.study.ask()
                 self.storage.record_heartbeat(trial._trial_id)
                 self._seen.add(trial.number)
-                if is_surplus(trial, self._trials(), self.sweep.total()):
+                if attempts.is_surplus(trial, self._trials(), self.sweep.total()):
                     trial.set_user_attr("surplus", True)
                     self.study.tell(trial, state=TrialState.FAIL)
                     continue
                 return self._attempt(trial)
 
     def alive(self, attempt: Attempt) -> bool:
-        """A sign of life of the worker that has this attempt. False: another has taken it over in the
-        meantime.
-        """
+        """A sign of life of the worker that has this attempt. False: another has taken it over."""
         trial_id = attempt.trial._trial_id
         with as_user_error(self.url):
             self.storage.record_heartbeat(trial_id)
@@ -102,9 +91,7 @@ class Search:
             return attempt.trial.should_prune()
 
     def finish(self, attempt: Attempt, state: str, value: float | None) -> bool:
-        """Record how an attempt ended: finished, stopped (by hyperband) or failed. False if it was taken
-        over.
-        """
+        """Record an attempt's end: finished, stopped (by hyperband), failed. False if it was taken over."""
         if state == "stopped":
             return self._end(attempt, TrialState.PRUNED)
         if state == "finished" and self.sweep.metric is None:
@@ -115,9 +102,7 @@ class Search:
         return self._end(attempt, TrialState.FAIL, word=state)
 
     def give_up(self, attempt: Attempt, word: str = "interrupted") -> bool:
-        """End an attempt that the user interrupted, or that was lost, and queue its run again. False if taken
-        over.
-        """
+        """End an interrupted or lost attempt and queue its run again. False if it was taken over."""
         if not self._end(attempt, TrialState.FAIL, word=word):
             return False
         with as_user_error(self.url):
@@ -128,15 +113,15 @@ class Search:
         """Every attempt so far, oldest first, without those that were queued again since."""
         with as_user_error(self.url):
             trials = self._trials()
-        again = repeated(trials)
+        again = attempts.repeated(trials)
         counted = [t for t in trials if t.number not in again and "surplus" not in t.user_attrs]
         return [self._row(trial) for trial in counted]
 
     def _row(self, trial: FrozenTrial) -> SweepRow:
-        run = run_of(trial)
+        run = attempts.run_of(trial)
         return SweepRow(
             number=trial.number,
-            state=state_of(trial),
+            state=attempts.state_of(trial),
             run_id=run.get("id", ""),
             parameters=run.get("parameters", {}),
             value=trial.value if trial.state == TrialState.COMPLETE and self.sweep.metric else None,
@@ -149,10 +134,10 @@ class Search:
 
     def _attempt(self, trial: Trial) -> Attempt:
         """What the trial is an attempt at; decided now unless it repeats another."""
-        run = run_of(trial)
+        run = attempts.run_of(trial)
         if "parameters" not in run:
             if self.sweep.is_grid:
-                parameters = self.sweep.grid_point(index_of(trial, self._trials()))
+                parameters = self.sweep.grid_point(attempts.index_of(trial, self._trials()))
             else:
                 parameters = nested(self.sweep.parameters, [p.suggest(trial) for p in self.sweep.parameters])
             run = {"id": secrets.token_hex(4), "parameters": parameters, "attempt": 1}
@@ -161,12 +146,11 @@ class Search:
 
     def _has_all(self, trials: Sequence[FrozenTrial]) -> bool:
         total = self.sweep.total()
-        return (total is not None and sum(map(is_first, trials)) >= total) or self._target_reached(trials)
+        has_all = total is not None and sum(map(attempts.is_first, trials)) >= total
+        return has_all or self._target_reached(trials)
 
     def _repair(self) -> None:
-        """Make good what workers that died have left: trials without sign of life, runs that nobody queued
-        again.
-        """
+        """Make good what dead workers left: trials without sign of life, runs not queued again."""
         for trial in self._trials():
             if trial.state == TrialState.RUNNING and trial.number not in self._seen:
                 # Optuna knows no trial as stale that never had a sign of life, as when its worker died right
@@ -178,13 +162,13 @@ class Search:
 
     def _queue_lost(self) -> None:
         """Queue again what was interrupted, and once what was lost. Two workers may do so at once: see
-        `is_surplus`.
+        `attempts.is_surplus`.
 
         Optuna's RetryHeartbeatStaleTrialCallback is called once, by the worker that has just failed a trial:
         if that one dies in between, the run is lost. It knows neither interrupted runs nor those that died
         before they knew their point of the grid.
         """
-        for trial, attributes in to_repeat(self._trials(), self.sweep.total()):
+        for trial, attributes in attempts.to_repeat(self._trials(), self.sweep.total()):
             self.study.add_trial(
                 create_trial(
                     state=TrialState.WAITING,

@@ -17,9 +17,8 @@ from ampcompare.errors import UserError, reason
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-warnings.filterwarnings(
-    "ignore", message="Heartbeat of storage is supposed"
-)  # ask-and-tell sends its own: Search.alive
+# Ask-and-tell sends its own: Search.alive.
+warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")
 
 
 def sqlite_url(folder: Path) -> str:

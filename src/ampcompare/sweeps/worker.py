@@ -106,7 +106,8 @@ class Worker(threading.Thread):
         try:
             run = self._start(attempt, job)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
-            _note(job.log, f"cannot be started: {problem}")
+            with job.log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                print(f"cannot be started: {problem}", file=file)
             return self._close(attempt, job, follower, "failed")
         stopped_early, asked, code = self._watch(run, attempt, job, follower)
         job.seconds, job.exit_code = time.monotonic() - job.began, code
@@ -194,8 +195,3 @@ def save_parameters(path: Path, parameters: Mapping[str, Any]) -> None:
 
     content = {"wandb_version": 1, **{key: {"value": value} for key, value in parameters.items()}}
     path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")
-
-
-def _note(log: Path, line: str) -> None:
-    with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        print(line, file=file)

@@ -127,7 +127,7 @@ class LogReader:
     def _next_chunk(
         self, view: memoryview, base: int, position: int, *, quiet: bool = False
     ) -> tuple[int | None, int]:
-        """Type and end of the chunk at `position`; None and 0 at the block's end, 1 where it is broken."""
+        """Type and end of the chunk at `position`; (None, 0) at the block's end, (None, 1) if broken."""
         is_whole = len(view) == BLOCK_BYTES
         rest = len(view) - position
         if rest < CHUNK_HEADER.size:

@@ -20,9 +20,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution: the settings it must have, those it may have with their defaults, and its quantile
-    function.
-    """
+    """A distribution: settings it must have, further ones with their defaults, its quantile function."""
 
     required: tuple[str, ...]
     optional: Mapping[str, float]
@@ -89,9 +87,7 @@ def _rounded(quantile: Callable[[Settings, float], float]) -> Callable[[Settings
 
 
 def multiples(low: float, high: float, q: float) -> tuple[int, int]:
-    """The numbers of the first and the last multiple of q between low and high; first above last: there is
-    none.
-    """
+    """The first and the last multiple of q between low and high, by number; first above last: none."""
     slack = 1e-9  # 0.3 / 0.1 is not quite 3
     return math.ceil(low / q - slack), math.floor(high / q + slack)
 
@@ -158,9 +154,7 @@ def is_whole(value: Any, low: int | None = None) -> bool:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One varied option: its names from the top of the file, its distribution and that one's settings,
-    complete.
-    """
+    """One varied option: its names from the top of the file, its distribution and all its settings."""
 
     path: tuple[str, ...]
     kind: str
@@ -235,9 +229,7 @@ class Parameter:
         return quantile(s, trial.suggest_float(f"{self.key} (quantile)", 0.0, 1.0))
 
     def examples(self) -> list[Any]:
-        """Values by which a reader of the option can tell whether it would take them: all listed, or the
-        ends.
-        """
+        """Values that show whether an option would take them all: those that are listed, or the ends."""
         if self.is_listed:
             count = self.grid_size()
             return [self.grid_value(i) for i in (range(count) if count <= 1000 else (0, count - 1))]

@@ -19,6 +19,7 @@ from ampcompare.sweeps.file.parameters import (
 from ampcompare.sweeps.methods import METHODS
 
 GOALS = ("minimize", "maximize")
+METRIC_EXAMPLE = "such as metric: {name: eval/accuracy, goal: maximize}"
 IMPUTE = ("impute", "impute_while_running")  # for W&B's own search; Optuna's learns from finished runs alone
 TEXTS = ("name", "description", "project", "entity", "program")
 KEYS = ("method", "parameters", "metric", "command", "run_cap", "early_terminate", *TEXTS)
@@ -63,16 +64,10 @@ def _metric_violations(metric: Any, method: str | None) -> Iterator[str]:
     known = ("name", "goal", "target", *IMPUTE)
     if metric is None:
         if method and METHODS[method].needs_metric:
-            yield (
-                f"metric: missing; {method} needs one to go by, such as metric: {{name: eval/accuracy, "
-                "goal: maximize}"
-            )
+            yield f"metric: missing; {method} needs one to go by, {METRIC_EXAMPLE}"
         return
     if not isinstance(metric, dict):
-        yield (
-            f"metric={metric!r}: expected name and goal, such as metric: "
-            f"{{name: eval/accuracy, goal: maximize}}"
-        )
+        yield f"metric={metric!r}: expected name and goal, {METRIC_EXAMPLE}"
         return
     for key in metric:
         if key not in known:
@@ -125,10 +120,7 @@ def early_violations(early: Any) -> Iterator[str]:
     elif "max_iter" in early and "s" not in early:
         yield "early_terminate.s: missing; max_iter needs s, the number of brackets"
     elif "min_iter" not in early and "max_iter" not in early:
-        yield (
-            "early_terminate.min_iter: missing; expected after how many values of the metric runs are "
-            "first compared"
-        )
+        yield "early_terminate.min_iter: missing; expected after how many values runs are first compared"
 
 
 def _tree_violations(tree: Mapping[Any, Any], where: str, method: str | None) -> Iterator[str]:
