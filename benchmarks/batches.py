@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import functional
 
 from ampcompare.bench.throughput.baselines import MEAN, STD, PilImages
-from ampcompare.data import DeviceLoader, build_dataset
-from ampcompare.data.loader import PADDING
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.loader import PADDING, DeviceLoader
 from ampcompare.machine.environment import describe_environment
 
 BATCH = 128

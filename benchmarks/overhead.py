@@ -23,10 +23,11 @@ from rich.console import Console
 
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import Config
-from ampcompare.data import build_dataset
-from ampcompare.experiment import build_trainer, make_loader
+from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.environment import describe_environment
-from ampcompare.tracking.tracker import Tracker
+from ampcompare.tracking.start import start_tracker
+from ampcompare.tracking.tracker import NoRecord, Tracker
+from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.fit import Fit
 
@@ -118,15 +119,14 @@ class Loops:
 
         return run
 
-    def ours(self, tracker: Tracker | None = None) -> Callable[[int], None]:
+    def ours(self, tracker: Tracker) -> Callable[[int], None]:
         train = make_loader(self.config, self.data.train, CPU, training=True)
         test = make_loader(self.config, self.data.test, CPU, training=False)
         # As `experiment.run` does, printing where nobody reads.
         display = TrainingDisplay(Console(file=io.StringIO()), 1, "bench")
 
         def on_row(row: dict[str, Any]) -> None:
-            if tracker:
-                tracker.log(row)
+            tracker.log(row)
             display.row(row)
 
         trainer = build_trainer(self.config, self.data, train, CPU)
@@ -167,11 +167,11 @@ def run_overhead(target_ms: float, steps: int, rounds: int, batch_size: int | No
         batch_size = batch_size or calibrate(target_ms, folder)
         loops = Loops(batch_size, steps, folder)
         environment = describe_environment(CPU)
-        tracker = Tracker.start(loops.config, environment, lambda line: None)
+        tracker = start_tracker(loops.config, environment, lambda line: None)
         runs = {
             "bare": loops.bare(),
             "seed-style": loops.seed_style(),
-            "ours": loops.ours(),
+            "ours": loops.ours(NoRecord()),
             "ours, W&B offline": loops.ours(tracker),
         }
         times: dict[str, list[float]] = {name: [] for name in runs}

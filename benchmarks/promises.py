@@ -69,8 +69,9 @@ def load(folder: Path) -> Iterator[Figure]:
     archive = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
     if not archive.is_file():
         return
-    code = "import sys, time; from ampcompare.data import build_dataset; began = time.perf_counter(); "
-    code += "build_dataset('image_folder', sys.argv[1]); print(time.perf_counter() - began)"
+    code = "import sys, time; from ampcompare.data.dataset import build_dataset; "
+    code += "began = time.perf_counter(); build_dataset('image_folder', sys.argv[1]); "
+    code += "print(time.perf_counter() - began)"
     env = {**os.environ, "AMPCOMPARE_CACHE": str(folder)}
     for what, aim in (("first load of 60,000 JPEG images", 60), ("second load of them", 2)):
         command = [sys.executable, "-c", code, str(archive)]

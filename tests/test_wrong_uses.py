@@ -127,7 +127,7 @@ WORDS = {
     "opt_level=O1": "opt_level: no such key; did you mean backend?",
     "num_epochs=3": "num_epochs: no such key; did you mean epochs?",
     "zzz=1": f"zzz: no such key; {HELP}",
-    "backend.name=native": f"backend={{'name': 'native'}}: {BACKENDS}",
+    "backend.name=native": "backend.name: no such key; did you mean backend?",
     "backend": "'backend': expected key=value, such as backend=native or optimizer.lr=0.05",
     "native": "'native': expected key=value, such as backend=native or optimizer.lr=0.05",
     "-v": "'-v': expected key=value, such as backend=native or optimizer.lr=0.05",
@@ -155,9 +155,56 @@ WORDS = {
         "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
         "test/<class>/*; set data.root=PATH"
     ),
-    "wandb.name=${oc.env:HOME}": (
-        "wandb.name='${oc.env:HOME}': interpolation is not supported; write the value out"
+    # What OmegaConf would resolve.
+    **{
+        f"wandb.name={text}": (
+            f"wandb.name={text!r}: of ${{...}} only another option's key is understood, such as ${{backend}}"
+        )
+        for text in (
+            "${oc.env:HOME}",
+            "${oc.decode:'[1]'}",
+            "${${wandb.group}:HOME}",
+            "${.mode}",
+            "${data[mean]}",
+            "${",
+            "a-${}",
+            "\\${backend}",
+        )
+    },
+    "wandb.tags=['${oc.env:HOME}']": (
+        "wandb.tags=['${oc.env:HOME}']: of ${...} only another option's key is understood, such as ${backend}"
     ),
+    "wandb.name=${nope}": ("wandb.name='${nope}': Interpolation key 'nope' not found; write the value out"),
+    "wandb.name=${wandb.name}": (
+        "wandb.name='${wandb.name}': Recursive interpolation detected; write the value out"
+    ),
+    "wandb.name=${wandb}": (
+        "wandb.name='${wandb}': Interpolation to parent node detected; write the value out"
+    ),
+    "wandb.name=${optimizer}": "wandb.name='${optimizer}': expected a text, or null",
+    "wandb.tags=${backend}": "wandb.tags='${backend}': expected a list of texts, such as [a,b]",
+    "epochs=${backend}": f"epochs='${{backend}}': {WHOLE}",
+    "optimizer.lr=${optimizer.weight_decay}": (
+        "optimizer.lr='${optimizer.weight_decay}': expected a number above 0"
+    ),
+    "backend=${wandb.mode}": f"backend='${{wandb.mode}}': {BACKENDS}",
+    "optimizer=${schedule}": (
+        "optimizer='${schedule}': a group of options; set one of them: name, lr, momentum, nesterov, "
+        "weight_decay, fused"
+    ),
+    "seed=???": ("seed=???: has to be given; expected a whole number at least 0 and at most 9.22337e+18"),
+    "wandb.tags=[a,'???']": (
+        "wandb.tags=['a', '???']: has to be given; expected a list of texts, such as [a,b]"
+    ),
+    "wandb.name=\\???": "wandb.name='\\\\???': expected a text, or null",
+    # What OmegaConf's nodes would take.
+    "deterministic=y": "deterministic='y': expected true or false",
+    "epochs=true": f"epochs='true': {WHOLE}",
+    "epochs=1.5": f"epochs='1.5': {WHOLE}",
+    "optimizer.lr=true": "optimizer.lr='true': expected a number above 0",
+    f"optimizer.lr={'9' * 400}": f"optimizer.lr='{'9' * 400}': expected a number above 0",
+    "data.mean=[0.5,1,true]": "data.mean=[0.5, 1, True]: expected a list of numbers, such as [0.5,0.5,0.5]",
+    "wandb.tags=[[a],b]": "wandb.tags=[['a'], 'b']: expected a list of texts, such as [a,b]",
 }
 
 
@@ -184,8 +231,15 @@ def test_a_tab_in_yaml_is_named_with_its_line(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         load_config(str(path))
     assert str(caught.value) == (
-        f"{path}, line 2: not valid YAML: found character that cannot start any token"
+        f"{path}, line 2: not valid YAML: found character '\\t' that cannot start any token"
     )
+
+
+def test_brackets_without_end_are_a_line_and_not_the_end_of_the_process(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("wandb: " + "[" * 100_000)
+    with pytest.raises(UserError, match="cannot be read as YAML: maximum recursion depth"):
+        load_config(str(path))
 
 
 # Fuzz: whatever the input, a config, a sweep, or UserError with printable text; never another exception.
@@ -204,6 +258,9 @@ HOSTILE = [
     "é",
     ": :",
     "${x}",
+    "${seed}",
+    "${wandb.name}",
+    "???",
     "<<: *a",
 ]
 PIECES = st.one_of(

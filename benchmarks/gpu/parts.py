@@ -23,7 +23,10 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprov
 AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
 TRAIN = (sys.executable, "run_experiment.py")
 BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B
-LOAD = "import sys; from ampcompare.data import build_dataset; print(len(build_dataset(*sys.argv[1:]).train))"
+LOAD = (
+    "import sys; from ampcompare.data.dataset import build_dataset; "
+    "print(len(build_dataset(*sys.argv[1:]).train))"
+)
 
 COMPARED = ("none", "native", "apex_o1")
 SEEDS = (223, 224, 225)

@@ -12,9 +12,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ampcompare.bench.throughput.traffic import Op
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
-from ampcompare.experiment import build_trainer, make_loader
+from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
+from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
 from rehearsal.fake_cuda import FakeCuda
 from rehearsal.walk import walking

@@ -29,7 +29,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py") -> int
 
         return run(config).exit_code
     except UserError as problem:
-        from ampcompare.config.sweep_choice import record_refusal
+        from ampcompare.tracking.refusal import record_refusal
 
         record_refusal(problem)
         exit_with(problem)

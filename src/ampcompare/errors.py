@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 EXIT_BAD_INPUT = 2
@@ -28,6 +28,20 @@ def one_line(text: object) -> str:
     """The text as one printable line."""
     # Input can hold anything, line breaks and terminal escapes included; the promise is one printable line.
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(str(text).split()))
+
+
+def reason(problem: BaseException) -> str:
+    """Why, to be put into a sentence: the system's words for its errors, else the message's first line."""
+    lines = (getattr(problem, "strerror", None) or str(problem)).splitlines()
+    return next((line.strip().rstrip(".") for line in lines if line.strip()), type(problem).__name__)
+
+
+def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`did you mean X?` for the nearest of the known words, or nothing where none is near (1: the same)."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(word), list(known), 1, cutoff)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def exit_with(error: UserError) -> NoReturn:

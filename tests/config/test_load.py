@@ -95,14 +95,15 @@ def test_values_that_do_not_go_together_are_refused(words: tuple[str, ...], expe
         ("backend: native\n\tseed: 1\n", "line 2: not valid YAML"),
         ("backend: [native\n", "not valid YAML"),
         ("- a\n- b\n", "expected lines of the form key: value"),
-        ("just words\n", "just words: no such key"),
-        ("seed: 1\nseed: 2\n", "line 2: not valid YAML: found duplicate key seed"),
+        ("just words\n", "expected lines of the form key: value, found a str"),
+        ("seed: 1\nseed: 2\n", "line 2: not valid YAML: seed is there twice"),
         ("optimizer:\n  rate: 0.1\n", "optimizer.rate: no such key"),
         ("optimizer:\n  lr: fast\n", "optimizer.lr='fast': expected a number above 0"),
         ("backend: null\n", "backend=None: expected one of none"),
         ("benchmark: recipe\nwidth: 8\n", "the config of a benchmark; run it with: ampcompare bench recipe"),
         ("method: grid\nparameters: {}\n", "this is a sweep, not a config; run it with: wandb sweep"),
-        ("wandb:\n  notes: ${oc.env:HOME}\n", "interpolation is not supported"),
+        ("wandb:\n  notes: ${oc.env:HOME}\n", "of ${...} only another option's key is understood"),
+        ("model: &a [*a]\n", "nested too deeply, or in itself"),
     ],
 )
 def test_a_bad_file_is_named_with_the_place(tmp_path: Path, content: str, expected: str):
@@ -122,6 +123,26 @@ def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):
     )
     assert message(name="x" * 5000)
     assert message(name="a\0b")
+
+
+def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "wandb: {group: 'strong-${backend}', name: '${wandb.group}-${seed}', tags: ['${model.name}', b]}\n"
+        "data: {mean: '${data.std}'}\nepochs: ${batch_size}\nbatch_size: ???\n"
+    )
+    config = load_config(str(path), ["backend=native", "batch_size=1e1", "data.std=[1,2,3]"])
+    assert (config.wandb.group, config.wandb.name, config.epochs) == (
+        "strong-native",
+        "strong-native-223",
+        10,
+    )
+    assert type(config.wandb.tags) is list
+    assert (config.wandb.tags, config.data.mean) == (["resnet50", "b"], [1.0, 2.0, 3.0])
+    with pytest.raises(
+        UserError, match=r"batch_size=\?\?\?: has to be given; expected a whole number at least 1"
+    ):
+        load_config(str(path))
 
 
 def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare.config.load import load_config
-from ampcompare.config.sweep_choice import check_chosen
+from ampcompare.config.sweep_choice import check_chosen, check_parameters
 from ampcompare.errors import UserError
 
 CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}
@@ -40,6 +40,13 @@ def test_a_value_that_did_not_arrive_is_refused(words: list[str], message: str):
     with pytest.raises(UserError) as caught:
         check_chosen(load_config(None, words))
     assert message in str(caught.value)
+
+
+def test_a_value_that_refers_to_another_option_is_compared_as_what_it_comes_to():
+    config = load_config(None, ["wandb.group=strong-${backend}", "backend=native"])
+    check_parameters(config, {"wandb.group": "strong-${backend}"})
+    with pytest.raises(UserError, match=r"wandb\.group='strong-native': the sweep chose 'weak-native'"):
+        check_parameters(config, {"wandb": {"group": "weak-${backend}"}})
 
 
 def test_without_a_sweep_there_is_nothing_to_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

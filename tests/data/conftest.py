@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ampcompare.data import Dataset, build_dataset
+from ampcompare.data.dataset import Dataset, build_dataset
 
 REAL_ARCHIVE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
@@ -110,7 +110,7 @@ class RealLoad:
 FIRST_LOAD = """
 import sys
 import torch
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.measure.memory import peak_of_process
 build_dataset("image_folder", sys.argv[1])
 print(peak_of_process())

@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import write_archive
 
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.errors import UserError
 
 SUFFIXES = [".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip"]
@@ -250,7 +250,7 @@ def test_damaged_tar_header_is_not_taken_for_the_end(files, tmp_path):
 
 LOCALE_CHECK = """
 import sys
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 print(ascii(build_dataset("image_folder", sys.argv[1]).classes))
 """
 

@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from ampcompare.data import batch_crop, batch_flip, batch_in_one_pass, normalization, normalize
+from ampcompare.data.augment import batch_crop, batch_flip, batch_in_one_pass, normalization, normalize
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10
 
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import cifar10
 from ampcompare.errors import UserError
 

@@ -13,8 +13,9 @@ import torch
 from conftest import write_archive
 from support.quick import HANG
 
-from ampcompare.data import build_dataset, cache
+from ampcompare.data import cache
 from ampcompare.data.cache import cache_folder as find_cache_folder
+from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import cifar10, synthetic
 
 
@@ -216,7 +217,8 @@ RIVAL = """
 import logging, os, pathlib, sys, time
 logging.basicConfig()
 root, meeting, name, other = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-from ampcompare.data import build_dataset, image_folder
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.sources import image_folder
 decode = image_folder._decode
 def decode_together(tree):
     (meeting / name).touch()
@@ -245,7 +247,7 @@ def test_two_processes_that_build_one_cache_at_once_both_succeed(folder, cache_f
 FULL_DISK = """
 import logging, resource, sys
 logging.basicConfig()
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
 print(len(build_dataset("image_folder", sys.argv[1]).train))
 """
@@ -262,7 +264,7 @@ def test_full_disk_costs_a_line_and_leaves_nothing_behind(folder, cache_folder):
 
 KILLED = """
 import os, signal, sys
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
 build_dataset("image_folder", sys.argv[1])
 """

@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ampcompare.data import build_dataset
-from ampcompare.data.dataset import balanced_subset
+from ampcompare.data.dataset import balanced_subset, build_dataset
 from ampcompare.data.sources import image_folder
 from ampcompare.errors import UserError
 

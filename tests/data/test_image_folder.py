@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources.decode import MAX_IMAGE_PIXELS
 from ampcompare.errors import UserError
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ampcompare.data import DeviceLoader, ImageSet, build_dataset
-from ampcompare.data.loader import draw_plan
+from ampcompare.data.dataset import ImageSet, build_dataset
+from ampcompare.data.loader import DeviceLoader, draw_plan
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 TRAINING = {"augment": True, "shuffle": True}

@@ -7,7 +7,8 @@ import torch
 from support.properties import backends
 
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.data import DeviceLoader, ImageSet
+from ampcompare.data.dataset import ImageSet
+from ampcompare.data.loader import DeviceLoader
 from ampcompare.fusion.batch import fuse_batches
 from ampcompare.fusion.compiled import compiled_count
 from ampcompare.models import build_model

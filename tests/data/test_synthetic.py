@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ampcompare.data import DeviceLoader, build_dataset
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.loader import DeviceLoader
 from ampcompare.data.sources import synthetic
 
 # Written down from NumPy 2.4.6 on x86-64.

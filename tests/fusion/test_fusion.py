@@ -25,7 +25,7 @@ from ampcompare.fusion.norm_relu import norm_relu
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.records import load_runs
-from ampcompare.tracking.tracker import run_name
+from ampcompare.tracking.start import run_name
 from ampcompare.train.trainer import Trainer
 
 REST = pytest.mark.rest  # each case is compiled, which takes seconds

@@ -19,7 +19,14 @@ from support.quick import HANG, ROOT
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.machine import processes as distributed
-from ampcompare.machine.processes import AskTogether, World, check_config, check_last_batch, device_name, join
+from ampcompare.machine.processes import (
+    CollectiveFlags,
+    World,
+    check_config,
+    check_last_batch,
+    device_name,
+    join,
+)
 from ampcompare.records import load_runs
 from ampcompare.train.interval import Interval
 
@@ -27,16 +34,11 @@ TWO = World(rank=1, size=2, local_rank=1)
 
 
 def torchrun(processes: int, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={processes}",
-        *command,
-    ]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, capture_output=True, text=True, check=check, timeout=HANG, env=environment)
+    done = subprocess.run([*start, *command], capture_output=True, text=True, timeout=HANG, env=environment)
+    assert not check or done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +199,7 @@ def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.Monke
 
 
 def test_alone_a_request_to_stop_is_heard_at_every_step():
-    ask = AskTogether(World(), torch.device("cpu"), 50)
+    ask = CollectiveFlags(World(), 50)
     assert ask.at(3, lambda: True, lambda: False) == [True, False]
 
 

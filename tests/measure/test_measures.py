@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("ampcompare.measure.timing.time", clock)
+    monkeypatch.setattr("ampcompare.machine.device.time", clock)
     return clock
 
 
@@ -175,19 +175,19 @@ def test_gradient_norm_is_that_of_all_elements_in_fp32():
 
 def test_watch_reports_a_low_scale_once():
     watch = ScaleWatch(floor=1.0)
-    assert watch.look(10, 10, 1.0, 5) is None
-    assert "fell to 0.5" in watch.look(20, 10, 0.5, 6)
+    assert watch.check(10, 10, 1.0, 5) is None
+    assert "fell to 0.5" in watch.check(20, 10, 0.5, 6)
     assert watch.collapsed_at == 20
-    assert watch.look(30, 10, 0.25, 7) is None
+    assert watch.check(30, 10, 0.25, 7) is None
 
 
 def test_watch_reports_steps_skipped_in_a_row_but_not_scattered_ones():
     watch = ScaleWatch(floor=0.0)
-    assert watch.look(SKIPS_IN_A_ROW, SKIPS_IN_A_ROW, 8.0, SKIPS_IN_A_ROW - 1) is None
+    assert watch.check(SKIPS_IN_A_ROW, SKIPS_IN_A_ROW, 8.0, SKIPS_IN_A_ROW - 1) is None
     half = SKIPS_IN_A_ROW // 2
     skipped = SKIPS_IN_A_ROW - 1 + half
-    assert watch.look(SKIPS_IN_A_ROW + half, half, 8.0, skipped) is None
-    assert "in a row" in watch.look(SKIPS_IN_A_ROW + 2 * half, half, 8.0, skipped + half)
+    assert watch.check(SKIPS_IN_A_ROW + half, half, 8.0, skipped) is None
+    assert "in a row" in watch.check(SKIPS_IN_A_ROW + 2 * half, half, 8.0, skipped + half)
 
 
 def test_memory_of_a_cpu_is_the_resident_set():

@@ -27,7 +27,7 @@ COUNTING = (
     WAIT,
     "train/fit.py Fit._begin_to_count",
 )  # after warm-up, and after a step in which something was compiled
-EPOCH_END = (WAIT, "measure/timing.py wait_for")
+EPOCH_END = (WAIT, "machine/device.py wait_for")
 CAPTURE = (WAIT, "train/graph.py capture")  # once a graph
 ALLOWED = (PLAN, ROW, ROW_READ, EVALUATION, COUNTING, EPOCH_END, CAPTURE)
 

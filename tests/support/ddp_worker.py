@@ -16,19 +16,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
-from ampcompare import experiment
-from ampcompare.checkpoint import files as checkpoint
-from ampcompare.checkpoint import resume
-from ampcompare.machine.processes import AskTogether, World
+from ampcompare.checkpoint import keeper
+from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.program.stopping import leave
+from ampcompare.train import build
 from ampcompare.train.fit import Fit
 
 PLACES: dict[str, tuple[Any, str]] = {
-    "data": (experiment, "build_dataset"),
+    "data": (build, "build_dataset"),
     "step": (Fit, "_log"),
     "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
-    "save": (resume, "capture"),
-    "write": (checkpoint.os, "fsync"),  # the process that writes: everything is in a file, not under its name
+    "save": (keeper, "capture"),
+    "write": (os, "fsync"),  # the process that writes: everything is in a file, not under its name
 }
 now = 0  # the step under way
 
@@ -46,14 +45,14 @@ def dying(where: str, at: int) -> None:
     setattr(owner, name, die)
 
 
-def at(self: AskTogether, step: int, *questions: Callable[[], bool]) -> list[bool]:
+def at(self: CollectiveFlags, step: int, *questions: Callable[[], bool]) -> list[bool]:
     global now
     now = step
     return asked(self, step, *questions)
 
 
-asked = AskTogether.at
-AskTogether.at = at  # type: ignore[method-assign]
+asked = CollectiveFlags.at
+CollectiveFlags.at = at  # type: ignore[method-assign]
 kills = os.environ.get("KILLS", "").split() + ["-"] * 9
 rank, *rest = kills[int(os.environ["TORCHELASTIC_RESTART_COUNT"])].split(":")
 if rank == os.environ["RANK"]:

@@ -1,6 +1,4 @@
-"""What test_distributed.py starts with torchrun: a short training under each backend, its rows as JSON per
-process.
-"""
+"""What tests of two processes start with torchrun: a short training per backend, rows as JSON per process."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ampcompare import experiment
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.processes import join
 from ampcompare.precision import REGISTRY
+from ampcompare.train import build
 from ampcompare.train.fit import Fit
 
 WORDS = (
@@ -54,7 +52,7 @@ def without_batch_norm(*_: object) -> nn.Module:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    experiment.build_model = without_batch_norm
+    build.build_model = without_batch_norm
     found = {}
     with join(load_config(None, WORDS)) as world:
         for case, words in CASES.items():
@@ -62,10 +60,10 @@ def main(folder: Path) -> None:
             data = build_dataset(source="synthetic", root=None, train_limit=90, test_limit=33)
             cpu = torch.device("cpu")
             train, test = (
-                experiment.make_loader(config, part, cpu, training=part is data.train, world=world)
+                build.make_loader(config, part, cpu, training=part is data.train, world=world)
                 for part in (data.train, data.test)
             )
-            trainer = experiment.build_trainer(config, data, train, cpu, world)
+            trainer = build.build_trainer(config, data, train, cpu, world)
             rows: list[dict] = []
             Fit(trainer, train, test, config, on_row=rows.append, world=world).run()
             weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])

@@ -10,10 +10,10 @@ import torch
 from support.properties import backends
 
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
-from ampcompare.experiment import build_trainer, make_loader
-from ampcompare.measure.timing import wait_for
+from ampcompare.data.dataset import build_dataset
+from ampcompare.machine.device import wait_for
 from ampcompare.precision import REGISTRY
+from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
 from ampcompare.train.interval import Reading
 from ampcompare.train.rows import TrainingError

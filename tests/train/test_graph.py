@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,15 +17,18 @@ from support.properties import backends
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare import experiment
-from ampcompare.checkpoint.resume import Identity, RunKeeper
+from ampcompare.checkpoint.files import Store
+from ampcompare.checkpoint.keeper import RunKeeper
+from ampcompare.checkpoint.resume import Identity
 from ampcompare.config.load import load_config
-from ampcompare.data import build_dataset
+from ampcompare.data.dataset import build_dataset
 from ampcompare.errors import UserError
-from ampcompare.experiment import build_trainer, make_loader
 from ampcompare.measure.memory import Memory
 from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import StopRequest
+from ampcompare.tracking.tracker import NoRecord
 from ampcompare.train import graph
+from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.fit import Fit
 from ampcompare.train.trainer import StepResult, Trainer
@@ -217,11 +221,16 @@ def collector() -> Iterator[None]:
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
 @backends(REGISTRY, few=("apex_o1",))
 def test_a_training_is_freed_without_the_garbage_collector(
-    quick_overrides: tuple[str, ...], backend: str, execution: str, played: list[str], collector: None
+    quick_overrides: tuple[str, ...],
+    backend: str,
+    execution: str,
+    played: list[str],
+    collector: None,
+    tmp_path: Path,
 ):
     words = ("training.clip_norm=5", "diagnostics.every=4", "epochs=2", "eval.batch_size=16")
     made, _ = fit(quick_overrides, f"backend={backend}", f"execution={execution}", *words)
-    made.keeper = RunKeeper(None, None, Identity(made.config, "", "cpu"), {}, print)
+    made.keeper = RunKeeper(NoRecord(), Store(tmp_path), Identity(made.config, "", "cpu"), {}, print)
     gc.collect()
     gc.disable()
     made.run()

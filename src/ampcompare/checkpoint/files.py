@@ -8,18 +8,18 @@ alone (`weights_only=True`).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import os
 import re
-import secrets
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+
+from ampcompare.errors import reason
+from ampcompare.program.files import replacing
 
 FORMAT = 1  # raise it when what a checkpoint holds changes
 KEPT = 2
@@ -59,31 +59,12 @@ def write(path: Path, state: dict[str, Any]) -> None:
     raised.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            writer = _Writer(file)
-            torch.save({"format": FORMAT, **state}, writer)  # type: ignore[arg-type]
-            if writer.error:
-                raise writer.error
-            file.write(_TRAILER + writer.hash.hexdigest().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):  # never made, or on a disk that has gone
-            temporary.unlink()
-        raise
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the new name on the disk, too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with replacing(path) as file:
+        writer = _Writer(file)
+        torch.save({"format": FORMAT, **state}, writer)  # type: ignore[arg-type]
+        if writer.error:
+            raise writer.error
+        file.write(_TRAILER + writer.hash.hexdigest().encode() + b"\n")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -91,7 +72,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise CheckpointError(problem.strerror or str(problem)) from None
+        raise CheckpointError(reason(problem)) from None
     payload, trailer = content[:-_TRAILER_BYTES], content[-_TRAILER_BYTES:]
     if not trailer.startswith(_TRAILER):
         raise CheckpointError("it has no checksum at its end: cut short, or no checkpoint")
@@ -155,7 +136,7 @@ class Store:
             try:
                 path.write_text(f"{step}\n")
             except OSError as problem:
-                say(f"{path} could not be written ({problem.strerror}): resume=auto will end this run again")
+                say(f"{path} could not be written ({reason(problem)}): resume=auto will end this run again")
 
     def is_recorded(self, step: int) -> bool:
         """Whether the run was ended at this step with its record whole."""

@@ -1,97 +1,27 @@
-"""What a checkpoint of a run holds, which run to go on with, and when to save.
-
-Exact: on a CPU, and on a GPU with `deterministic=true`, a run that was killed and resumed has the weights,
-losses and loss scales of one that was not.
-"""
+"""Which run a new process goes on with: an unfinished one of the same config, data and kind of device."""
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import torch
 
 from ampcompare.checkpoint.files import CheckpointError, Store, peek, read
-from ampcompare.config.load import LEAVES, Config
-from ampcompare.config.schema import ADDED_LATER
-from ampcompare.errors import UserError
+from ampcompare.config.options import Role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, Config, with_role
+from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.machine.processes import World
-from ampcompare.train.fit import Fit
-
-if TYPE_CHECKING:
-    from ampcompare.tracking.tracker import Tracker
 
 # What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
-# since it is the length of the schedule; the device and the data are compared as such, not by their names.
-FREE = re.compile(r"(output_dir|resume|max_steps|device|data\.root|log\.warmup_steps|(checkpoint|wandb)\..*)")
+# since it is the length of the schedule.
+MAY_DIFFER = with_role(Role.MAY_DIFFER, Role.BOOKKEEPING)
 FOLDER = "checkpoints"
-
-
-def capture(fit: Fit) -> dict[str, Any]:
-    """All that a run needs to go on: plain values, tensors. Waits for the device when it is written out."""
-    trainer, device = fit.trainer, fit.device
-    return {
-        "fit": fit.state_dict(),
-        "model": trainer.model.state_dict(),
-        "optimizer": trainer.optimizer.state_dict(),
-        "scheduler": trainer.scheduler.state_dict(),
-        "precision": trainer.precision.state_dict(),
-        "random": _random_states(device),
-    }
-
-
-def restore(fit: Fit, state: Mapping[str, Any]) -> None:
-    """Put a fresh fit where another one was. Raises UserError for a state of something else."""
-    trainer = fit.trainer
-    try:
-        trainer.model.load_state_dict(state["model"])
-        trainer.optimizer.load_state_dict(state["optimizer"])
-        trainer.scheduler.load_state_dict(state["scheduler"])
-        trainer.precision.load_state_dict(state["precision"])  # after the model: fp32 masters are finer
-        fit.load_state_dict(state["fit"])
-        _set_random_states(state["random"], fit.device)
-    except Exception as problem:  # what a file that passes every check may still lack
-        lines = str(problem).strip().splitlines()
-        reason = lines[0] if lines else type(problem).__name__
-        raise UserError(
-            f"resume: the checkpoint of run {state.get('run_id')} does not fit this program ({reason}); "
-            "start anew with resume=never"
-        ) from None
-
-
-def _random_states(device: torch.device) -> dict[str, Any]:
-    version, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "python": [version, list(words), gauss],
-        "numpy": [
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            int(position),
-            int(has_gauss),
-            float(cached),
-        ],
-    }
-
-
-def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
-    torch.set_rng_state(states["torch"])
-    if states["cuda"] is not None and device.type == "cuda":
-        torch.cuda.set_rng_state(states["cuda"], device)
-    version, words, gauss = states["python"]
-    random.setstate((version, tuple(words), gauss))
-    keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), position, has_gauss, cached))
 
 
 @dataclass(frozen=True)
@@ -107,7 +37,7 @@ class Identity:
 
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
-        config = {key: self.config.value(key) for key in LEAVES if not FREE.fullmatch(key)}
+        config = {key: self.config.value(key) for key in LEAVES if key not in MAY_DIFFER}
         last = is_channels_last(self.config, torch.device(self.device_type))
         config["memory_format"] = "channels_last" if last else "contiguous"
         return {**config, "device": self.device_type, "data": self.data, "processes": self.processes}
@@ -231,7 +161,7 @@ def _candidates(
         ]
     except OSError as problem:
         raise UserError(
-            f"resume: {top} cannot be read ({problem.strerror}); mend it, or use resume=never"
+            f"resume: {top} cannot be read ({reason(problem)}); mend it, or use resume=never"
         ) from None
     for _, store, files in sorted(found, key=lambda entry: entry[0], reverse=True):
         for path in files:
@@ -263,59 +193,3 @@ def is_run_id(text: str) -> bool:
 
 def writes_checkpoints(config: Config) -> bool:
     return config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None
-
-
-class RunKeeper:
-    """Saves a run's state when it is due. A save that fails is said, and the training goes on.
-
-    Of several processes all gather the state, at one step, and the one with a tracker writes it.
-    """
-
-    def __init__(
-        self,
-        tracker: Tracker | None,
-        store: Store | None,
-        identity: Identity,
-        environment: Mapping[str, Any],
-        say: Callable[[str], None],
-    ) -> None:
-        self.tracker, self.store, self.identity = tracker, store, identity
-        self.environment = json.loads(
-            json.dumps(environment)
-        )  # plain: PyTorch's version is a class of its own
-        self.say = say
-        self.options = identity.config.checkpoint
-        self.saved_step: int | None = None
-        self._saved_at = time.monotonic()
-
-    def is_due(self, epochs: int | None = None) -> bool:
-        every, minutes = self.options.every_epochs, self.options.every_minutes
-        if epochs is not None:
-            return every is not None and epochs % every == 0
-        return minutes is not None and time.monotonic() - self._saved_at >= minutes * 60
-
-    def save(self, fit: Fit, *, best: bool = False) -> None:
-        self._saved_at = time.monotonic()
-        step, gathered = fit.step, capture(fit)
-        if self.tracker is None or self.store is None:
-            return
-        self.tracker.flush()  # what is saved has been logged
-        state = {
-            "step": step,
-            "run_id": self.tracker.run_id,
-            "config": self.identity.config.to_dict(),
-            "identity": self.identity.values(),
-            "environment": self.environment,
-            "record": self.tracker.state_dict(),
-            **gathered,
-        }
-        try:
-            if not self.store.lock():
-                raise OSError(0, f"{self.store.folder} is in use by another process")
-            self.store.save(state, best=best)
-            self.saved_step = step
-        except OSError as problem:
-            self.say(
-                f"the checkpoint at step {step} could not be written to {self.store.folder} "
-                f"({problem.strerror or problem}): going on without it"
-            )

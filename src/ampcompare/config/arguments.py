@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ampcompare.config.load import GROUPS, LEAVES, load_config
-from ampcompare.config.schema import Config
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import GROUPS, LEAVES, Config
 from ampcompare.errors import UserError
 
 DEFAULT_CONFIG = "reference"

@@ -6,14 +6,17 @@ This module must stay free of torch: `--help` answers in under 0.5 s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.options import Leaf, build, convert, groups, leaves
-from ampcompare.config.schema import KEY_HINTS, Config
-from ampcompare.errors import UserError
+from ampcompare.config.check import check
+from ampcompare.config.options import Leaf
+from ampcompare.config.schema import GROUPS, KEY_HINTS, LEAVES, Config
+from ampcompare.config.values import Values
+from ampcompare.config.yaml_file import read_yaml
+from ampcompare.errors import UserError, did_you_mean
 from ampcompare.program.place import as_typed, find_shipped, names_shipped, shipped
 
 CONFIG_DIR = shipped("configs")
@@ -26,25 +29,46 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
     alone.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
-    values: dict[str, Any] = {}
+    values = Values(Config)
     if name is not None:
         path = find_config(name)
-        content = read_yaml(path)
+        content = read_config(path)
         if "benchmark" in content:
             raise UserError(
                 f"{path}: the config of a benchmark; run it with: "
                 + as_typed("ampcompare", "bench", content["benchmark"])
             )
-        _merge(values, content, origin=f"{path.name}: ")
+        try:
+            for leaf, value in _options(content):
+                values.put(leaf, value)
+        except UserError as problem:
+            raise UserError(f"{path.name}: {problem}") from None
     for word in overrides:
         key, value = split_override(word)
-        _merge(values, _nest(key, value))
-    return build(Config, values)
+        for leaf, inner in _options({key: value}):
+            values.put(leaf, inner)
+    config = values.finished()
+    check(config)
+    return config
 
 
 def check_option(key: str, value: Any) -> None:
     """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
-    _merge({}, _nest(key, value))
+    values = Values(Config)
+    for leaf, inner in _options({key: value}):
+        values.put(leaf, inner)
+
+
+def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in a nested or flat tree, by dotted key, as they come out beside the config's others.
+
+    Raises UserError.
+    """
+    values, found = Values(config), list(_options(given))
+    for leaf, value in found:
+        values.put(leaf, value)
+    made = values.finished()
+    return {leaf.key: made.value(leaf.key) for leaf, _ in found}
 
 
 def find_config(name: str) -> Path:
@@ -59,20 +83,11 @@ def find_config(name: str) -> Path:
     raise UserError(f"--config {name!r}: no such file; expected a path or one of {known}")
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file of options as nested dictionaries. Raises UserError naming file and line."""
-    import yaml
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark or problem.context_mark
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not valid YAML: {problem.problem or problem.context}") from None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError, OmegaConfBaseException) as problem:
-        raise UserError(f"{path}: cannot be read as YAML: {problem}") from None
+def read_config(path: Path) -> dict[Any, Any]:
+    """A YAML file of options, as it is nested there. Raises UserError."""
+    content = read_yaml(path)
+    if content is None:
+        return {}
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
     if "method" in content and "parameters" in content:
@@ -80,7 +95,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path}: this is a sweep, not a config; run it with: {as_typed('ampcompare', 'sweep', path)} "
             "(or wandb sweep, then wandb agent), or give --config a file of configs/"
         )
-    return {str(key): value for key, value in content.items()}
+    return content
 
 
 def split_override(word: str) -> tuple[str, str]:
@@ -91,49 +106,22 @@ def split_override(word: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def typed_values(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in a nested or flat tree, by dotted key. Raises UserError."""
-    values: dict[str, Any] = {}
-    _merge(values, tree)
-    return values
-
-
-def _nest(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return value
-
-
-def _merge(values: dict[str, Any], tree: Mapping[Any, Any], prefix: str = "", origin: str = "") -> None:
-    """Convert a nested tree of raw values into `values`, keyed by dotted names."""
+def _options(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[Leaf, Any]]:
+    """The options in a tree, nested or with dotted keys, each with its value. Raises UserError."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if key in GROUPS:
             inner = _parse(value) if isinstance(value, str) else value
-            if inner is None:
-                continue  # `optimizer:` with nothing under it
-            if not isinstance(inner, Mapping):
+            if not isinstance(inner, Mapping | None):
                 known = ", ".join(leaf.rpartition(".")[2] for leaf in LEAVES if leaf.startswith(f"{key}."))
-                raise UserError(f"{origin}{key}={value!r}: a group of options; set one of them: {known}")
-            _merge(values, inner, f"{key}.", origin)
+                raise UserError(f"{key}={value!r}: a group of options; set one of them: {known}")
+            yield from _options(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
         elif key in LEAVES:
-            values[key] = _convert(LEAVES[key], value, origin)
-        elif "." in str(name):  # a flat key in a file: `optimizer.lr: 0.05`
-            _merge(values, _nest(str(name), value), prefix, origin)
+            is_list = str(LEAVES[key].base).startswith("list")
+            # A text stays as it is typed.
+            yield LEAVES[key], _parse(value) if is_list and isinstance(value, str) else value
         else:
-            raise _unknown(key, origin)
-
-
-def _convert(leaf: Leaf, value: Any, origin: str) -> Any:
-    if isinstance(value, str) and "${" in value:
-        raise UserError(f"{origin}{leaf.key}={value!r}: interpolation is not supported; write the value out")
-    # A text stays as it is typed; anything else in a word is read as YAML: lists, mappings, numbers.
-    is_list = str(leaf.base).startswith("list")
-    parsed = _parse(value) if isinstance(value, str) and is_list else value
-    try:
-        return convert(leaf, parsed)
-    except UserError as problem:
-        raise UserError(f"{origin}{problem}") from None
+            raise _unknown(key)
 
 
 def _parse(text: str) -> Any:
@@ -141,31 +129,22 @@ def _parse(text: str) -> Any:
     import ast
 
     import yaml
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     if text.startswith(("{", "[")):
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             return ast.literal_eval(text)
     try:
-        return OmegaConf.to_container(OmegaConf.create(f"value: {text}"), resolve=False)["value"]  # type: ignore[index, call-overload]
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError, TypeError, KeyError, RecursionError):
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         return text
 
 
-def _unknown(key: str, origin: str) -> UserError:
-    from difflib import get_close_matches
-
-    elsewhere = KEY_HINTS.get(key.rpartition(".")[2].replace("-", "_"))
-    near = [elsewhere] if elsewhere else get_close_matches(key, LEAVES, 1, 0.6)
+def _unknown(key: str) -> UserError:
+    last = key.rpartition(".")[2]
+    meant = KEY_HINTS.get(last.replace("-", "_"))
+    near = f"did you mean {meant}?" if meant else did_you_mean(key, LEAVES)
     if not near:  # `lr` for `optimizer.lr`
-        last = key.rpartition(".")[2]
-        near = [name for name in LEAVES if name.rpartition(".")[2] == last]
-    tail = (
-        f"did you mean {near[0]}?" if near else f"{as_typed('ampcompare', 'run', '--help')} lists every key"
-    )
-    return UserError(f"{origin}{key}: no such key; {tail}")
-
-
-LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
-GROUPS: set[str] = groups(Config)
+        namesakes = [name for name in LEAVES if name.rpartition(".")[2] == last]
+        near = f"did you mean {namesakes[0]}?" if namesakes else ""
+    listed = f"{as_typed('ampcompare', 'run', '--help')} lists every key"
+    return UserError(f"{key}: no such key; {near or listed}")

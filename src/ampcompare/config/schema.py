@@ -8,15 +8,15 @@ under 0.5 s.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ampcompare.config.options import option
-from ampcompare.errors import UserError
+from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, option
+from ampcompare.data.sources import SOURCES
 from ampcompare.precision import REGISTRY
+from ampcompare.precision.options import PrecisionOptions
 
-# Options that came later, with the values that runs from before had: they are pooled and resumed as such.
-ADDED_LATER: dict[str, Any] = {"fuse": False, "precision.keep_batchnorm_fp32": None, "eval.tf32": None}
+_PRECISION = PrecisionOptions  # which has the defaults
 
 # What people who come from other libraries write for a backend.
 BACKEND_HINTS = {
@@ -69,12 +69,11 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    source: str = option(
-        "cifar10", "where images come from", choices=("cifar10", "image_folder", "synthetic")
-    )
+    source: str = option("cifar10", "where images come from", choices=SOURCES)
     root: str | None = option(
         None,
-        "cifar10: folder of cifar-10-python.tar.gz; image_folder: a folder or archive with train/<class>/*",
+        "; ".join(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root),
+        role=Role.MAY_DIFFER,  # when a run goes on, the data are compared as such
     )
     train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
     test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
@@ -105,26 +104,36 @@ class ScheduleConfig:
 
 @dataclass
 class PrecisionConfig:
-    enabled: bool = option(True, "false makes any backend a plain fp32 run")
+    enabled: bool = option(_PRECISION.enabled, "false makes any backend a plain fp32 run")
     dtype: str = option(
-        "float16",
+        _PRECISION.dtype,
         "low-precision type of backend=native; apex and fp16 have one",
         choices=("float16", "bfloat16"),
     )
     loss_scale: float | str = option(
-        "dynamic", "a static loss scale, or dynamic", choices=("dynamic",), above=0
+        _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
     )
-    init_scale: float = option(65536.0, "first loss scale when dynamic", above=0)
-    growth_interval: int = option(2000, "steps without overflow before the scale grows", low=1)
-    growth_factor: float = option(2.0, "factor by which the scale grows", above=1)
-    backoff_factor: float = option(0.5, "factor after an overflow", above=0, below=1)
-    min_loss_scale: float | None = option(None, "floor of the dynamic scale (apex and fp16)", above=0)
-    max_loss_scale: float | None = option(None, "its ceiling (apex and fp16; null: 2**24)", above=0)
+    init_scale: float = option(_PRECISION.init_scale, "first loss scale when dynamic", above=0)
+    growth_interval: int = option(
+        _PRECISION.growth_interval, "steps without overflow before the scale grows", low=1
+    )
+    growth_factor: float = option(_PRECISION.growth_factor, "factor by which the scale grows", above=1)
+    backoff_factor: float = option(_PRECISION.backoff_factor, "factor after an overflow", above=0, below=1)
+    min_loss_scale: float | None = option(
+        _PRECISION.min_loss_scale, "floor of the dynamic scale (apex and fp16)", above=0
+    )
+    max_loss_scale: float | None = option(
+        _PRECISION.max_loss_scale, "its ceiling (apex and fp16; null: 2**24)", above=0
+    )
     keep_batchnorm_fp32: bool | None = option(
-        None,
+        _PRECISION.keep_batchnorm_fp32,
         "BatchNorm in fp32 in a model whose weights are fp16 (apex_o2, fp16); null: apex_o2 yes, fp16 no",
+        before=None,
+        null_is=lambda of: REGISTRY[of("backend")].keeps_batchnorm if of("backend") in [*REGISTRY] else None,
     )
-    min_scale_warning: float = option(1.0, "report once when the dynamic scale falls below this", low=0)
+    min_scale_warning: float = option(
+        _PRECISION.min_scale_warning, "report once when the dynamic scale falls below this", low=0
+    )
 
 
 @dataclass
@@ -141,14 +150,21 @@ class TrainingConfig:
 class EvalConfig:
     every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", low=1)
     autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
-    tf32: bool | None = option(None, "let an evaluation in fp32 round to TF32 on the GPU; null: as tf32 says")
+    tf32: bool | None = option(
+        None,
+        "let an evaluation in fp32 round to TF32 on the GPU; null: as tf32 says",
+        before=None,
+        null_is=lambda of: of("tf32"),
+    )
     batch_size: int = option(512, "images per evaluation batch", low=1)
 
 
 @dataclass
 class LogConfig:
     every: int = option(50, "optimizer steps between rows", low=1)
-    warmup_steps: int = option(10, "first steps left out of throughput, step times and peak memory", low=0)
+    warmup_steps: int = option(
+        10, "first steps left out of throughput, step times and peak memory", low=0, role=Role.MAY_DIFFER
+    )
 
 
 @dataclass
@@ -193,15 +209,21 @@ class Config:
     backend: str = option(
         "none", "precision backend, what is compared", choices=tuple(REGISTRY), hints=BACKEND_HINTS
     )
-    seed: int = option(223, "seed of weights, order and augmentation", low=0, high=2**63 - 1)
+    seed: int = option(
+        223, "seed of weights, order and augmentation", low=0, high=2**63 - 1, role=Role.REPEAT
+    )
     batch_size: int = option(128, "images per micro-batch", low=1)
     epochs: int = option(100, "passes over the training images", low=1)
     max_steps: int | None = option(
-        None, "stop after so many optimizer steps; the schedule stays that of epochs", low=1
+        None,
+        "stop after so many optimizer steps; the schedule stays that of epochs",
+        low=1,
+        role=Role.MAY_DIFFER,
     )
     device: str = option(
         "auto",
         "device: the first of cuda, mps, cpu that is there, or one by name",
+        role=Role.MAY_DIFFER,  # when a run goes on, what kind it is has to be the same
         pattern=r"auto|cpu|mps|cuda(:\d+)?",
         pattern_words="one of auto, cpu, cuda, cuda:N, mps",
         hints={"gpu": "cuda", "0": "cuda:0", "cuda:": "cuda"},
@@ -221,6 +243,7 @@ class Config:
         "the same numbers, within rounding, in fewer ops and passes over memory than the backend's own: "
         "BatchNorm with ReLU and residual, counters, native's casts and unscaling; needs a compiler "
         "(optimizer.fused is another thing)",
+        before=False,
     )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
@@ -231,31 +254,29 @@ class Config:
     )
     cudnn_benchmark: bool = option(True, "let cuDNN try its algorithms and keep the fastest")
     deterministic: bool = option(False, "only deterministic algorithms; slower, bit-identical on one machine")
-    output_dir: str = option("runs", "folder of the run's record")
+    output_dir: str = option("runs", "folder of the run's record", role=Role.BOOKKEEPING)
     resume: str = option(
         "never",
         "go on with an unfinished run of this config in output_dir: auto if there is one, must or fail, "
         "never",
+        role=Role.BOOKKEEPING,
         choices=("auto", "never", "must"),
         hints={
             **dict.fromkeys(("true", "yes", "allow", "1"), "auto"),
             **dict.fromkeys(("false", "no", "0"), "never"),
         },
     )
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    eval: EvalConfig = field(default_factory=EvalConfig)
-    log: LogConfig = field(default_factory=LogConfig)
-    diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    wandb: WandbConfig = field(default_factory=WandbConfig)
-
-    def __post_init__(self) -> None:
-        check(self)
+    model: ModelConfig = group(ModelConfig)
+    data: DataConfig = group(DataConfig)
+    optimizer: OptimizerConfig = group(OptimizerConfig)
+    schedule: ScheduleConfig = group(ScheduleConfig)
+    precision: PrecisionConfig = group(PrecisionConfig)
+    training: TrainingConfig = group(TrainingConfig)
+    eval: EvalConfig = group(EvalConfig)
+    log: LogConfig = group(LogConfig)
+    diagnostics: DiagnosticsConfig = group(DiagnosticsConfig)
+    checkpoint: CheckpointConfig = group(CheckpointConfig, Role.BOOKKEEPING)
+    wandb: WandbConfig = group(WandbConfig, Role.BOOKKEEPING)
 
     def to_dict(self) -> dict[str, Any]:
         """The whole tree as plain values, as it is logged."""
@@ -269,72 +290,14 @@ class Config:
         return found
 
 
-def check(config: Config) -> None:
-    """Raise UserError for values that are fine alone and wrong together."""
-    optimizer, precision, data = config.optimizer, config.precision, config.data
-    if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
-        raise UserError(
-            "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
-        )
-    if optimizer.momentum and optimizer.name != "sgd":
-        raise UserError(
-            f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; set it to 0 or use "
-            "optimizer.name=sgd"
-        )
-    for name in ("mean", "std"):
-        values = getattr(data, name)
-        if len(values) != 3 or (name == "std" and min(values) <= 0):
-            above = " above 0" if name == "std" else ""
-            raise UserError(f"data.{name}={values}: expected three numbers{above}, one per channel")
-    floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
-    if floor is not None and ceiling is not None and floor > ceiling:
-        raise UserError(
-            f"precision.min_loss_scale={floor:g}: expected at most precision.max_loss_scale={ceiling:g}; "
-            "lower it"
-        )
-    if floor is not None and floor > precision.init_scale:
-        raise UserError(
-            f"precision.min_loss_scale={floor:g}: expected at most "
-            f"precision.init_scale={precision.init_scale:g}; lower it or raise init_scale"
-        )
-    if config.execution != "eager" and config.training.gradient_penalty:
-        raise UserError(
-            f"execution={config.execution!r}: training.gradient_penalty={config.training.gradient_penalty:g} "
-            "needs the gradient of a gradient, which this execution does not give; use execution=eager"
-        )
-    if config.execution.endswith("_graph"):
-        if config.training.accumulate > 1:
-            raise UserError(
-                f"execution={config.execution!r}: training.accumulate={config.training.accumulate} has more "
-                "than one micro-batch in a step, the graph holds one; use execution=compile, or a larger "
-                "batch_size"
-            )
-        if optimizer.fused is False:
-            raise UserError(
-                f"execution={config.execution!r}: needs optimizer.fused=true, other optimizers decide on the "
-                "host; leave optimizer.fused out"
-            )
-    backend = REGISTRY[config.backend]
-    if precision.enabled:
-        if precision.dtype not in backend.dtypes:
-            raise UserError(
-                f"precision.dtype={precision.dtype!r}: backend={config.backend} is {backend.dtypes[0]} by "
-                "definition; leave it out, or use backend=native"
-            )
-        if (floor is not None or ceiling is not None) and not backend.bounded_scale:
-            key = "min_loss_scale" if floor is not None else "max_loss_scale"
-            raise UserError(
-                f"precision.{key}={floor if floor is not None else ceiling:g}: backend={config.backend} has "
-                "neither floor nor ceiling for the loss scale; leave it out, or use backend=apex_o1"
-            )
-        if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
-            raise UserError(
-                f"precision.keep_batchnorm_fp32={str(precision.keep_batchnorm_fp32).lower()}: "
-                f"backend={config.backend} has fp32 weights, BatchNorm's too; leave it out, or use "
-                "backend=fp16"
-            )
-    if data.source == "image_folder" and data.root is None:
-        raise UserError(
-            "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
-            "test/<class>/*; set data.root=PATH"
-        )
+LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
+GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
+# Options that came later, with the values that runs from before had: they are pooled and resumed as such.
+ADDED_LATER = {k: leaf.meta["before"] for k, leaf in LEAVES.items() if leaf.meta["before"] is not NOT_ADDED}
+
+
+def with_role(*roles: Role) -> frozenset[str]:
+    """The keys of the options with one of these roles, and of the groups that hold no others (`wandb`)."""
+    keys = {key for key, leaf in LEAVES.items() if leaf.role in roles}
+    others = {key.rpartition(".")[0] for key in LEAVES.keys() - keys}
+    return frozenset(keys | (GROUPS - others))

@@ -1,5 +1,4 @@
-"""Under a sweep: whether the run was started with the values that the sweep chose, and what the sweep is told
-if not.
+"""Under a sweep: whether the run was started with the values that the sweep chose.
 
 W&B shows the sweep's values in the run's config, whatever the program was given. A command without `${args}`,
 or with `${args_no_boolean_flags}` and a false parameter that is true by default, would train one thing and
@@ -9,17 +8,13 @@ show another.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.load import GROUPS, LEAVES, typed_values
-from ampcompare.config.schema import Config
-from ampcompare.errors import EXIT_BAD_INPUT, UserError
-from ampcompare.wandb_client.service import end_service
-
-SECONDS = 15.0
+from ampcompare.config.load import typed_values
+from ampcompare.config.schema import GROUPS, LEAVES, Config
+from ampcompare.errors import UserError
 
 
 def check_chosen(config: Config) -> None:
@@ -41,40 +36,11 @@ def check_chosen(config: Config) -> None:
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     """Raise UserError where the config has another value than the sweep chose."""
-    for name, chosen_value in chosen.items():
-        if not (name in LEAVES or name in GROUPS):
-            continue  # a parameter that is none of ours
-        for key, value in typed_values({name: chosen_value}).items():
-            given = config.value(key)
-            if given != value:
-                raise UserError(
-                    f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let "
-                    "the command end with ${args_no_hyphens}, which has every parameter"
-                )
-
-
-def record_refusal(problem: UserError) -> None:
-    """Have W&B's sweep show a run that was refused before it began as failed, with the reason in its notes.
-
-    The sweep chose the values, so it has to learn that they are no good; nothing else would tell it.
-    """
-    given = os.environ.get
-    if (
-        not (given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID"))
-        or given("AMPCOMPARE_LOCAL_SWEEP")
-        or given("RANK", "0") != "0"
-    ):
-        return
-    import wandb
-
-    settings = wandb.Settings(
-        init_timeout=SECONDS, finish_timeout=SECONDS, console="off", silent=True, show_errors=False
-    )
-    try:
-        run = wandb.init(
-            group=given("WANDB_SWEEP_ID"), job_type="train", notes=str(problem), settings=settings
-        )
-        run.finish(exit_code=EXIT_BAD_INPUT)
-    except (wandb.errors.Error, TimeoutError) as reason:
-        sys.stderr.write(f"W&B could not be told: {' '.join(str(reason).split())}\n")
-    end_service(SECONDS)
+    ours = {name: value for name, value in chosen.items() if name in LEAVES or name in GROUPS}
+    for key, value in typed_values(config, ours).items():
+        given = config.value(key)
+        if given != value:
+            raise UserError(
+                f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let "
+                "the command end with ${args_no_hyphens}, which has every parameter"
+            )

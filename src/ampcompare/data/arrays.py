@@ -24,9 +24,15 @@ class Arrays:
         cls,
         train: tuple[np.ndarray, np.ndarray],
         test: tuple[np.ndarray, np.ndarray],
-        classes: tuple[str, ...],
+        classes: tuple[str, ...] | None = None,
     ) -> Arrays:
-        """Check the (images, labels) pairs, name their content. Raises ValueError for what does not fit."""
+        """Check the (images, labels) pairs, name their content; classes without names go by their numbers.
+
+        Raises ValueError for what does not fit.
+        """
+        if classes is None:
+            count = 1 + max((int(labels.max()) for _, labels in (train, test) if labels.size), default=-1)
+            classes = tuple(str(number) for number in range(count))
         digest = hashlib.sha256(repr((classes, train[0].shape, test[0].shape)).encode())
         for images, labels in (train, test):
             digest.update(np.ascontiguousarray(images).reshape(-1).data)

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from ampcompare.data.arrays import Arrays
+from ampcompare.errors import reason
+from ampcompare.program.files import replacing
 
 # Part of every key: raise it when the file's layout, or what a source is decoded to, changes.
 FORMAT = 1
@@ -81,17 +82,15 @@ def _load(path: Path, key: str) -> Arrays | None:
                 fingerprint=str(stored["fingerprint"]),
             ).checked()
     except Exception as error:  # any damage at all: a zip reader meets it as one of a dozen exception types
-        log.warning("data cache %s is not usable (%s): building it again", path, _reason(error))
+        log.warning("data cache %s is not usable (%s): building it again", path, reason(error))
         return None
 
 
 def _store(path: Path, key: str, arrays: Arrays) -> None:
-    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
-        temporary = path.with_name(f"{path.stem}.{secrets.token_hex(8)}.tmp")
-        with open(temporary, "xb") as file:
+        with replacing(path) as file:
             np.savez(
                 file,
                 key=np.array(key),
@@ -102,21 +101,13 @@ def _store(path: Path, key: str, arrays: Arrays) -> None:
                 classes=np.array(arrays.classes),
                 fingerprint=np.array(arrays.fingerprint),
             )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
     except OSError as error:
         log.warning(
             "cannot keep the decoded data in %s (%s): going on without; set AMPCOMPARE_CACHE to a folder "
             "with room to load faster next time",
             path.parent,
-            _reason(error),
+            reason(error),
         )
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):  # never made, or on a disk that has gone: said above
-                temporary.unlink()
 
 
 def _remove_abandoned(path: Path) -> None:
@@ -125,8 +116,3 @@ def _remove_abandoned(path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # another process was first
             if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:
                 file.unlink()
-
-
-def _reason(error: Exception) -> str:
-    text = (error.strerror or "") if isinstance(error, OSError) else str(error)
-    return " ".join(text.split()) or type(error).__name__

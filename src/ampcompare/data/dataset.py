@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ampcompare.data.arrays import Arrays
-from ampcompare.data.sources import cifar10, image_folder, synthetic
+from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 
-SOURCES = ("cifar10", "image_folder", "synthetic")
 SUBSET_SEED = 2_023
 
 
@@ -45,7 +42,7 @@ def build_dataset(
     train_limit: int | None = None,
     test_limit: int | None = None,
 ) -> Dataset:
-    """Load `cifar10`, `image_folder` or `synthetic` data (`root` means nothing to the last).
+    """Load the images of one of `SOURCES`.
 
     A limit takes a class-balanced subset: the same one each time, and part of every larger one.
     Raises UserError for whatever is wrong with the arguments or the data.
@@ -53,17 +50,9 @@ def build_dataset(
     for key, limit in (("train_limit", train_limit), ("test_limit", test_limit)):
         if limit is not None and limit < 1:
             raise UserError(f"data.{key}={limit}: must be at least 1, or null for all images")
-    loaders: dict[str, Callable[[], Arrays]] = {
-        "cifar10": lambda: cifar10.load(root),
-        "image_folder": lambda: image_folder.load(root),
-        "synthetic": lambda: synthetic.load(
-            _checked("train", train_limit, synthetic.TRAIN_COUNT, source),
-            _checked("test", test_limit, synthetic.TEST_COUNT, source),
-        ),
-    }
-    if source not in loaders:
+    if source not in SOURCES:
         raise UserError(f"data.source={source!r}: expected one of {', '.join(SOURCES)}")
-    arrays = loaders[source]()
+    arrays = SOURCES[source].load(root, train_limit, test_limit)
     train = _take("train", arrays.train_images, arrays.train_labels, train_limit, source)
     test = _take("test", arrays.test_images, arrays.test_labels, test_limit, source)
     fingerprint = f"{arrays.fingerprint[:16]}-{len(train)}-{len(test)}"

@@ -35,7 +35,8 @@ class DeviceLoader:
 
     Augmentation is a crop with padding 4 and a horizontal flip with probability one half, per sample.
     The last, short batch of an epoch is kept, so that each image comes exactly once. With several processes
-    each loader gives its share of the same batches: every `processes`-th image from `rank` on.
+    each loader gives its share of the same batches: every `processes`-th image from `rank` on. `pinned`: an
+    epoch's plan goes to the device by pinned memory, behind what is queued there.
 
     Raises ValueError for a batch size below 1 or tensors that are no uint8 RGB images with int64 labels.
     """
@@ -52,6 +53,7 @@ class DeviceLoader:
         shuffle: bool = False,
         seed: int = 0,
         channels_last: bool = False,
+        pinned: bool = False,
         rank: int = 0,
         processes: int = 1,
     ) -> None:
@@ -65,6 +67,7 @@ class DeviceLoader:
         self.shuffle = shuffle
         self.seed = seed
         self.channels_last = channels_last
+        self.pinned = pinned
         self.rank, self.processes = rank, processes
         self.in_one_pass: Callable[..., Tensor] | None = None  # what makes images as `batch_in_one_pass` does
         self.dtype = torch.float32  # of the images that it makes
@@ -134,7 +137,5 @@ class DeviceLoader:
 
     def _plan(self, epoch: int) -> Tensor:
         plan = draw_plan(self.sample_count, self.seed, epoch, self.shuffle)
-        if self.device.type == "cuda":
-            # From pinned memory the copy is queued and the host goes on.
-            return plan.pin_memory().to(self.device, non_blocking=True)
-        return plan.to(self.device)
+        # From pinned memory the copy is queued and the host goes on.
+        return plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ampcompare.machine.device import is_cuda, make_current
+
 Compiled = Callable[..., Any]
 
 # The compiler writes a value to memory that takes so many ops or reads to make, rather than make it again in
@@ -72,7 +74,7 @@ def _run(name: str, function: Callable[..., Any], *args: Any) -> Any:
     code = _compiled.get(key)
     tensors = [a for a in args if isinstance(a, Tensor)]
     if code is None:
-        if tensors[0].is_cuda:
+        if is_cuda(tensors[0].device):
             _refuse_in_capture(name)
         code = _compiled[key] = _apart.submit(_compile, function, args, tensors).result()
     return code(*tensors)
@@ -94,8 +96,7 @@ def _compile(function: Callable[..., Any], args: tuple[Any, ...], tensors: list[
     import torch._inductor
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    if tensors[0].device.type == "cuda":
-        torch.cuda.set_device(tensors[0].device)
+    make_current(tensors[0].device)
 
     def of_tensors(*given: Tensor) -> Any:
         left = iter(given)

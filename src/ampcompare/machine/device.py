@@ -1,15 +1,22 @@
-"""The device of a run and the switches that decide its speed and numerics."""
+"""The device of a run: what depends on its kind, and the switches that decide its speed and numerics.
+
+No other room of the training asks what kind of device it has; a new kind is answered for here.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
+
+Mark = torch.cuda.Event | float
 
 
 def resolve_device(name: str) -> torch.device:
@@ -27,9 +34,111 @@ def resolve_device(name: str) -> torch.device:
             f"device={name!r}: not there; PyTorch sees {', '.join(present)}; use one of them or device=auto"
         )
     device = torch.device(wanted)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # streams, events and graphs are those of the current device
+    make_current(device)
     return device
+
+
+def make_current(device: torch.device) -> None:
+    """Streams, events and graphs are those of the current device."""
+    if is_cuda(device):
+        torch.cuda.set_device(device)
+
+
+def is_cuda(device: torch.device) -> bool:
+    """Whether it is an NVIDIA GPU: has NCCL, CUDA graphs, fused kernels; likes channels_last."""
+    return device.type == "cuda"
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether tensors there may be float64."""
+    return device.type != "mps"
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The type for sums and counts on the device. Counts are exact in float32, too, up to 16.7 million."""
+    return torch.float64 if has_float64(device) else torch.float32
+
+
+def queues_copies(device: torch.device) -> bool:
+    """Whether copies from and to pinned memory are queued behind the steps, and the host goes on."""
+    return is_cuda(device)
+
+
+def start_copy(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Values on their way to the host, and what to wait for (`wait_until`) before they are read."""
+    if not queues_copies(values.device):
+        return values, None
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    pinned.copy_(values, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(values.device))
+    return pinned, arrived
+
+
+def mark(device: torch.device) -> Mark:
+    """This place in the device's queue of work: an event on a GPU, the time (s) where the work is done."""
+    if is_cuda(device):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+    if device.type == "mps":
+        torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
+    return time.perf_counter()
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has done what is queued."""
+    if is_cuda(device):
+        torch.cuda.synchronize(device)  # sync: what this is for
+    elif device.type == "mps":
+        torch.mps.synchronize()  # sync: what this is for
+
+
+def wait_until(event: torch.cuda.Event) -> None:
+    """Wait until the device has come past the event. Asked first, so that what is called a wait is one."""
+    if not event.query():
+        event.synchronize()  # sync: what this is for
+
+
+def reset_peak(device: torch.device) -> None:
+    """Forget the peak of `peak_bytes`, where the device has one."""
+    if is_cuda(device):
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Bytes that tensors had at most (on MPS: have now); None where the memory is that of the process."""
+    if is_cuda(device):
+        return torch.cuda.max_memory_allocated(device)
+    return torch.mps.current_allocated_memory() if device.type == "mps" else None
+
+
+def allocated_bytes(device: torch.device) -> int:
+    """Bytes that tensors have now; 0 on a CPU."""
+    return torch.cuda.memory_allocated(device) if is_cuda(device) else 0
+
+
+def reserved_bytes(device: torch.device) -> int | None:
+    """Bytes that PyTorch had taken at most, in use or not; None where the memory is that of the process."""
+    if is_cuda(device):
+        return torch.cuda.max_memory_reserved(device)
+    return torch.mps.driver_allocated_memory() if device.type == "mps" else None
+
+
+def nvml_name(device: torch.device) -> str | None:
+    """The name under which NVIDIA's management library knows it; None for a device that it does not know."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if is_cuda(device) else None
+
+
+def random_state(device: torch.device) -> Tensor | None:
+    """The state of the device's own random numbers; None where they are those of the CPU."""
+    return torch.cuda.get_rng_state(device) if is_cuda(device) else None
+
+
+def set_random_state(device: torch.device, state: Tensor | None) -> None:
+    """Put the device's random numbers where they were, if it is of the kind that the state is of."""
+    if state is not None and is_cuda(device):
+        torch.cuda.set_rng_state(state, device)
 
 
 def set_numerics(config: Config) -> None:
@@ -88,7 +197,7 @@ def tf32_as(on: bool | None) -> Iterator[None]:
 def is_channels_last(config: Config, device: torch.device) -> bool:
     """Whether images and weights lie in channels_last: as the config says, or else on a GPU."""
     if config.memory_format == "auto":
-        return device.type == "cuda"
+        return is_cuda(device)
     return config.memory_format == "channels_last"
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ampcompare.machine.device import is_cuda
+
 PACKAGES = ("ampcompare", "torch", "torchvision", "wandb", "omegaconf", "numpy")
 
 
@@ -20,7 +22,7 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
 
     What does not apply or cannot be found is None. The host's name is not recorded.
     """
-    cuda = device.type == "cuda"
+    cuda = is_cuda(device)
     return {
         "device_type": device.type,
         "device_name": torch.cuda.get_device_name(device) if cuda else _cpu_name(),

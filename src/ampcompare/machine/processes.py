@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
+from ampcompare.machine.device import is_cuda, resolve_device
 
 MEETING = "ampcompare"
 MEETING_LIMIT = timedelta(minutes=5)  # machines may start at different times
@@ -35,6 +36,7 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1  # on this machine
+    device: torch.device = torch.device("cpu")  # its own
 
     @property
     def leads(self) -> bool:
@@ -50,11 +52,11 @@ class World:
         """The mean over all processes, in place; inf and nan of any one are in it."""
         return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
 
-    def any(self, flags: list[bool], device: torch.device) -> list[bool]:
+    def any(self, flags: list[bool]) -> list[bool]:
         """Which flags are set anywhere: all processes ask together and get the same answer."""
         if self.size == 1:
             return flags
-        counts = self.sum_(torch.tensor(flags, dtype=torch.float32, device=device))
+        counts = self.sum_(torch.tensor(flags, dtype=torch.float32, device=self.device))
         return [count > 0 for count in counts.tolist()]  # sync: an answer for the host
 
     def share(self, words: list[Any]) -> list[Any]:
@@ -109,15 +111,13 @@ def join(config: Config) -> Iterator[World]:
     """The world of this process, as torchrun's environment variables have it. Raises UserError."""
     size = _number("WORLD_SIZE", 1)
     if size == 1:
-        yield World()
+        yield World(device=resolve_device(config.device))
         return
     world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1))
     check_config(config, world)
-    device = device_name(config.device, world)
-    if device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(device))
+    world = replace(world, device=resolve_device(device_name(config.device, world)))
     store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
-    backend = "nccl" if device.startswith("cuda") else "gloo"
+    backend = "nccl" if is_cuda(world.device) else "gloo"
     dist.init_process_group(backend, store=_meet(store, world), rank=world.rank, world_size=world.size)
     try:
         yield world
@@ -205,18 +205,18 @@ def check_last_batch(count: int, batch_size: int, world: World) -> None:
         )
 
 
-class AskTogether:
+class CollectiveFlags:
     """Asks all processes at the end of a log interval what one of them may know, so that all do it at one
     step.
 
     Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
     """
 
-    def __init__(self, world: World, device: torch.device, every: int) -> None:
-        self.world, self.device, self.every = world, device, every
+    def __init__(self, world: World, every: int) -> None:
+        self.world, self.every = world, every
 
     def at(self, step: int, *questions: Callable[[], bool]) -> list[bool]:
         """An answer to each question, yes where any process says so. Alone, at every step."""
         if self.world.size > 1 and step % self.every:
             return [False] * len(questions)
-        return self.world.any([asked() for asked in questions], self.device)
+        return self.world.any([asked() for asked in questions])

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from ampcompare.machine.device import nvml_name
+
 
 class EnergyMeter:
     """Joules since `start`, from the total energy counter of one NVIDIA GPU (Volta and later).
@@ -17,14 +19,14 @@ class EnergyMeter:
         self._handle = None
         self._start_mj: int | None = None
         self._on_note = on_note
-        if device.type != "cuda":
+        name = nvml_name(device)
+        if name is None:
             return
         import pynvml
 
         try:
             pynvml.nvmlInit()
-            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(name)
             pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         except pynvml.NVMLError:
             self._handle = (

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ampcompare.machine.device import widest_float
+
 # The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
 FLUSHED_TO_ZERO = 2.0**-25
 # The largest is 65504; from half a unit in the last place above it on, numbers round to infinity.
@@ -63,11 +65,11 @@ def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
         )
         exponents = torch.frexp(size)[1] - 1 - FIRST_EXPONENT  # frexp's mantissa is in [0.5, 1)
         histogram.scatter_add_(0, exponents.clamp(0, BINS - 1).long(), (nonzero & size.isfinite()).long())
-    found = {}
+    found, wide = {}, widest_float(scale.device)
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
         suffix = f"/{name}" if name else ""
         for key, count in zip(TOTALS, row, strict=False):
             base = row[3] + row[4] if key == "zero_fraction" else row[4]
-            found[f"grad/{key}{suffix}"] = count.double() / base.clamp(min=1)
+            found[f"grad/{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
     found["grad/exponents"] = histogram
     return found

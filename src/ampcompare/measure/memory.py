@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from ampcompare.machine.device import allocated_bytes, peak_bytes, reserved_bytes, reset_peak
+
 MIB = 2**20
 
 
@@ -29,8 +31,7 @@ class Memory:
     def reset(self) -> None:
         """Forget the peak so far (start-up, warm-up). A CPU's peak is the process's and cannot be reset."""
         self._before = 0
-        if self._device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self._device)
+        reset_peak(self._device)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -38,36 +39,22 @@ class Memory:
         before = self._peak() if self._kept else 0  # before the first one it was warm-up
         self.reset()
         yield
-        if self._device.type == "cuda":
-            peak, left = (
-                torch.cuda.max_memory_allocated(self._device),
-                torch.cuda.memory_allocated(self._device),
-            )
-            self._kept += peak - left
+        self._kept += (peak_bytes(self._device) or 0) - allocated_bytes(self._device)
         self.reset()
         self._before = before
 
     def peak_mib(self) -> float:
         """MiB that tensors, workspaces and graphs had at most; on a CPU the resident set of the process."""
-        if self._device.type == "cuda":
-            return self._peak() / MIB
-        if self._device.type == "mps":
-            return torch.mps.current_allocated_memory() / MIB
-        return peak_of_process()
+        return peak_of_process() if peak_bytes(self._device) is None else self._peak() / MIB
 
     def _peak(self) -> int:
         """Bytes on a GPU."""
-        if self._device.type != "cuda":
-            return 0
-        return max(self._before, torch.cuda.max_memory_allocated(self._device) + self._kept)
+        return max(self._before, (peak_bytes(self._device) or 0) + self._kept)
 
     def reserved_mib(self) -> float | None:
         """MiB that PyTorch had taken from the device at most, in use or not; None on a CPU."""
-        if self._device.type == "cuda":
-            return torch.cuda.max_memory_reserved(self._device) / MIB
-        if self._device.type == "mps":
-            return torch.mps.driver_allocated_memory() / MIB
-        return None
+        reserved = reserved_bytes(self._device)
+        return None if reserved is None else reserved / MIB
 
 
 def peak_of_process() -> float:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import torch
 
-Mark = torch.cuda.Event | float
+from ampcompare.machine.device import Mark, mark, wait_until
 
 
 class StepTimer:
@@ -32,23 +31,23 @@ class StepTimer:
 
     def resume(self) -> None:
         """Start a window here: what happened since the last `pause` is not timed."""
-        self._last = self._mark()
+        self._last = mark(self._device)
         self._window = Window()
 
     def restart(self) -> None:
         """The next lap begins here, in the same window: what came since the last one is no step's time."""
-        self._last = self._mark()
+        self._last = mark(self._device)
 
     def fetched(self) -> None:
         """The step's batch is there: what came before was making it."""
-        self._fetched = self._mark()
+        self._fetched = mark(self._device)
 
     def lap(self, images: int, *, cold: bool = False) -> None:
         """End one step that trained on so many images. A `cold` one, in which something was compiled, is left
         out.
         """
         self._laps += 1
-        now = self._mark()
+        now = mark(self._device)
         if self._laps > self._warmup and not cold:
             self._window.spans.append((self._last, now))
             if self._fetched is not None:
@@ -60,15 +59,6 @@ class StepTimer:
         """End the window. Does not wait for the device: `Window.times_ms` does, when it is asked."""
         window, self._window = self._window, Window()
         return window
-
-    def _mark(self) -> Mark:
-        if self._device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
-            event.record(torch.cuda.current_stream(self._device))
-            return event
-        if self._device.type == "mps":
-            torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
-        return time.perf_counter()
 
 
 @dataclass
@@ -88,18 +78,6 @@ class Window:
     def data_times_ms(self) -> list[float]:
         """The part of each step that went into making its batch. As `times_ms`."""
         return [_between_ms(*span) for span in self.data_spans] if self.times_ms() else []
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has done what is queued."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)  # sync: what this is for
-
-
-def wait_until(event: torch.cuda.Event) -> None:
-    """Wait until the device has come past the event. Asked first, so that what is called a wait is one."""
-    if not event.query():
-        event.synchronize()  # sync: what this is for
 
 
 def _between_ms(start: Mark, end: Mark) -> float:

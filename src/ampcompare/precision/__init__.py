@@ -22,8 +22,9 @@ class Backend(NamedTuple):
     label: str  # first word of a run's name
     dtypes: tuple[str, ...]  # allowed precision.dtype; the first is what the backend is
     bounded_scale: bool  # whether the loss scale has a floor and a ceiling
-    half_weights: bool = (
-        False  # whether the model's weights are fp16, so that it may keep those of BatchNorm in fp32
+    half_weights: bool = False  # whether the model's weights are fp16
+    keeps_batchnorm: bool | None = (
+        None  # of a model with fp16 weights: whether BatchNorm's are fp32 by default
     )
 
 
@@ -31,8 +32,10 @@ REGISTRY: dict[str, Backend] = {
     "none": Backend("ampcompare.precision.base:Precision", "standard", ("float16", "bfloat16"), True),
     "native": Backend("ampcompare.precision.native:Native", "torch-amp", ("float16", "bfloat16"), False),
     "apex_o1": Backend("ampcompare.precision.apex.o1:ApexO1", "nvidia-apex-amp", ("float16",), True),
-    "apex_o2": Backend("ampcompare.precision.apex.o2:ApexO2", "nvidia-apex-amp-o2", ("float16",), True, True),
-    "fp16": Backend("ampcompare.precision.half:Half", "pure-fp16", ("float16",), True, True),
+    "apex_o2": Backend(
+        "ampcompare.precision.apex.o2:ApexO2", "nvidia-apex-amp-o2", ("float16",), True, True, True
+    ),
+    "fp16": Backend("ampcompare.precision.half:Half", "pure-fp16", ("float16",), True, True, False),
 }
 
 
@@ -44,7 +47,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.precision.base import Precision, PrecisionOptions
+    from ampcompare.precision.base import Precision
+    from ampcompare.precision.options import PrecisionOptions
 
     if name not in REGISTRY:
         raise ValueError(f"backend={name!r}: expected one of {', '.join(REGISTRY)}")

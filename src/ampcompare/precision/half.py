@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.apex.master import convert_network
-from ampcompare.precision.apex.o1 import ApexScaling
+from ampcompare.precision.apex.scaled import ApexScaling
 from ampcompare.precision.forward import wrap_forward
 
 

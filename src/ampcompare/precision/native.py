@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.base import Precision, PrecisionOptions
+from ampcompare.precision.base import Precision
 from ampcompare.precision.forward import wrap_forward
+from ampcompare.precision.options import PrecisionOptions
 from ampcompare.precision.skipping import create_momentum_buffers, mark_stepped
 from ampcompare.precision.together import casting_modules, weights_in_autocast
 

@@ -11,6 +11,13 @@ import sys
 from rich.console import Console
 
 
+def clock(seconds: float) -> str:
+    """1:05 or 2:10:00."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def print_line(console: Console, line: str) -> None:
     """Print a line. Where that fails (a full disk, a terminal that has gone) all goes on in silence."""
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
@@ -64,27 +64,23 @@ def _told_in_one_line(source: str) -> Iterator[None]:
         yield
     except wandb.errors.UsageError as problem:
         raise UserError(
-            f"{source}: {_first_line(problem)}, or name a folder of runs (wandb.mode=offline)"
+            f"{source}: {reason(problem).rstrip('.')}, or name a folder of runs (wandb.mode=offline)"
         ) from None
     except wandb.errors.AuthenticationError as problem:
         raise UserError(
-            f"{source}: W&B's server cannot be asked: {_first_line(problem)}; see WANDB_BASE_URL, "
+            f"{source}: W&B's server cannot be asked: {reason(problem).rstrip('.')}; see WANDB_BASE_URL, "
             f"WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
         ) from None
     # ValueError: what is not there, and an answer that is no JSON.
     except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:
-        raise UserError(f"{source}: W&B's server says: {_first_line(problem)}; expected {FORMS}") from None
+        raise UserError(
+            f"{source}: W&B's server says: {reason(problem).rstrip('.')}; expected {FORMS}"
+        ) from None
     finally:
         if (
             wandb.run is None
         ):  # leave the process as it was: the client holds a service and what it read of settings
             end_service(SERVICE_SECONDS)
-
-
-def _first_line(problem: BaseException) -> str:
-    return next(
-        (line.strip().rstrip(".") for line in str(problem).splitlines() if line.strip()), repr(problem)
-    )
 
 
 def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
+from ampcompare.program.files import make_folder, replacing
 from ampcompare.records import RunRecord
 
 if TYPE_CHECKING:
@@ -51,27 +51,16 @@ def analyse_runs(
 
 def prepare_folder(out: str | Path) -> Path:
     """The folder for the report, created if need be. Raises UserError where it cannot be written to."""
-    folder = Path(out)
-    probe = folder / f".{PAGE_NAME}.{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.write_bytes(b"")
-        probe.unlink()
-    except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
-        reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise UserError(f"--out {str(out)!r}: cannot be written to ({reason}); name another folder") from None
-    return folder
+    return make_folder(Path(out), f"--out {str(out)!r}")
 
 
 def write_file(path: Path, content: bytes) -> Path:
     """Write a file whole or not at all; returns its path. Raises UserError."""
-    half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        half.write_bytes(content)
-        half.replace(path)
+        with replacing(path) as file:
+            file.write(content)
     except OSError as problem:
-        half.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written: {problem.strerror}") from None
+        raise UserError(f"{path}: cannot be written: {reason(problem)}") from None
     return path
 
 

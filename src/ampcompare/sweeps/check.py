@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from ampcompare import metrics
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import check_option, split_override
 from ampcompare.config.sweep_choice import check_parameters
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, did_you_mean
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Sweep
@@ -110,8 +109,7 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
         )
     elif name is not None and not metrics.is_history(name) and name not in metrics.SUMMARY:
         known = sorted(metrics.HISTORY | metrics.SUMMARY)
-        near = get_close_matches(name, known, 1, 0.5)
-        tail = f"did you mean {near[0]}?" if near else "docs/metrics.md lists every metric"
+        tail = did_you_mean(name, known, 0.5) or "docs/metrics.md lists every metric"
         yield f"metric.name={name!r}: the training never logs it; {tail}"
 
 

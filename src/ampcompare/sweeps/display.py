@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ampcompare.errors import one_line
-from ampcompare.program.console import print_line
+from ampcompare.program.console import clock, print_line
 from ampcompare.records.tree import flatten
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.search import Row
@@ -100,8 +100,8 @@ class SweepDisplay:
         value = f", {self._metric} {job.value:.6g}" if job.value is not None else ""
         total, left = self.sweep.total(), self.seconds_left()
         ended = f"{self.done} of {total} done" if total else f"{self.done} done"
-        tail = f", {clock(left)} left" if left else ""
-        return f"run {job.number} {job.state} after {clock(job.seconds)}{value} ({ended}{tail})"
+        tail = f", {_time(left)} left" if left else ""
+        return f"run {job.number} {job.state} after {_time(job.seconds)}{value} ({ended}{tail})"
 
     @property
     def _metric(self) -> str:
@@ -125,7 +125,7 @@ class SweepDisplay:
                 Text(one_line(in_words(job.parameters))),
                 Text(job.state, style=STYLES.get(job.state, "")),
                 "" if job.value is None else f"{job.value:.6g}",
-                clock(seconds),
+                _time(seconds),
             ]
             table.add_row(*cells, *([Text(job.gpu or "")] if any(j.gpu for j in jobs) else []))
         return Group(table, Text(self._foot(), style="dim"))
@@ -144,7 +144,7 @@ class SweepDisplay:
             best = (max if self.sweep.metric.maximize else min)(values)
             parts.append(f"best {self._metric} {best:.6g}")
         if left:
-            parts.append(f"about {clock(left)} left")
+            parts.append(f"about {_time(left)} left")
         return " · ".join(parts)
 
 
@@ -159,13 +159,9 @@ def print_best(console: Console, sweep: Sweep, rows: list[Row]) -> None:
     print_line(console, one_line(line))
 
 
-def clock(seconds: float) -> str:
-    """1:05 or 2:10:00; under ten seconds with a decimal."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _time(seconds: float) -> str:
+    """As `clock`; under ten seconds with a decimal."""
+    return f"{seconds:.1f} s" if seconds < 10 else clock(seconds)
 
 
 def _last_line(job: Job) -> str:

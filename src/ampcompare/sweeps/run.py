@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ from rich.console import Console
 from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
+from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed, find_shipped
 from ampcompare.program.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
@@ -61,7 +61,11 @@ def run_sweep(
     check_name(sweep.name)
     if storage is not None and not storage.strip():
         raise UserError(f"--storage {storage!r}: expected the URL of a database, or leave the option out")
-    folder = make_folder(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    output = Path(given.get("output_dir") or Path("runs") / sweep.name)
+    option = f"output_dir={str(output)!r}"
+    folder = make_folder(output, option).resolve()
+    for inner in ("logs", "wandb"):
+        make_folder(folder / inner, option)
     own = [word for word in words if split_override(word)[0] != "output_dir"]
     here = trains_here(sweep)
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
@@ -128,23 +132,6 @@ def check_name(name: str) -> None:
         raise UserError(
             f"name={name!r}: expected 1 to 100 characters that can be a folder's name; set name or --name"
         )
-
-
-def make_folder(folder: Path) -> Path:
-    """Make the output folder with those in it; returns its full path. Raises UserError if it cannot."""
-    try:
-        folder = folder.resolve()
-        for inner in ("logs", "wandb"):
-            (folder / inner).mkdir(parents=True, exist_ok=True)
-        probe = folder / "logs" / f".probe.{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise UserError(
-            f"output_dir={str(folder)!r}: cannot be written ({reason}); name another folder"
-        ) from None
-    return folder
 
 
 @contextmanager

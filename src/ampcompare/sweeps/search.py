@@ -22,7 +22,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Sweep
 
@@ -73,7 +73,7 @@ class Search:
         self.shown_url = shown(storage)
         self.heartbeat_seconds = min(2.0, grace_seconds / 3)
         self._seen: set[int] = set()
-        with self._told():
+        with self._as_user_error():
             self.storage = RDBStorage(
                 storage,
                 # SQLite: wait for other writers instead of failing at once.
@@ -93,7 +93,7 @@ class Search:
 
     def next(self) -> Trying | None:
         """The next attempt, None when nothing is left to start (other workers' runs may still go on)."""
-        with self._told():
+        with self._as_user_error():
             self._repair()
             while True:
                 trials = self._trials()
@@ -113,13 +113,13 @@ class Search:
         meantime.
         """
         trial_id = trying.trial._trial_id
-        with self._told():
+        with self._as_user_error():
             self.storage.record_heartbeat(trial_id)
             return self.storage.get_trial(trial_id).state == TrialState.RUNNING
 
     def should_stop(self, trying: Trying, band: int, value: float) -> bool:
         """Report the metric at a band of hyperband; whether the run is among those to stop."""
-        with self._told():
+        with self._as_user_error():
             try:
                 trying.trial.report(value, band)
             except UpdateFinishedTrialError:  # it was taken over; the next sign of life tells
@@ -145,13 +145,13 @@ class Search:
         """
         if not self._end(trying, TrialState.FAIL, word=word):
             return False
-        with self._told():
+        with self._as_user_error():
             self._queue_lost()
         return True
 
     def rows(self) -> list[Row]:
         """Every attempt so far, oldest first, without those that were queued again since."""
-        with self._told():
+        with self._as_user_error():
             trials = self._trials()
         repeated = {t.user_attrs["repeats"] for t in trials if "repeats" in t.user_attrs}
         rows = []
@@ -172,7 +172,7 @@ class Search:
 
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""
-        with self._told():
+        with self._as_user_error():
             return sum(t.state in OPEN for t in self._trials())
 
     def _tried(self, trial: Trial) -> Trying:
@@ -260,7 +260,7 @@ class Search:
     def _end(
         self, trying: Trying, state: TrialState, values: list[float] | None = None, word: str | None = None
     ) -> bool:
-        with self._told():
+        with self._as_user_error():
             try:
                 if word:  # how it failed; first, so that one who dies in between has said it
                     trying.trial.set_user_attr("state", word)
@@ -301,7 +301,7 @@ class Search:
             )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _as_user_error(self) -> Iterator[None]:
         """Trouble with the database as one line."""
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -311,12 +311,8 @@ class Search:
             raise
         # What RDBStorage raises for a URL that it cannot open: a missing driver, a wrong name.
         except (StorageInternalError, SQLAlchemyError, ImportError, ValueError, KeyError, OSError) as problem:
-            reason = (
-                str(problem.__cause__ or getattr(problem, "orig", None) or problem).strip().partition("\n")[0]
-            )
-            raise UserError(
-                f"--storage {self.shown_url}: cannot be used ({reason or type(problem).__name__})"
-            ) from problem
+            why = reason(problem.__cause__ or getattr(problem, "orig", None) or problem)
+            raise UserError(f"--storage {self.shown_url}: cannot be used ({why})") from problem
 
 
 def _run_of(trial: Trial | FrozenTrial) -> dict[str, Any]:

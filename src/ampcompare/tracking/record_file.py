@@ -8,18 +8,21 @@ again.
 from __future__ import annotations
 
 import re
-import struct
 import tempfile
 import time
 from pathlib import Path
 
-LOOK_SECONDS = 1.0  # between two looks; the client writes as often
-# Looks in a row without growth, not seconds: a process group that was stopped for an hour has lost nothing.
-SUSPECT_LOOKS = 5
-SURE_LOOKS = 60
+from google.protobuf.message import DecodeError
+
+from ampcompare.errors import reason
+from ampcompare.wandb_client.framing import BLOCK_BYTES, LogReader, NotWandbFile
+from ampcompare.wandb_client.protocol import Record
+
+POLL_SECONDS = 1.0  # between two looks at the file's size; the client writes as often
+# Polls in a row without growth, not seconds: a process group that was stopped for an hour has lost nothing.
+SUSPECT_POLLS = 5
+SURE_POLLS = 60
 PROBE_BYTES = 65_536
-BLOCK_BYTES, CHUNK = 32_768, struct.Struct("<IHB")  # the file's framing; see records/framing.py
-FULL, FIRST, LAST = 1, 2, 4
 
 
 class RecordFile:
@@ -28,26 +31,26 @@ class RecordFile:
     def __init__(self, path: Path, log: Path) -> None:
         self.path, self.log = path, log
         self._size = -1
-        self._grown_at = self._looked_at = time.monotonic()
+        self._grown_at = self._polled_at = time.monotonic()
         self._waits = False  # rows were handed over since the file grew
-        self._looks = 0
+        self._polls = 0
 
-    def hand_over(self) -> str | None:
+    def check_after_row(self) -> str | None:
         """To be called for each row that the client was given; says why rows no longer reach the file."""
         trouble, now = None, time.monotonic()
-        if now - self._looked_at >= LOOK_SECONDS:
-            self._looked_at = now
-            self.look()
-            self._looks += self._waits
+        if now - self._polled_at >= POLL_SECONDS:
+            self._polled_at = now
+            self.check_growth()
+            self._polls += self._waits
             trouble = self._trouble()
         self._waits = True
         return trouble
 
-    def look(self) -> None:
+    def check_growth(self) -> None:
         """See whether the file has grown."""
         size = self._size_now()
         if size != self._size:
-            self._size, self._grown_at, self._waits, self._looks = size, time.monotonic(), False, 0
+            self._size, self._grown_at, self._waits, self._polls = size, time.monotonic(), False, 0
 
     def reached_at(self) -> float:
         """The last moment (monotonic) at which the file was seen to take what it was given."""
@@ -58,9 +61,9 @@ class RecordFile:
         if self._size_now() < 0:
             return "the file is gone"
         try:
-            return None if ends_whole(self.path) else self._reason() or "its end is missing"
+            return None if ends_whole(self.path) else self._why() or "its end is missing"
         except OSError as problem:
-            return problem.strerror or str(problem)
+            return reason(problem)
 
     def _size_now(self) -> int:
         try:
@@ -71,13 +74,13 @@ class RecordFile:
     def _trouble(self) -> str | None:
         if self._size < 0:
             return "the file is gone"
-        if self._looks < SUSPECT_LOOKS:
+        if self._polls < SUSPECT_POLLS:
             return None
-        if self._looks < SURE_LOOKS:
-            return self._reason()
-        return self._reason() or f"it has not grown while {self._looks} s of rows were logged"
+        if self._polls < SURE_POLLS:
+            return self._why()
+        return self._why() or f"it has not grown while {self._polls} s of rows were logged"
 
-    def _reason(self) -> str | None:
+    def _why(self) -> str | None:
         """What stands in the client's log, or befalls who writes beside the file."""
         try:
             with self.log.open("rb") as file:
@@ -89,43 +92,17 @@ class RecordFile:
                 if probe.write(bytes(PROBE_BYTES)) < PROBE_BYTES:
                     return "No space left on device"
         except OSError as problem:
-            return problem.strerror or str(problem)
+            return reason(problem)
         return None
 
 
 def ends_whole(path: Path) -> bool:
     """Whether the file ends at the end of a record, and the run's exit is among its last. Raises OSError."""
-    from google.protobuf.message import DecodeError
-    from wandb.proto import wandb_internal_pb2 as protocol
-
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        base = max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES
-        file.seek(base)
-        tail = file.read()
-    position = 0 if base else 7  # behind the header of the file
-    pending: bytes | None = None  # None: inside a record that began before
-    exits = False
-    while position < len(tail):
-        left = BLOCK_BYTES - position % BLOCK_BYTES
-        if left < CHUNK.size:
-            position += left
-            continue
-        if position + CHUNK.size > len(tail):
+        reader = LogReader(file, max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES)
+        try:
+            exits = [Record.FromString(payload).HasField("exit") for payload in reader]
+        except (NotWandbFile, DecodeError):
             return False
-        _, length, kind = CHUNK.unpack_from(tail, position)
-        data, position = (
-            tail[position + CHUNK.size : position + CHUNK.size + length],
-            position + CHUNK.size + length,
-        )
-        if kind in (FULL, FIRST):
-            pending = data
-        elif pending is not None:
-            pending += data
-        if kind in (FULL, LAST) and pending is not None:
-            try:
-                record = protocol.Record.FromString(pending)  # type: ignore[attr-defined]
-                exits = exits or record.HasField("exit")
-            except DecodeError:
-                return False
-    return position == len(tail) and exits
+    return any(exits) and not reader.problems()

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ampcompare.program.console import print_line
+from ampcompare.program.console import clock, print_line
 
 
 class TrainingDisplay:
@@ -58,7 +58,7 @@ class TrainingDisplay:
             step = row["global_step"]
             left = row["time/elapsed_seconds"] / step * (self.total - step)
             self.say(
-                f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {_clock(left)} "
+                f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {clock(left)} "
                 "left"
             )
         elif "eval/accuracy" in row:
@@ -83,9 +83,3 @@ class TrainingDisplay:
         if "amp/scale_factor" in row:
             parts.append(f"scale {row['amp/scale_factor']:g}")
         return "  ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ampcompare.machine.device import widest_float
 from ampcompare.machine.processes import World
 from ampcompare.precision.base import Precision
 
@@ -34,7 +35,8 @@ class Evaluation:
     ) -> None:
         self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
         # The sums of loss, right answers, right among the first five, images. In one place, also for a graph.
-        self._totals = torch.zeros(4, dtype=torch.float64, device=precision.device)
+        device = precision.device
+        self._totals = torch.zeros(4, dtype=widest_float(device), device=device)
 
     @torch.no_grad()
     def run(

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.config.load import Config
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
+from ampcompare.machine.device import is_cuda
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -87,7 +88,7 @@ def captures(execution: str) -> bool:
 
 def check_execution(config: Config, device: torch.device) -> None:
     """Find out before training whether the execution can be had. Raises UserError with the reason."""
-    if captures(config.execution) and device.type != "cuda":
+    if captures(config.execution) and not is_cuda(device):
         raise UserError(
             f"execution={config.execution!r}: device={str(device)!r} has no CUDA graphs, they need an NVIDIA "
             "GPU; use execution=eager or execution=compile"
@@ -105,9 +106,8 @@ def _try_compiler(device: torch.device, option: str, instead: str) -> None:
     try:
         compiled(torch.ones(2, device=device))
     except Exception as problem:
-        lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
         raise UserError(
             f"{option}: torch.compile does not work on {device} here "
-            f"({type(problem).__name__}: {lines[0] if lines else 'no message'}); install a C++ compiler "
+            f"({type(problem).__name__}: {reason(problem)}); install a C++ compiler "
             f"(g++, clang, with Python's headers; Triton for a GPU), or use {instead}"
         ) from None

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ampcompare.config.load import Config
-from ampcompare.machine.device import tf32_as
-from ampcompare.machine.processes import AskTogether, World
+from ampcompare.machine.device import tf32_as, wait_for
+from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.measure.energy import EnergyMeter
-from ampcompare.measure.timing import StepTimer, Window, wait_for
+from ampcompare.measure.timing import StepTimer, Window
 from ampcompare.train.evaluation import Loader
 from ampcompare.train.rows import Clock, Row, Rows
 from ampcompare.train.trainer import StepResult, Trainer, micro_batches
@@ -54,6 +54,7 @@ class Fit:
         lag: bool | None = None,
         world: World | None = None,
         keeper: Keeper | None = None,
+        total_steps: int | None = None,
     ) -> None:
         self.world = world or World()
         self.trainer, self.train, self.config = trainer, train, config
@@ -71,12 +72,12 @@ class Fit:
             lag=lag,
         )
         self._should_stop = should_stop
-        self._ask = AskTogether(self.world, trainer.precision.device, config.log.every)
+        self._ask = CollectiveFlags(self.world, config.log.every)
         self.stopped = False
         self.precision = trainer.precision
         self.device = trainer.precision.device
         self.steps_per_epoch = steps_per_epoch(config, train)
-        self.total_steps = total_steps(config, train)
+        self.total_steps = count_steps(config, train) if total_steps is None else total_steps
         self.timer = StepTimer(self.device, config.log.warmup_steps)
         self.energy = EnergyMeter(self.device, on_note)
         self.keeper = keeper
@@ -98,7 +99,7 @@ class Fit:
             with self.precision.session():
                 self._train()
         except BaseException as problem:
-            self.rows.save(problem)
+            self.rows.flush_after(problem)
             raise
         return self.summary()
 
@@ -247,7 +248,7 @@ def steps_per_epoch(config: Config, train: Loader) -> int:
     return -(-len(train) // config.training.accumulate)
 
 
-def total_steps(config: Config, train: Loader) -> int:
+def count_steps(config: Config, train: Loader) -> int:
     """Optimizer steps of the whole run."""
     steps = config.epochs * steps_per_epoch(config, train)
     return steps if config.max_steps is None else min(steps, config.max_steps)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ampcompare.machine.device import is_cuda
 from ampcompare.measure.memory import Memory
 from ampcompare.precision.base import Precision
 from ampcompare.train.evaluation import Evaluation, Loader
@@ -158,7 +159,7 @@ class Captures:
 
     def __init__(self, device: torch.device, memory: Memory) -> None:
         self._device, self._memory = device, memory
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device) if is_cuda(device) else None
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ampcompare.machine.device import start_copy, wait_until, widest_float
 from ampcompare.machine.processes import World
-from ampcompare.measure.timing import wait_until
 
 # Numbers of logits that wait to be counted: 4 MiB in fp32, and more steps of the usual kind than an interval
 # has.
@@ -114,15 +114,10 @@ class Reading:
     ) -> None:
         self._images, self._scalars, self._looks = images, scalars, looks
         self._shapes = [tensor.shape for tensor in tensors]
-        values = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
-        self._arrived: torch.cuda.Event | None = None
-        if values.device.type == "cuda":
-            device = values.device
-            pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            values = pinned.copy_(values, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record(torch.cuda.current_stream(device))
-        self._values = values
+        wide = widest_float(tensors[0].device)
+        self._values, self._arrived = start_copy(
+            torch.cat([x.detach().reshape(-1).to(wide) for x in tensors])
+        )
 
     def read(self) -> IntervalValues:
         """The values. Waits for the device up to the interval's end, not for what was queued after it."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.config.load import Config
+from ampcompare.machine.device import queues_copies
 from ampcompare.machine.processes import World
 from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.memory import Memory
@@ -71,7 +72,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingRow:
     """A log interval that has ended on the host: its row but for the values that are still on their way."""
 
     step: int
@@ -102,11 +103,11 @@ class Rows:
     ) -> None:
         self.config, self.precision, self.device = config, precision, precision.device
         self.clock, self.memory, self.on_row, self.on_note = clock, memory, on_row, on_note
-        self.lag = self.device.type == "cuda" if lag is None else lag
+        self.lag = queues_copies(self.device) if lag is None else lag
         self.interval = Interval(world)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
         self._looks: list[tuple[int, float, dict[str, Tensor]]] = []
-        self._waiting: list[Waiting] = []
+        self._waiting: list[PendingRow] = []
         # Plain arrays: a run of two million steps must not keep two million Python floats.
         self._step_times, self._throughputs = array("f"), array("f")
 
@@ -144,14 +145,14 @@ class Rows:
         if reserved is not None:
             row["memory/reserved_mib"] = reserved
         reading = self.interval.close(scalars, looked)
-        self._waiting.append(Waiting(step, row, steps, windows, reading, look_rows))
+        self._waiting.append(PendingRow(step, row, steps, windows, reading, look_rows))
         self._read(len(self._waiting) - self.lag)
 
     def read_all(self) -> None:
         """Hand out all rows that wait."""
         self._read(len(self._waiting))
 
-    def save(self, problem: BaseException) -> None:
+    def flush_after(self, problem: BaseException) -> None:
         """Hand out the rows that wait when the run ends early; what is lost is added to the problem."""
         try:
             self._read(len(self._waiting), judge=False)
@@ -198,10 +199,10 @@ class Rows:
             self._step_times.extend(times)
         return row
 
-    def _judge(self, waiting: Waiting, values: IntervalValues) -> None:
+    def _judge(self, waiting: PendingRow, values: IntervalValues) -> None:
         scale, skipped = values.scalars["amp/scale_factor"], round(values.scalars["amp/skipped_steps"])
         if self.precision.scales_dynamically():
-            note = self.watch.look(waiting.step, waiting.steps, scale, skipped)
+            note = self.watch.check(waiting.step, waiting.steps, scale, skipped)
             if note:
                 self.on_note(note)
         if values.nonfinite_steps:

@@ -19,8 +19,8 @@ class ScaleWatch:
         self._in_a_row = 0
         self.collapsed_at: int | None = None
 
-    def look(self, step: int, steps: int, scale: float, skipped: int) -> str | None:
-        """Look at the scale and the skipped steps so far, `steps` after the last look."""
+    def check(self, step: int, steps: int, scale: float, skipped: int) -> str | None:
+        """Check the scale and the skipped steps so far, `steps` after the last time."""
         new = skipped - self._skipped
         self._in_a_row = self._in_a_row + new if new >= steps else 0
         self._skipped = skipped

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ampcompare.machine.device import is_cuda
 from ampcompare.machine.processes import World
 from ampcompare.train.trainer import StepResult, Trainer
 
@@ -29,7 +30,7 @@ def wrap(model: nn.Module, world: World) -> nn.Module:
     known = inspect.signature(DistributedDataParallel).parameters
     # Renamed between PyTorch 2.11 and 2.14.
     quiet = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    ids = [device] if device.type == "cuda" else None
+    ids = [device] if is_cuda(device) else None
     return DistributedDataParallel(model, device_ids=ids, **{quiet: False})  # type: ignore[arg-type]
 
 

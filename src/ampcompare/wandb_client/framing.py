@@ -30,18 +30,20 @@ class LogReader:
 
     A broken chunk costs the rest of its block, because its length cannot be trusted either (LevelDB's own
     rule, and that of `wandb leet inspect`). What was passed over is told by `problems()` once the iteration
-    is over. A file that ends inside a record is read up to its last whole record.
+    is over. A file that ends inside a record is read up to its last whole record. `start`, the beginning of a
+    block, leaves out what is before it.
 
     Raises NotWandbFile on the first payload, OSError where the file cannot be read.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, start: int = 0) -> None:
+        self._file, self._start = file, start
+        file.seek(start)
         self._damages: list[str] = []
         self._damage_count = 0
         self._lost_bytes = 0
         self._tail_bytes = 0
-        self.size = 0
+        self.size = start
 
     def problems(self) -> list[str]:
         """What was wrong with the file, one sentence each."""
@@ -62,7 +64,7 @@ class LogReader:
     def __iter__(self) -> Iterator[bytes]:
         pending: list[bytes] | None = None  # the chunks so far of a record that spans blocks
         pending_at = 0
-        after_gap = False
+        after_gap = self._start > 0  # as it were: the record there may have begun before
         for base, block in self._blocks():
             view = memoryview(block)
             position = len(FILE_HEADER) if base == 0 else 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 
+USUAL_SECONDS = 15.0  # the end takes 0.1 s, where nothing is wrong
 
-def end_service(seconds: float) -> bool:
+
+def end_service(seconds: float = USUAL_SECONDS) -> bool:
     """Tear W&B's client down, waiting so long at most; returns whether its service has ended.
 
     `wandb.teardown` waits without limit, and where the server cannot be reached the service did not end in 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ampcompare.config.options import option
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecipeConfig:
     """An MLP of `layers` linear layers `width` wide, trained on `batches` random batches for `epochs`."""
 

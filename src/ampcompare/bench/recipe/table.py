@@ -13,8 +13,9 @@ from rich.table import Table
 
 from ampcompare.bench.child import measure
 from ampcompare.bench.recipe.config import CPU_SIZE, RecipeConfig, misaligned
-from ampcompare.config.load import find_config, read_yaml, split_override
-from ampcompare.config.options import build, convert, leaves
+from ampcompare.config.load import find_config, read_config, split_override
+from ampcompare.config.options import leaves
+from ampcompare.config.values import Values
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 
@@ -27,12 +28,12 @@ def recipe_config(words: Sequence[str], name: str = "recipe_mlp") -> tuple[Recip
     """The config from its file and `key=value` words, and the keys that the words named. Raises UserError."""
     known = {leaf.key: leaf for leaf in leaves(RecipeConfig)}
     given = dict(split_override(word) for word in words)
-    values: dict[str, Any] = {}
-    for key, value in (read_yaml(find_config(name)) | given).items():
+    values = Values(RecipeConfig)
+    for key, value in (read_config(find_config(name)) | given).items():
         if key not in known:
             raise UserError(f"{key}: no such key of the recipe; expected one of {', '.join(known)}")
-        values[key] = convert(known[key], value)
-    return build(RecipeConfig, values), set(given)
+        values.put(known[key], value)
+    return values.finished(), set(given)
 
 
 def run_all(

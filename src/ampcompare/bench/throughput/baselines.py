@@ -28,13 +28,13 @@ from torchvision import transforms
 
 from ampcompare.config.load import Config
 from ampcompare.config.schema import DataConfig
-from ampcompare.data import Dataset
+from ampcompare.data.dataset import Dataset
 from ampcompare.data.loader import PADDING
 from ampcompare.errors import UserError
-from ampcompare.experiment import make_loader
 from ampcompare.machine.device import is_channels_last
 from ampcompare.measure.memory import Memory
 from ampcompare.models import build_model
+from ampcompare.train.build import make_loader
 
 WORKERS = 8
 MEAN, STD = DataConfig().mean, DataConfig().std

@@ -20,13 +20,13 @@ from ampcompare.bench.throughput.busy import profile_steps
 from ampcompare.bench.throughput.traffic import per_image
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import Config
-from ampcompare.data import Dataset, build_dataset
+from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.errors import UserError
-from ampcompare.experiment import build_trainer, is_fused, make_loader
-from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics
+from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
 from ampcompare.measure.memory import Memory
-from ampcompare.measure.timing import StepTimer, wait_for
+from ampcompare.measure.timing import StepTimer
+from ampcompare.train.build import build_trainer, is_fused, make_loader
 from ampcompare.train.execution import check_execution
 from ampcompare.train.trainer import micro_batches
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from ampcompare.machine.device import resolve_device
+from ampcompare.machine.device import resolve_device, wait_for
 from ampcompare.machine.environment import describe_environment
-from ampcompare.measure.timing import wait_for
 
 SECONDS = 0.5  # of each measurement
 

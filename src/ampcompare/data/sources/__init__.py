@@ -1,0 +1,79 @@
+"""Where images come from: every source is declared here once, and all else asks `SOURCES`.
+
+A new source is one new file and one entry; one that comes from elsewhere is an entry that is put in later:
+
+    SOURCES["mine"] = Source("mine", "my images", "mine", lambda *_: Arrays.of(train, test))
+
+with a pair (images uint8 [N, 3, H, W], labels int64 [N]) for each split. The entries load neither torch nor
+NumPy, so that the options, `--help` and the report may ask them too; a source's own file is imported when it
+is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ampcompare.data.arrays import Arrays
+
+# Called with data.root, data.train_limit and data.test_limit, null as None. The limits are applied to
+# whatever it returns; they are there for sources that make images, which need not make more.
+Load = Callable[["str | None", "int | None", "int | None"], "Arrays"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What everything else needs to know of a place where images come from."""
+
+    name: str  # data.source
+    label: str  # in sentences and charts
+    short: str  # in a run's name
+    load: Load  # raises UserError for whatever is wrong with the data
+    root: str = ""  # what data.root is to it, for --help; empty: it has none
+    needs_root: bool = False  # it then tells which data it is, and reports name it
+    is_made_up: bool = False  # data that no claim can rest on
+
+
+def _cifar10(root: str | None, *limits: int | None) -> Arrays:
+    from ampcompare.data.sources import cifar10
+
+    return cifar10.load(root)
+
+
+def _image_folder(root: str | None, *limits: int | None) -> Arrays:
+    from ampcompare.data.sources import image_folder
+
+    return image_folder.load(root)
+
+
+def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None) -> Arrays:
+    from ampcompare.data.sources import synthetic
+
+    counts = ((train_limit, synthetic.TRAIN_COUNT), (test_limit, synthetic.TEST_COUNT))
+    return synthetic.load(*(most if limit is None else min(limit, most) for limit, most in counts))
+
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        Source("cifar10", "CIFAR-10", "cifar", _cifar10, root="folder of cifar-10-python.tar.gz"),
+        Source(
+            "image_folder",
+            "image folder",
+            "images",
+            _image_folder,
+            root="folder or archive with train/<class>/* and test/<class>/*",
+            needs_root=True,
+        ),
+        Source("synthetic", "synthetic data", "synthetic", _synthetic, is_made_up=True),
+    )
+}
+
+
+def label_of(name: str) -> str:
+    """A source as readers see it, also one that this installation lacks: records name what others trained
+    on.
+    """
+    return SOURCES[name].label if name in SOURCES else name.replace("_", " ")

@@ -16,7 +16,7 @@ from ampcompare.data.sources.archive import read_archive
 from ampcompare.data.sources.bounds import MAX_FILE_BYTES
 from ampcompare.data.sources.decode import decode_images
 from ampcompare.data.sources.tree import EXPECTED, SPLITS, Tree, arrange, is_hidden
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 log = logging.getLogger("ampcompare")
 
@@ -42,7 +42,7 @@ def load(root: str | None) -> Arrays:
             return load_or_build("image_folder", identity, lambda: _decode(read_archive(path, where)))
         exists = path.exists()
     except (OSError, ValueError, RuntimeError) as error:  # the last two: a NUL character, an unknown ~user
-        raise UserError(f"{where}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise UserError(f"{where}: cannot be read ({reason(error)})") from error
     problem = "neither a file nor a folder" if exists else "no such file or folder"
     raise UserError(f"{where}: {problem}: give a folder or a tar or zip archive of {EXPECTED}")
 
@@ -95,7 +95,7 @@ def _scan(root: Path, where: str) -> tuple[Tree, str]:
             with open(os.path.join(base, path.encode()), "rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
-            raise UserError(f"{where}: image {path!r} cannot be read ({error.strerror})") from error
+            raise UserError(f"{where}: image {path!r} cannot be read ({reason(error)})") from error
         if len(data) > MAX_FILE_BYTES:
             raise UserError(
                 f"{where}: image {path!r} is larger than {MAX_FILE_BYTES // 2**20} MiB: remove it"

@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.apex.master import MasterGradients, convert_network, save_in_fp32
-from ampcompare.precision.apex.o1 import ApexScaling
+from ampcompare.precision.apex.scaled import ApexScaling
 from ampcompare.precision.forward import wrap_forward
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-INITIAL_SCALE = 2.0**16
-GROWTH_INTERVAL = 2000
+from ampcompare.precision.options import PrecisionOptions
+
 MAX_SCALE = 2.0**24
 
 
@@ -30,10 +30,10 @@ class LossScaler:
         loss_scale: float | str = "dynamic",
         *,
         device: torch.device | str = "cpu",
-        init_scale: float = INITIAL_SCALE,
-        growth_factor: float = 2.0,
-        backoff_factor: float = 0.5,
-        growth_interval: int = GROWTH_INTERVAL,
+        init_scale: float = PrecisionOptions.init_scale,
+        growth_factor: float = PrecisionOptions.growth_factor,
+        backoff_factor: float = PrecisionOptions.backoff_factor,
+        growth_interval: int = PrecisionOptions.growth_interval,
         min_scale: float | None = None,
         max_scale: float | None = MAX_SCALE,
     ) -> None:

@@ -8,11 +8,10 @@ say which is which.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.settings import settings_of
 from ampcompare.report.analysis.statistics import Spread, mean_of_seeds, spread
@@ -146,6 +145,5 @@ def check_keys(option: str, keys: Sequence[str], figures: Sequence[RunFigures]) 
     known = dict.fromkeys([BACKEND, *(key for f in figures for key in settings_of(f))])
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, known, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else "name a config key such as backend or batch_size"
+            hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"
             raise UserError(f"{option} {key!r}: no run has this setting; {hint}")

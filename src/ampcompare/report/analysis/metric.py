@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 
 DEFAULT_METRIC = "eval/accuracy"
@@ -66,11 +65,9 @@ def choose_metric(key: str, margin: float | None, runs: Sequence[RunRecord]) -> 
         and key not in logged
         and not any(run.summary_number(key) is not None for run in runs)
     ):
-        near = difflib.get_close_matches(key, logged, 1, 0.5)
+        near = did_you_mean(key, logged, 0.5)
         names = ", ".join(sorted(logged)[:MAX_NAMES]) or "nothing"
-        raise UserError(
-            f"--metric {key!r}: no run has it; {f'did you mean {near[0]}? ' if near else ''}logged: {names}"
-        )
+        raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {names}")
     default = Metric(key, None)
     if margin is None and default.is_fraction:
         margin = ACCURACY_MARGIN

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ampcompare.config.schema import ADDED_LATER
+from ampcompare.config.options import Role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
+from ampcompare.data import sources
+from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report.analysis.figures import RunFigures, environment_of, label_of
 
-# What does not touch a run's figures, or is the seed.
-BOOKKEEPING = frozenset({"seed", "wandb", "output_dir", "resume", "checkpoint", "environment"})
+# What runs that are pooled may differ in. The environment has settings of its own.
+BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
 NOT_SETTINGS = frozenset({"packages"})
 MAX_VALUE_CHARS = 60
-DATA_NAMES = {"synthetic": "synthetic data", "cifar10": "CIFAR-10"}
 NO_DEVICE = "device not recorded"
 AUTO = "auto"
 
@@ -47,7 +49,7 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
     return Setting(
         model=", ".join(_distinct(f.run.option("model.name") for f in figures)),
         data=" and ".join(datasets) or "data not recorded",
-        is_synthetic=any(f.run.option("data.source") == "synthetic" for f in figures),
+        is_synthetic=any((s := _source_of(f)) and s.is_made_up for f in figures),
         batch=_listed("batch", (f.run.option("batch_size") for f in figures)),
         epochs=_length(figures),
         devices=tuple(devices),
@@ -76,10 +78,10 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
     for key, _ in flatten(run.config):
         head = key.partition(".")[0]
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
-        if head not in BOOKKEEPING and key != "backend" and not known_better:
-            found[key] = _shown(run.option(key))
+        if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
+            found[key] = _shown(_as_null(run, key))
     for key, value in ADDED_LATER.items():
-        if not (is_fp32 and key.startswith("precision.")):
+        if key not in BOOKKEEPING and not (is_fp32 and key.startswith("precision.")):
             found.setdefault(key, _shown(value))
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
@@ -88,6 +90,13 @@ def settings_of(figures: RunFigures) -> dict[str, str]:
         elif key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
             found[f"environment.{key}"] = _shown(value)
     return found
+
+
+def _as_null(run: RunRecord, key: str) -> Any:
+    """The value of an option; null where it says no more than null would have."""
+    value, leaf = run.option(key), LEAVES.get(key)
+    said = leaf.meta["null_is"] if leaf else None
+    return None if said and value == said(run.option) else value
 
 
 def _shown(value: Any) -> str:
@@ -99,13 +108,18 @@ def short(value: str) -> str:
     return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 
+def _source_of(figures: RunFigures) -> sources.Source | None:
+    """None for a run that recorded none, or one that this installation lacks."""
+    return sources.SOURCES.get(str(figures.run.option("data.source")))
+
+
 def _data_of(figures: RunFigures) -> str:
-    source = figures.run.option("data.source")
-    if source is None:
+    recorded = figures.run.option("data.source")
+    if recorded is None:
         return ""
-    name = DATA_NAMES.get(str(source), str(source).replace("_", " "))
+    name, source = sources.label_of(str(recorded)), _source_of(figures)
     root = figures.run.option("data.root")
-    if source == "image_folder" and isinstance(root, str):  # the name alone: a report leaves the machine
+    if source and source.needs_root and isinstance(root, str):  # the name alone: a report leaves the machine
         name = f"{name} {PurePath(root.replace(chr(92), '/')).name}"
     limit = figures.run.option("data.train_limit")
     return f"{name} ({limit:,} training images)" if isinstance(limit, int) else name

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ampcompare.config.yaml_file import read_yaml
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed, names_shipped
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND
 from ampcompare.sweeps.file.parameters import Parameter, kind_of, nested, settings_of
 from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations
 
-LARGEST = 1_000_000  # bytes of a file
-MOST_NODES, DEEPEST = 100_000, 50
 LONGEST = 400  # characters of what is said of one thing
 
 
@@ -133,72 +132,20 @@ def violations_error(path: Path, problems: Sequence[str]) -> UserError:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        if not path.is_file():  # a pipe would never end
-            raise UserError(
-                f"{path}: no such file; expected a path or one of {', '.join(names_shipped('sweeps'))}"
-            )
-        if path.stat().st_size > LARGEST:
-            raise UserError(f"{path}: larger than {LARGEST:,} bytes, no sweep is")
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_loader())  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark or problem.context_mark
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise UserError(f"{where}: not valid YAML: {problem.problem or problem.context}") from None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as problem:  # ValueError: not UTF-8, a NUL
-        reason = getattr(problem, "strerror", None) or problem
-        raise UserError(f"{path}: cannot be read as YAML: {reason}") from None
+    if not path.is_file():  # a pipe would never end
+        raise UserError(
+            f"{path}: no such file; expected a path or one of {', '.join(names_shipped('sweeps'))}"
+        )
+    content = read_yaml(path)
     if not isinstance(content, dict):
         found = "nothing" if content is None else f"a {type(content).__name__}"
         raise UserError(f"{path}: expected a sweep (method, parameters, ...), found {found}")
-    if not _is_finite(content):
-        raise UserError(f"{path}: nested too deeply, or in itself, or with more than {MOST_NODES:,} values")
     if "method" not in content and "parameters" not in content and content:
         raise UserError(
             f"{path}: not a sweep, it has neither method nor parameters; "
             f"a config is run with: {as_typed('ampcompare', 'run', '--config', path)}"
         )
     return content
-
-
-def _loader() -> type:
-    """YAML's safe loader, which takes the last of two equal keys in silence, made to refuse them."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            keys = [
-                key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"
-            ]
-            for key in keys:
-                if keys.count(key) > 1:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{key} is there twice", node.start_mark
-                    )
-            return super().construct_mapping(node, deep)
-
-    return Loader
-
-
-def _is_finite(content: Any) -> bool:
-    """Whether the content, with every alias written out, stays within bounds: a few lines of YAML may hold
-    10**9.
-    """
-    left, stack = MOST_NODES, [(content, 0)]
-    while stack:
-        value, depth = stack.pop()
-        left -= 1
-        if left < 0 or depth > DEEPEST:
-            return False
-        if isinstance(value, dict):
-            stack += [(inner, depth + 1) for inner in value.values()]
-        elif isinstance(value, list):
-            if len(value) > left:
-                return False
-            stack += [(inner, depth + 1) for inner in value]
-    return True
 
 
 def _parameters(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Parameter]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
+from ampcompare.errors import did_you_mean
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND, macro_problem
 from ampcompare.sweeps.file.parameters import (
     KINDS,
@@ -240,8 +240,8 @@ def _value_violations(kind: str, spec: Mapping[str, Any], at: str) -> Iterator[s
 
 
 def _known(word: Any, known: tuple[str, ...]) -> str:
-    near = get_close_matches(str(word), known, 1, 0.6)
-    return f"expected one of {', '.join(known)}" + (f"; did you mean {near[0]}?" if near else "")
+    near = did_you_mean(word, known)
+    return f"expected one of {', '.join(known)}" + (f"; {near}" if near else "")
 
 
 def _names(keys: Any) -> str:

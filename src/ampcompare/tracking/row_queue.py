@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Sender(Generic[T]):
+class RowQueue(Generic[T]):
     """Calls `receive` with each item that was put, in a thread of its own. An error there is raised here,
     once.
     """

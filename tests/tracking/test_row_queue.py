@@ -7,7 +7,7 @@ import threading
 import pytest
 from support.quick import HANG
 
-from ampcompare.tracking.sender import Sender
+from ampcompare.tracking.row_queue import RowQueue
 
 
 def test_everything_is_received_in_order_before_close_returns():
@@ -18,20 +18,20 @@ def test_everything_is_received_in_order_before_close_returns():
         assert may_begin.wait(HANG)
         received.append(item)
 
-    sender = Sender(once_allowed)
+    rows = RowQueue(once_allowed)
     for number in range(50):
-        sender.put(number)
+        rows.put(number)
     assert received == []  # nobody waited
     may_begin.set()
-    sender.close()
+    rows.close()
     assert received == list(range(50))
 
 
 def test_the_receiver_runs_in_another_thread():
     threads: list[int] = []
-    sender = Sender(lambda item: threads.append(threading.get_ident()))
-    sender.put(None)
-    sender.close()
+    rows = RowQueue(lambda item: threads.append(threading.get_ident()))
+    rows.put(None)
+    rows.close()
     assert threads
     assert threads[0] != threading.get_ident()
 
@@ -40,13 +40,13 @@ def test_what_the_receiver_raises_is_raised_once_here():
     def fails(item: int) -> None:
         raise OSError("disk full")
 
-    sender = Sender(fails)
-    sender.put(1)
+    rows = RowQueue(fails)
+    rows.put(1)
     with pytest.raises(OSError, match="disk full"):
-        sender.close()
-    sender.put(2)  # and `finish` can go on
+        rows.close()
+    rows.put(2)  # and `finish` can go on
 
-    other = Sender(fails)
+    other = RowQueue(fails)
     other.put(1)
     other._thread.join()
     with pytest.raises(OSError, match="disk full"):

@@ -1,0 +1,55 @@
+"""Folders that can be written to, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from ampcompare.errors import UserError, reason
+
+
+def make_folder(folder: Path, option: str) -> Path:
+    """Make the folder and see that a file can be written there. Raises UserError, `option` at its begin."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"x")
+    except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
+        raise UserError(f"{option}: cannot be written to ({reason(problem)}); name another folder") from None
+    return folder
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` at the end, on the disk by then.
+
+    Whatever is raised within, or OSError here: `path` is as it was. A process that is killed leaves
+    `NAME.*.tmp` beside it.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):  # never made, or on a disk that has gone
+            temporary.unlink()
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the new name on the disk, too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,38 @@
+"""What W&B's sweep is told of a run that was refused before it began."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ampcompare.errors import EXIT_BAD_INPUT, UserError, one_line
+from ampcompare.wandb_client.service import end_service
+
+SECONDS = 15.0
+
+
+def record_refusal(problem: UserError) -> None:
+    """Have W&B's sweep show a run that was refused before it began as failed, with the reason in its notes.
+
+    The sweep chose the values, so it has to learn that they are no good; nothing else would tell it.
+    """
+    given = os.environ.get
+    if (
+        not (given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID"))
+        or given("AMPCOMPARE_LOCAL_SWEEP")
+        or given("RANK", "0") != "0"
+    ):
+        return
+    import wandb
+
+    settings = wandb.Settings(
+        init_timeout=SECONDS, finish_timeout=SECONDS, console="off", silent=True, show_errors=False
+    )
+    try:
+        run = wandb.init(
+            group=given("WANDB_SWEEP_ID"), job_type="train", notes=str(problem), settings=settings
+        )
+        run.finish(exit_code=EXIT_BAD_INPUT)
+    except (wandb.errors.Error, TimeoutError) as reason:
+        sys.stderr.write(f"W&B could not be told: {one_line(reason)}\n")
+    end_service()

@@ -1,0 +1,200 @@
+"""One run with W&B's client: its rows, what the client may lose of them, its end."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from ampcompare import metrics
+from ampcompare.tracking.record_file import RecordFile
+from ampcompare.tracking.row_queue import RowQueue
+from ampcompare.tracking.tracker import Tracker
+from ampcompare.wandb_client.service import USUAL_SECONDS, end_service
+
+STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
+TAIL_ROWS = 500  # at least so many are kept in a checkpoint: rows that did not reach the record before a kill
+FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
+SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
+
+
+class WandbRun(Tracker):
+    """The record of a started W&B run, online or offline; `state` is the `state_dict` of its earlier part.
+
+    `on_lost` is told, in another thread, why rows reach neither the disk nor a server any more.
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        run_id: str,
+        say: Callable[[str], None],
+        on_lost: Callable[[str], None] | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._run, self.run_id = run, run_id
+        self._file = RecordFile(Path(run.settings.sync_file), Path(run.settings.log_internal))
+        self._watched = True
+        self._ended = False  # the client's service, before its time
+        self._say, self._on_lost = say, on_lost
+        self._rows: RowQueue[Mapping[str, Any]] = RowQueue(self._log)
+        self._count = 0  # rows so far, in the parts of the run before this one too
+        self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
+        self._rows_on_server, self._step_on_server = 0, -1  # of its earlier part
+        if state:
+            self._go_on(state)
+
+    @property
+    def record(self) -> Path | None:
+        return Path(self._run.dir).parent
+
+    @property
+    def url(self) -> str | None:
+        return None if self._run.offline else self._run.url
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """As `Tracker.log`. Raises what W&B raised for an earlier row."""
+        self._count += 1
+        self._tail.append((self._count, time.monotonic(), row))
+        surely = self._reached_at() - FRESH_SECONDS
+        while len(self._tail) > TAIL_ROWS and self._tail[0][1] < surely:
+            self._tail.popleft()
+        if self._count > self._rows_on_server or row[metrics.STEP] > self._step_on_server:
+            self._rows.put(row)
+
+    def flush(self) -> None:
+        """As `Tracker.flush`: until the client has them. Raises what W&B raised."""
+        self._rows.flush()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many rows there are, and the last of them, as plain values."""
+        self._file.check_growth()
+        reached = self._reached_at()
+        return {"rows": self._count, "tail": [(n, reached - at, _plain(row)) for n, at, row in self._tail]}
+
+    def _reached_at(self) -> float:
+        """When the record was last seen to take rows: what is older by FRESH_SECONDS is in it."""
+        return self._file.reached_at() if self._watched else time.monotonic()
+
+    def _go_on(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the rows of a checkpoint: none twice, none missing.
+
+        The server counts the rows that it has. What it has beyond the checkpoint is computed again and not
+        sent again; what it lacks is sent. On disk a new file begins, whose rows take the place of those from
+        its first step on.
+        """
+        rows = state["rows"]
+        tail = [(number, age, _unplain(row)) for number, age, row in state["tail"]]
+        if self._run.offline:
+            # Those that may not have reached the disk, and all of the first one's step, as steps are merged
+            # whole.
+            fresh = [row[metrics.STEP] for _, age, row in tail if age < FRESH_SECONDS] or [
+                row[metrics.STEP] for *_, row in tail[-1:]
+            ]
+            again = [entry for entry in tail if fresh and entry[2][metrics.STEP] >= fresh[0]]
+            self._count = again[0][0] - 1 if again else rows
+        else:
+            self._rows_on_server = self._run.starting_step if self._run.resumed else 0
+            step = self._run.summary.get(metrics.STEP)
+            self._step_on_server = step if isinstance(step, int) else -1
+            again = [entry for entry in tail if entry[0] > self._rows_on_server]
+            missing = rows - self._rows_on_server - len(again)
+            if missing > 0:
+                self._say(
+                    f"W&B's server lacks {missing} rows of this run's earlier part; they are on the disk, in "
+                    f"the folders *run-*-{self.run_id} beside {self.record} (wandb sync --include-online)"
+                )
+            self._count = rows - len(again)
+        for _, _, row in again:
+            self.log(row)
+
+    def _log(self, row: Mapping[str, Any]) -> None:
+        trouble = self._file.check_after_row() if self._watched else None
+        if self._ended:
+            return
+        try:
+            self._run.log({key: _logged(value) for key, value in row.items()})
+        except ConnectionError:
+            self._ended = True
+            self._lose(SERVICE_ENDED)
+        if trouble:
+            what = f"W&B can write no more to {self._file.path}: {trouble}"
+            if self._run.offline:
+                self._lose(what)
+            else:
+                self._say(f"{what}; the rows still go to the server")
+                self._watched = False
+
+    def _lose(self, why: str) -> None:
+        if self._on_lost:
+            self._on_lost(why)
+
+    def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
+        """As `Tracker.finish`. Raises what W&B raised."""
+        try:
+            self._rows.close()
+        finally:
+            self._finish(summary, exit_code, USUAL_SECONDS)
+        why = self._file.trouble_at_end() if self._run.offline and not self._ended else None
+        if why or self._ended:
+            return f"the record {self._file.path} is not whole: {why or SERVICE_ENDED}"
+        return None
+
+    def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
+        """As `Tracker.finish_stopped`. What is on the disk is whole anyway; `wandb sync` sends the rest."""
+        ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+
+        def end() -> None:
+            try:
+                self._rows.close()
+                if preempted and not self._ended:
+                    self._run.mark_preempting()
+                self._finish(summary, exit_code, STOPPED_SECONDS / 2)
+                ends.put(None)
+            except Exception as problem:
+                ends.put(problem)
+
+        threading.Thread(target=end, daemon=True, name="finish").start()
+        try:
+            problem = ends.get(timeout=STOPPED_SECONDS)
+        except queue.Empty:
+            return False
+        if problem:
+            raise problem
+        return True
+
+    def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
+        try:
+            self._run.summary.update(dict(summary))
+            self._run.finish(exit_code=exit_code)
+        except ConnectionError:
+            self._ended = True
+        except OSError as problem:  # of its own log, closed last; the record is checked for itself
+            self._say(f"W&B's client could not write its log to the end ({problem.strerror})")
+        # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of
+        # the client's service process is what can be relied on.
+        end_service(service_seconds)
+
+
+def _logged(value: Any) -> Any:
+    if isinstance(value, metrics.Histogram):
+        return wandb.Histogram(np_histogram=(value.counts, value.edges))  # type: ignore[arg-type]
+    return value
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as a checkpoint may hold it."""
+    return {
+        k: {"counts": v.counts, "edges": v.edges} if isinstance(v, metrics.Histogram) else v
+        for k, v in row.items()
+    }
+
+
+def _unplain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: metrics.Histogram(**v) if isinstance(v, dict) else v for k, v in row.items()}

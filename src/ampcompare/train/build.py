@@ -1,0 +1,154 @@
+"""What a training is made of: data, loaders, model, optimizer, trainer, as the config says."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from ampcompare.config.load import Config
+from ampcompare.data.dataset import Dataset, ImageSet, build_dataset
+from ampcompare.data.loader import DeviceLoader
+from ampcompare.errors import UserError
+from ampcompare.machine.device import (
+    effective_numerics,
+    is_channels_last,
+    is_cuda,
+    queues_copies,
+    set_numerics,
+)
+from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.processes import World, check_last_batch
+from ampcompare.models import build_model
+from ampcompare.precision import build_precision
+from ampcompare.program.files import make_folder
+from ampcompare.train.execution import captures, check_execution, compiles
+from ampcompare.train.fit import count_steps, steps_per_epoch
+from ampcompare.train.graph import GraphTrainer
+from ampcompare.train.sharded import ShardedTrainer, wrap
+from ampcompare.train.trainer import Trainer, learning_rate_factor
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """All that a run needs before its record is started; `environment` is what the record says of it."""
+
+    data: Dataset
+    train: DeviceLoader
+    test: DeviceLoader
+    trainer: Trainer
+    total_steps: int
+    environment: dict[str, Any]
+
+
+def prepare(config: Config, world: World) -> Parts:
+    """Build a run's parts. What can be wrong with the input is found here: UserError in each process."""
+    device = world.device
+    with world.agree():
+        set_numerics(config)
+        check_execution(config, device)
+        make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
+    with world.agree(), world.leader_first():
+        data = build_dataset(
+            source=config.data.source,
+            root=config.data.root,
+            train_limit=config.data.train_limit,
+            test_limit=config.data.test_limit,
+        )
+    check_last_batch(len(data.train.labels), config.batch_size, world)
+    train = make_loader(config, data.train, device, training=True, world=world)
+    test = make_loader(config, data.test, device, training=False, world=world)
+    trainer = build_trainer(config, data, train, device, world)
+    settings = {
+        **effective_numerics(config, device),
+        "fused": is_fused(config, device),
+        "processes": world.size,
+    }
+    environment = describe_environment(device, **settings)
+    return Parts(data, train, test, trainer, count_steps(config, train), environment)
+
+
+def make_loader(
+    config: Config, images: ImageSet, device: torch.device, *, training: bool, world: World | None = None
+) -> DeviceLoader:
+    """The loader of the training or the test images as the config says."""
+    return DeviceLoader(
+        images,
+        batch_size=config.batch_size if training else config.eval.batch_size,
+        device=device,
+        mean=config.data.mean,
+        std=config.data.std,
+        augment=training and config.data.augment,
+        shuffle=training,
+        seed=config.seed,
+        channels_last=is_channels_last(config, device),
+        pinned=queues_copies(device),
+        rank=world.rank if world else 0,
+        processes=world.size if world else 1,
+    )
+
+
+def build_trainer(
+    config: Config, data: Dataset, train: DeviceLoader, device: torch.device, world: World | None = None
+) -> Trainer:
+    """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend."""
+    torch.manual_seed(config.seed)
+    model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
+    if is_channels_last(config, device):
+        model = model.to(memory_format=torch.channels_last)
+    if config.fuse:
+        from ampcompare.fusion.modules import fuse_model  # here: it loads torchvision
+
+        fuse_model(model, blocks=not compiles(config.execution))
+    precision = build_precision(
+        config.backend, device, **dataclasses.asdict(config.precision), fuse=config.fuse
+    )
+    if config.fuse and is_cuda(device):  # on a CPU the separate ops are faster
+        from ampcompare.fusion.batch import fuse_batches
+
+        fuse_batches(train, precision.input_dtype)
+    model, optimizer = precision.prepare(model, build_optimizer(config, model, device))
+    per_epoch = steps_per_epoch(config, train)
+    schedule = partial(
+        learning_rate_factor,
+        name=config.schedule.name,
+        warmup_steps=config.schedule.warmup_epochs * per_epoch,
+        total_steps=config.epochs * per_epoch,
+    )
+    parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
+    if captures(config.execution):
+        images = min(config.batch_size, train.sample_count)
+        return GraphTrainer(
+            *parts, compiled=compiles(config.execution), make_batch=train.batch, images=images
+        )
+    if world and world.size > 1:
+        return ShardedTrainer(wrap(model, world), *parts[1:], world=world)
+    return Trainer(*parts, compiled=compiles(config.execution))
+
+
+def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:
+    """The optimizer over all of the model's parameters."""
+    options, parameters = config.optimizer, list(model.parameters())
+    common: dict[str, Any] = {
+        "lr": options.lr,
+        "weight_decay": options.weight_decay,
+        "fused": is_fused(config, device),
+    }
+    try:
+        if options.name == "sgd":
+            return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options.name]
+        return kind(parameters, capturable=captures(config.execution), **common)
+    except RuntimeError as problem:
+        raise UserError(f"optimizer.fused={options.fused}: {problem}; set optimizer.fused=false") from None
+
+
+def is_fused(config: Config, device: torch.device) -> bool:
+    """Whether the optimizer is fused: as the config says, or else on a GPU."""
+    return is_cuda(device) if config.optimizer.fused is None else config.optimizer.fused

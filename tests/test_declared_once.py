@@ -1,0 +1,76 @@
+"""What is said in one place is taken everywhere: each test makes a change that once needed two lists.
+
+`training`, `record`, `sweep check` and `report` are asked, and nothing but the one declaration is touched.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from support.quick import QUICK
+
+from ampcompare.config.load import load_config
+from ampcompare.data.arrays import Arrays
+from ampcompare.data.sources import SOURCES, Source, synthetic
+from ampcompare.errors import UserError
+from ampcompare.experiment import run
+from ampcompare.records import RunRecord, load_runs
+from ampcompare.report import analyse_runs
+from ampcompare.sweeps.check import problems_of
+from ampcompare.sweeps.file.sweep import read_sweep
+
+
+def train(out: Path, *words: str) -> tuple[RunRecord, str]:
+    """The record of a quick run, and what it printed."""
+    said = io.StringIO()
+    result = run(load_config(None, [*QUICK, f"output_dir={out}", *words]), Console(file=said, width=200))
+    assert result.exit_code == 0, said.getvalue()
+    (record,) = load_runs([out])
+    return record, said.getvalue()
+
+
+def sweep_problems(tmp_path: Path, **content: object) -> list[str]:
+    """What the check has against a sweep of our program."""
+    path = tmp_path / "sweep.yaml"
+    content = {"program": "run_experiment.py", "method": "grid", **content}
+    path.write_text(yaml.safe_dump(content))
+    return [text for text in problems_of(read_sweep(path), []) if "no such file" not in text]
+
+
+@pytest.fixture
+def stripes(monkeypatch: pytest.MonkeyPatch) -> Source:
+    """A source from outside: images and labels, no more."""
+
+    def load(root: str | None, *limits: int | None) -> Arrays:
+        assert root == "somewhere"
+        return Arrays.of(synthetic.make_images("train", 128), synthetic.make_images("test", 64))
+
+    source = Source("my_stripes", "my own stripes", "stripes", load, root="place", needs_root=True)
+    monkeypatch.setitem(SOURCES, source.name, source)
+    return source
+
+
+def test_a_source_is_declared_once(stripes: Source, tmp_path: Path):
+    words = ("data.source=my_stripes", "data.root=somewhere")
+    record, said = train(tmp_path / "runs", *words)
+    assert "tiny on my own stripes, 128 training images" in said
+    assert record.name == "standard_tiny_stripes"
+    assert record.option("data.source") == "my_stripes"
+    assert "my_stripes" in record.tags
+    parameters = {"data.source": {"values": ["my_stripes", "synthetic"]}, "data.root": {"value": "somewhere"}}
+    assert sweep_problems(tmp_path, parameters=parameters) == []
+    assert analyse_runs([record]).setting.data.startswith("my own stripes somewhere")
+    with pytest.raises(UserError, match=r"data\.source=my_stripes needs a place; set data\.root=PATH"):
+        load_config(None, words[:1])
+
+
+def test_a_report_names_a_source_that_is_not_installed_as_the_record_does(
+    stripes: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    record, _ = train(tmp_path / "runs", "data.source=my_stripes", "data.root=somewhere")
+    monkeypatch.delitem(SOURCES, stripes.name)
+    assert analyse_runs([record]).setting.data.startswith("my stripes")

@@ -1,0 +1,122 @@
+"""The W&B run as the client makes it: mode, names, environment variables, fallbacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ampcompare.config.load import load_config
+from ampcompare.errors import UserError
+from ampcompare.program.place import as_typed
+from ampcompare.records import RunRecord, load_runs
+from ampcompare.tracking.start import start_tracker
+
+
+def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
+    said: list[str] = []
+    config = load_config("reference", [f"output_dir={folder}", *words])
+    folder.mkdir(parents=True, exist_ok=True)
+    tracker = start_tracker(config, {"torch": "x"}, said.append)
+    tracker.log({"global_step": 1, "epoch": 0.5, "train/loss": float("nan")})
+    tracker.finish({"best/epoch": 1.0}, 0)
+    if tracker.record is None:
+        return None, said
+    (record,) = load_runs([folder])
+    return record, said
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        ("none", "standard_resnet50_cifar"),
+        ("native", "torch-amp_resnet50_cifar"),
+        ("apex_o1", "nvidia-apex-amp_resnet50_cifar"),
+    ],
+)
+def test_names_follow_from_the_backend(tmp_path: Path, backend: str, name: str):
+    record, said = track(tmp_path, f"backend={backend}")
+    login = as_typed("wandb", "login")
+    assert record.name == name
+    assert record.project == "comparison-amp"
+    assert record.job_type == "train"
+    assert record.state == "finished"
+    assert record.summary["best/epoch"] == 1.0
+    assert said == [f"no W&B account: this run is recorded offline (`{login}` once to stream it)"]
+
+
+def test_config_names_project_group_tags_and_notes(tmp_path: Path):
+    words = ("wandb.mode=offline", "wandb.project=mine", "wandb.group=g", "wandb.name=n", "wandb.tags=[a,b]")
+    record, said = track(tmp_path, *words, "wandb.notes=why")
+    assert (record.project, record.group, record.name, record.notes) == ("mine", "g", "n", "why")
+    assert set(record.tags) == {"none", "cifar10", "a", "b"}
+    assert said == []
+
+
+def test_wandbs_own_variables_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_PROJECT": "theirs",
+        "WANDB_RUN_GROUP": "their-group",
+        "WANDB_NAME": "their-name",
+        "WANDB_TAGS": "x,y",
+        "WANDB_NOTES": "their notes",
+    }.items():
+        monkeypatch.setenv(name, value)
+    words = ("wandb.mode=online", "wandb.project=mine", "wandb.group=g", "wandb.name=n", "wandb.notes=why")
+    record, said = track(tmp_path, *words)
+    assert (record.project, record.group, record.name) == ("theirs", "their-group", "their-name")
+    assert record.notes == "their notes"
+    assert set(record.tags) == {"x", "y"}
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("WANDB_TAGS", "x" * 80, "run_tags: .* is 80 characters"),
+        ("WANDB_INIT_TIMEOUT", "soon", "init_timeout: Input should be a valid number"),
+    ],
+)
+def test_what_the_client_refuses_in_its_settings_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
+):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UserError, match=f"W&B refuses to start the run: {message}"):
+        track(tmp_path, "wandb.mode=offline")
+
+
+def test_a_sweeps_id_is_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_SWEEP_ID", "abc123")
+    record, _ = track(tmp_path, "wandb.mode=offline", "wandb.group=mine")
+    assert record.group == "abc123"
+
+
+def test_disabled_keeps_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    record, _ = track(tmp_path, "wandb.mode=disabled")
+    assert record is None
+    assert not list(tmp_path.rglob("*.wandb"))
+
+
+def test_a_server_that_cannot_be_reached_falls_back_to_offline_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "10")  # enough for the offline run on a busy machine, too
+    record, said = track(tmp_path)
+    assert record.state == "finished"
+    assert record.history["global_step"].tolist() == [1]
+    assert len(said) == 1
+    assert "cannot be reached" in said[0]
+    assert "recorded offline" in said[0]
+
+
+def test_a_key_of_the_wrong_form_is_refused_without_showing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("WANDB_API_KEY", "too-short")
+    with pytest.raises(UserError) as caught:
+        track(tmp_path)
+    assert "too-short" not in str(caught.value)
+    assert "wandb.mode=offline" in str(caught.value)
