@@ -14,9 +14,9 @@ import typer
 from ampcompare import __version__
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
+from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
 
-EXIT_INTERRUPTED = 130
 DEMO_BACKENDS = ("none", "native", "apex_o1")
 
 app = typer.Typer(
@@ -57,7 +57,6 @@ def run(
 ) -> None:
     """Train one run under a backend and record it; `ampcompare run --help` lists every option."""
     from ampcompare.entrypoint import main as train
-    from ampcompare.program.stopping import leave
 
     leave(train(words or [], "ampcompare run"))
 
