@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -72,8 +73,12 @@ def demo(
     folder = [word for word in own if word.startswith("output_dir=")][-1].partition("=")[2]
     train = [sys.executable, "-m", "ampcompare", "run", "--config", "demo"]
     for backend in DEMO_BACKENDS:
-        if code := subprocess.call([*train, f"backend={backend}", "wandb.mode=offline", *own]):
-            raise typer.Exit(code)
+        training = subprocess.Popen([*train, f"backend={backend}", "wandb.mode=offline", *own])
+        while training.poll() is None:
+            with suppress(KeyboardInterrupt):  # the training hears the Ctrl-C too, and ends its record
+                training.wait()
+        if training.returncode:
+            raise typer.Exit(training.returncode)
     report([folder], f"{folder}/report")
 
 
