@@ -15,7 +15,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare.bench.child import measure
-from ampcompare.bench.results import Estimate, estimate, header, machine_words, markdown_table, write_results
+from ampcompare.bench.results import (
+    Median,
+    estimate,
+    header,
+    machine_words,
+    markdown_table,
+    write_results,
+)
 
 MEASURING = Path(__file__).with_name("overhead.py")
 # Step time in ms and the most that our loop may take of it, tracking included.
@@ -29,7 +36,7 @@ COLUMNS = ("loop", "ms a step", "ratio, clock", "ratio, CPU time", "limit")
 def bench_overhead(rounds: int, out: Path | None, console: Console) -> bool:
     """Measure, print, write; whether every limit is shown to hold."""
     sections, body = [], {}
-    judged: list[tuple[Estimate, float]] = []
+    judged: list[tuple[Median, float]] = []
     head: dict[str, Any] = {}
     processes = min(PROCESSES, rounds)
     each = -(-rounds // processes)
@@ -80,7 +87,7 @@ def bench_overhead(rounds: int, out: Path | None, console: Console) -> bool:
     return said == WITHIN
 
 
-def verdict(judged: Sequence[tuple[Estimate, float]]) -> str:
+def verdict(judged: Sequence[tuple[Median, float]]) -> str:
     """Whether ratios are within their limits: a median above one says so only if its whole interval is."""
     over = [(ratio, limit) for ratio, limit in judged if ratio.median > limit]
     if not over:
@@ -105,7 +112,7 @@ def _measure(target: float, processes: int, rounds: int, console: Console) -> li
     return found
 
 
-def _ratio(found: Sequence[dict[str, Any]], kind: str, name: str) -> Estimate:
+def _ratio(found: Sequence[dict[str, Any]], kind: str, name: str) -> Median:
     """The ratio to the bare loop within a round: the median of the processes' medians."""
     pairs = ((process[kind][name], process[kind]["bare"]) for process in found)
     return estimate(
@@ -117,5 +124,5 @@ def _median(found: Sequence[dict[str, Any]], kind: str, name: str) -> float:
     return median(t for process in found for t in process[kind][name])
 
 
-def _words(ratio: Estimate) -> str:
+def _words(ratio: Median) -> str:
     return f"{ratio.median:.3f} ({ratio.low:.3f}–{ratio.high:.3f})"

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from optuna.samplers import RandomSampler
 from rich.console import Console
 from support.quick import QUICK
 
+from ampcompare import metrics
 from ampcompare.config.load import load_config
 from ampcompare.data.arrays import Arrays
 from ampcompare.data.sources import SOURCES, Source, synthetic
@@ -22,6 +25,10 @@ from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.methods import METHODS, Method
+from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.train.evaluation import Evaluation
 
 
 def train(out: Path, *words: str) -> tuple[RunRecord, str]:
@@ -74,3 +81,54 @@ def test_a_report_names_a_source_that_is_not_installed_as_the_record_does(
     record, _ = train(tmp_path / "runs", "data.source=my_stripes", "data.root=somewhere")
     monkeypatch.delitem(SOURCES, stripes.name)
     assert analyse_runs([record]).setting.data.startswith("my stripes")
+
+
+@pytest.fixture
+def margin(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A metric put into the list, and the one line that logs it."""
+    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+    key = metrics.declare("eval/doubt", "doubt", metrics.EVALUATION, "nats", better=metrics.LOWER)
+    evaluate = Evaluation.run
+
+    def run_and_doubt(*arguments: Any) -> dict[str, float] | None:
+        found = evaluate(*arguments)
+        return found and found | {key: 2 * found[metrics.EVAL_LOSS]}
+
+    monkeypatch.setattr(Evaluation, "run", run_and_doubt)
+    return key
+
+
+def test_a_metric_is_declared_once(margin: str, tmp_path: Path):
+    record, _ = train(tmp_path / "runs")
+    assert record.values(margin) == pytest.approx(2 * record.values(metrics.EVAL_LOSS))
+    parameters = {"backend": {"values": ["none", "native"]}}
+    assert sweep_problems(tmp_path, parameters=parameters, metric={"name": margin}) == []
+    compared = analyse_runs([record], metric=margin).metric
+    assert (compared.name, compared.unit, compared.falls) == ("doubt", "nats", True)
+
+
+def test_a_sweep_method_is_declared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[str] = []
+
+    class Lowest(RandomSampler):
+        def sample_independent(self, study: Any, trial: Any, name: str, distribution: Any) -> Any:
+            drawn.append(name)
+            return distribution.low
+
+    content = {
+        "program": "run_experiment.py",
+        "method": "lowest",
+        "parameters": {"optimizer.lr": {"min": 0.1, "max": 0.5}},
+    }
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=r"method='lowest': expected one of grid, random, bayes$"):
+        read_sweep(path)
+    monkeypatch.setitem(METHODS, "lowest", Method(Lowest, needs_metric=True))
+    with pytest.raises(UserError, match="metric: missing; lowest needs one to go by"):
+        read_sweep(path)
+    path.write_text(yaml.safe_dump(content | {"metric": {"name": "eval/loss"}}))
+    attempt = Search(read_sweep(path), sqlite_url(tmp_path), "lowest").next()
+    assert attempt is not None
+    assert attempt.parameters == {"optimizer.lr": 0.1}
+    assert drawn == ["optimizer.lr"]

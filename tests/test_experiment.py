@@ -56,13 +56,20 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     assert record.state == "finished"
     # A histogram comes back as columns of its parts.
     logged = {key.partition(".")[0] for key in record.history if not key.startswith("_")}
-    assert all(metrics.is_history(key) for key in logged)
-    assert metrics.HISTORY - logged <= {*metrics.GPU, *metrics.ENERGY}  # only where a GPU counts them
+    kept = {key for key in record.summary if not key.startswith("_")}
+    listed = metrics.METRICS.values()
+    absent = {m.key for m in listed if m.needs == metrics.GPU}
+    if not result.summary.keys() & {metrics.SCALE_COLLAPSED}:  # said of dynamic loss scales alone
+        absent |= {metrics.SCALE_COLLAPSED}
+        assert backend == "none"
+    assert {found.key for key in logged if (found := metrics.find(key))} == (
+        {m.key for m in listed if m.when != metrics.END} - absent
+    )
+    assert {found.key for key in kept if (found := metrics.find(key))} == metrics.METRICS.keys() - absent
+    assert [key for key in logged | kept if metrics.find(key) is None] == []
     assert {"grad/underflow_fraction/0", "grad/underflow_fraction/8"} <= logged  # by layer group
-    for key in metrics.CLOCK:
-        assert record.history[key].notna().all(), key
-    for key in metrics.SUMMARY:
-        assert key in record.summary, key
+    for metric in listed:
+        assert metric.when != metrics.ALWAYS or record.history[metric.key].notna().all(), metric.key
     assert record.config["backend"] == backend
     assert record.config["data"]["source"] == "synthetic"
     assert {"synthetic", backend} <= set(record.tags)
@@ -332,11 +339,6 @@ def test_real_cifar10_trains_under_each_backend(quick, cifar_archive: Path):
         result, record, _ = quick(*words)
         assert result.exit_code == 0
         logged = {key.partition(".")[0] for key in record.history}
-        assert {
-            *metrics.CLOCK,
-            *metrics.TRAIN,
-            *metrics.GRADIENT,
-            *metrics.EVAL,
-            *metrics.DIAGNOSTICS,
-        } <= logged
+        listed = metrics.METRICS.values()
+        assert {m.key for m in listed if m.when != metrics.END and m.needs != metrics.GPU} <= logged
         assert result.summary["best/eval_accuracy"] > 0.18  # chance is 0.1

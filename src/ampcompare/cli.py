@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ampcompare import __version__
+from ampcompare import __version__, metrics
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
@@ -100,7 +100,7 @@ def report(
     ] = "none",
     metric: Annotated[
         str, typer.Option("--metric", metavar="KEY", help="Quality to compare.")
-    ] = "eval/accuracy",
+    ] = metrics.EVAL_ACCURACY,
     margin: Annotated[
         float | None,
         typer.Option("--margin", help="Difference that still counts as the same (accuracy: 0.5 points)."),

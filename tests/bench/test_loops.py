@@ -12,7 +12,7 @@ from overhead import Loops, run_overhead
 from overhead_table import bench_overhead, verdict
 from rich.console import Console
 
-from ampcompare.bench.results import Estimate
+from ampcompare.bench.results import Median
 from ampcompare.tracking.tracker import NoRecord
 from ampcompare.train.build import build_trainer
 from ampcompare.train.trainer import Trainer
@@ -81,5 +81,8 @@ def test_batches_are_the_same_image_for_image():
     [(1.01, 1.0, "within"), (1.02, 1.0, "within"), (1.03, 1.01, "not decided"), (1.04, 1.03, "above")],
 )
 def test_a_ratio_is_above_its_limit_when_its_whole_interval_is(median: float, low: float, expected: str):
-    judged = [(Estimate(40, 1.0, 0.99, 1.01, 0.95), 1.05), (Estimate(40, median, low, 1.1, 0.95), 1.02)]
+    judged = [
+        (Median(40, 1.0, 0.99, 1.01, 0.95), 1.05),
+        (Median(40, median, low, 1.1, 0.95), 1.02),
+    ]
     assert verdict(judged).startswith(expected)

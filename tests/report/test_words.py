@@ -26,8 +26,8 @@ def test_number_keeps_three_digits(value, text):
 
 
 def test_signs_are_those_of_the_rounded_figure():
-    assert [words.change(v) for v in (-0.41, 0.0004, 0.032, None)] == ["−41 %", "±0.0 %", "+3.2 %", "–"]
-    assert [words.points(v) for v in (-1.234, 0.001, 2)] == ["−1.23", "±0.00", "+2.00"]
+    assert [words.change(v) for v in (0.59, 1.0004, 1.032, None)] == ["−41 %", "±0.0 %", "+3.2 %", "–"]
+    assert [words.signed(v) for v in (-1.234, 0.0, 2)] == ["−1.23", "±0.00", "+2.00"]
 
 
 def test_durations_and_lists():

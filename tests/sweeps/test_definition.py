@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.sweeps.check import problems_of
-from ampcompare.sweeps.file.sweep import Hyperband, Metric, read_sweep
+from ampcompare.sweeps.file.sweep import Hyperband, Objective, read_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +58,7 @@ def test_file_is_read_whole(tmp_path):
     )
     sweep = read_sweep(path)
     assert (sweep.name, sweep.method, sweep.total()) == ("rates", "bayes", 30)
-    assert sweep.metric == Metric("eval/loss", maximize=False, target=0.2)
+    assert sweep.metric == Objective("eval/loss", maximize=False, target=0.2)
     assert sweep.hyperband == Hyperband((tuple(2 * 2**i for i in range(20))), 2, False)
     assert [(p.key, p.kind) for p in sweep.parameters] == [
         ("backend", "categorical"),
@@ -421,10 +422,29 @@ def test_missing_program_is_told(tmp_path, monkeypatch):
     assert "program='train.py': no such file in" in check(tmp_path, monkeypatch, program="train.py")
 
 
-@pytest.mark.parametrize("metric", ["eval/accuracy", "best/eval_accuracy", "grad/underflow_fraction/layer1"])
-def test_every_logged_metric_will_do(tmp_path, monkeypatch, metric):
+@pytest.mark.parametrize("name", [*metrics.METRICS, "grad/underflow_fraction/layer1"])
+def test_every_listed_metric_will_do_or_is_refused_with_the_reason(tmp_path, monkeypatch, name):
     monkeypatch.chdir(ROOT)
-    assert not check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": metric})
+    reasons = {
+        "environment": "is no number",
+        "grad/exponents": "is a histogram",
+        "amp/scale_collapsed_at_step": "is null in every run whose loss scale holds",
+    }
+    said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name})
+    if name in reasons:
+        assert f"metric.name={name!r}: {reasons[name]}, nothing to go by" in said
+        return
+    assert not said
+    early = {"type": "hyperband", "min_iter": 1}
+    said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name}, early_terminate=early)
+    is_late = "is logged at the end only" in said
+    assert is_late == (name.startswith("best/") or name.endswith(("_median", "_p50", "_p95")))
+    assert is_late or not said
+
+
+@pytest.mark.parametrize("name", ["grad/exponents/layer1", "eval/loss/layer1", "eval"])
+def test_part_of_a_metric_that_has_none_is_not_logged(tmp_path, monkeypatch, name):
+    assert "the training never logs it" in check(tmp_path, monkeypatch, metric={"name": name})
 
 
 def test_program_of_others_may_have_any_options(tmp_path, monkeypatch):

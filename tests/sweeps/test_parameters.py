@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ampcompare.sweeps.file.parameters import KINDS, Parameter, kind_of, nested, settings_of
+from ampcompare.sweeps.file.parameters import DISTRIBUTIONS, Parameter, complete, kind_of, nested
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def parameter(spec, *path):
     kind = kind_of(spec)
-    return Parameter(path or ("x",), kind, settings_of(kind, spec))
+    return Parameter(path or ("x",), kind, complete(kind, spec))
 
 
 def draws(spec, count=400, sampler=None):
@@ -119,7 +119,7 @@ def test_bayes_comes_near_the_optimum_of_plain_and_of_quantile_parameters(spec):
     assert np.median(np.abs(np.array(found[20:]) - 0.3)) < np.median(np.abs(np.array(found[:10]) - 0.3))
 
 
-@given(st.sampled_from(sorted(KINDS)), st.floats(0, 1))
+@given(st.sampled_from(sorted(DISTRIBUTIONS)), st.floats(0, 1))
 def test_every_quantile_is_a_finite_number(kind, u):
     spec = {
         "min": 1,
@@ -132,8 +132,8 @@ def test_every_quantile_is_a_finite_number(kind, u):
         "values": [1.0],
         "probabilities": [1.0],
     }
-    if KINDS[kind].quantile:
-        assert math.isfinite(KINDS[kind].quantile(spec, u))
+    if DISTRIBUTIONS[kind].quantile:
+        assert math.isfinite(DISTRIBUTIONS[kind].quantile(spec, u))
 
 
 def test_nested_parameters_become_groups():

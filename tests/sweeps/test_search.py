@@ -15,7 +15,8 @@ import pytest
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file.parameters import Parameter
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.search import Search, sqlite_url
+from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import sqlite_url
 
 
 def grid(points, **changes):
@@ -47,9 +48,9 @@ def test_workers_at_once_get_every_point_once(tmp_path):
 
     def work(search):
         mine = []
-        while trying := search.next():
-            mine.append(trying.parameters["x"])
-            search.finish(trying, "finished", None)
+        while attempt := search.next():
+            mine.append(attempt.parameters["x"])
+            search.finish(attempt, "finished", None)
         return mine
 
     with ThreadPoolExecutor(4) as pool:
@@ -127,6 +128,28 @@ def test_run_that_said_how_it_ended_is_not_repeated_though_its_worker_died_then(
     be_silent(tmp_path, 4000)
     assert search.next() is None
     assert [row.state for row in search.rows()] == ["failed"]
+
+
+def test_run_of_a_worker_that_died_while_failing_a_silent_one_is_not_lost(tmp_path, monkeypatch):
+    """Why not RetryHeartbeatStaleTrialCallback: it would have been asked here, and never again."""
+    search = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=3600)
+    first = search.next()
+    be_silent(tmp_path, 4000)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(search.storage, "get_heartbeat_stale_trial_callback", die)
+    with pytest.raises(KeyboardInterrupt):
+        search.next()
+    again = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=3600).next()
+    assert (again.run_id, again.attempt) == (first.run_id, 2)
+
+
+def test_unknown_method_is_refused_and_leaves_no_database(tmp_path):
+    with pytest.raises(UserError, match=r"method='genetic': expected one of grid, random, bayes$"):
+        Search(grid(1, method="genetic"), sqlite_url(tmp_path), "s")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["what?", "a{b}", "a%20b #x", "großes ☃", "a;b&c=d"])

@@ -20,7 +20,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Median:
     """A median and its interval. `coverage` is the chance that such an interval holds the true median."""
 
     n: int
@@ -33,7 +33,7 @@ class Estimate:
         return f"{_short(self.median)} ({_short(self.low)} to {_short(self.high)})"
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float]) -> Median:
     """The median with the narrowest interval between order statistics that has 95 % coverage.
 
     It supposes nothing of how the values are spread. Below six values none reaches 95 %: then it is their
@@ -45,7 +45,7 @@ def estimate(values: Sequence[float]) -> Estimate:
         return 1 - 2 * sum(math.comb(n, i) for i in range(k)) / 2**n
 
     k = max((k for k in range(1, n // 2 + 1) if coverage(k) >= CONFIDENCE), default=1)
-    return Estimate(n, statistics.median(ordered), ordered[k - 1], ordered[n - k], max(0.0, coverage(k)))
+    return Median(n, statistics.median(ordered), ordered[k - 1], ordered[n - k], max(0.0, coverage(k)))
 
 
 def _short(x: float) -> str:
@@ -110,7 +110,7 @@ def write_results(
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Estimate):
+    if isinstance(value, Median):
         return asdict(value)
     raise TypeError(f"no JSON for {type(value).__name__}")
 

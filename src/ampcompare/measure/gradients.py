@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ampcompare import metrics
 from ampcompare.machine.device import widest_float
 
 # The smallest fp16 number is 2**-24; half of it and below rounds to zero (round to nearest, ties to even).
@@ -26,7 +27,7 @@ BINS = LAST_EXPONENT - FIRST_EXPONENT + 1
 # two CPU cores, several steps' time.
 SAMPLE = 500_000
 
-TOTALS = ("underflow_fraction", "underflow_fraction_unscaled", "overflow_fraction", "zero_fraction")
+TOTALS = (metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED, metrics.OVERFLOW, metrics.ZEROS)
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -69,7 +70,7 @@ def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
     for name, row in [("", torch.stack(list(counts.values())).sum(0)), *counts.items()]:
         suffix = f"/{name}" if name else ""
         for key, count in zip(TOTALS, row, strict=False):
-            base = row[3] + row[4] if key == "zero_fraction" else row[4]
-            found[f"grad/{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
-    found["grad/exponents"] = histogram
+            base = row[3] + row[4] if key == metrics.ZEROS else row[4]
+            found[f"{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
+    found[metrics.EXPONENTS] = histogram
     return found

@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from ampcompare.errors import reason
 from ampcompare.records.run import NAMELESS, Fragment
 from ampcompare.records.table import Table
 from ampcompare.records.tree import Tree
@@ -50,7 +51,7 @@ def read_fragment(path: Path, *, now: float | None = None) -> Fragment:
         fragment.problems = ["It is not a .wandb file: neither its header nor its first record is one."]
     except OSError as problem:
         is_wandb = True
-        fragment.problems.append(f"Reading stopped: {problem.strerror or problem}.")
+        fragment.problems.append(f"Reading stopped: {reason(problem)}.")
     reading.finish()
     if is_wandb:
         _name_the_state(fragment, time.time() if now is None else now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,61 +13,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ampcompare import metrics
 from ampcompare.records.tree import flatten, lookup
 
 STATES = ("finished", "failed", "crashed", "running")
-STEP = "global_step"
 MAX_KEYS_TOLD = 5
 NAMELESS = "It holds no run record: its name and config are not known."
 
 
-@dataclass
-class Fragment:
-    """One `.wandb` file: a run, or its part between two resumes. Arrays have one value a history row."""
-
-    path: Path
-    id: str
-    state: str
-    has_run_record: bool = False
-    name: str = ""
-    group: str = ""
-    job_type: str = ""
-    project: str = ""
-    entity: str = ""
-    sweep_id: str = ""
-    notes: str = ""
-    tags: tuple[str, ...] = ()
-    started_at: datetime | None = None
-    last_write: datetime | None = None
-    exit_code: int | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
-    rows: int = 0
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass
-class RunRecord:
-    """One run.
-
-    `history` has one row per logged row and one column per logged key, in the order of logging: float64 where
-    all values are numbers, with NaN where a row has no value; objects with None otherwise. Rows in which a
-    NaN was
-    *logged* are listed by number in `nan_rows`, per column. Metric names and units are those of the README's
-    schema. `problems` says in plain sentences what was wrong with the record; empty for a sound one.
+@dataclass(kw_only=True)
+class RunInfo:
+    """What a run, or a part of one, says of itself. Rows in which a NaN was *logged* are listed by number in
+    `nan_rows`, per column; `problems` says in plain sentences what was wrong with the record.
     """
 
     id: str
-    name: str
-    group: str
     state: str
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    history: pd.DataFrame
-    problems: list[str] = field(default_factory=list)
-    nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
+    name: str = ""
+    group: str = ""
     project: str = ""
     entity: str = ""
     job_type: str = ""
@@ -75,6 +39,33 @@ class RunRecord:
     tags: tuple[str, ...] = ()
     started_at: datetime | None = None
     exit_code: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class Fragment(RunInfo):
+    """One `.wandb` file: a run, or its part between two resumes. Arrays have one value a history row."""
+
+    path: Path
+    has_run_record: bool = False
+    last_write: datetime | None = None
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    rows: int = 0
+
+
+@dataclass(kw_only=True)
+class RunRecord(RunInfo):
+    """One run.
+
+    `history` has one row per logged row and one column per logged key, in the order of logging: float64 where
+    all values are numbers, with NaN where a row has no value; objects with None otherwise. Metric names and
+    units are those of `ampcompare.metrics`.
+    """
+
+    history: pd.DataFrame
     paths: tuple[Path, ...] = ()
 
     def option(self, key: str, default: Any = None) -> Any:
@@ -143,26 +134,18 @@ def merge(fragments: Sequence[Fragment]) -> RunRecord:
     def newest(attribute: str) -> Any:
         return next((v for f in reversed(ordered) if (v := getattr(f, attribute))), getattr(last, attribute))
 
-    return RunRecord(
-        id=last.id,
-        name=newest("name") or last.id,
-        group=newest("group"),
-        state=last.state,
-        config=config,
-        summary=summary,
-        history=_stack(ordered, keep),
-        problems=problems,
-        nan_rows=_stack_nan_rows(ordered, keep),
-        project=newest("project"),
-        entity=newest("entity"),
-        job_type=newest("job_type"),
-        sweep_id=newest("sweep_id"),
-        notes=newest("notes"),
-        tags=newest("tags"),
-        started_at=next((f.started_at for f in ordered if f.started_at), None),
-        exit_code=last.exit_code,
-        paths=tuple(f.path for f in ordered),
-    )
+    told: dict[str, Any] = {said.name: newest(said.name) for said in dataclasses.fields(RunInfo)} | {
+        "id": last.id,
+        "state": last.state,
+        "name": newest("name") or last.id,
+        "started_at": next((f.started_at for f in ordered if f.started_at), None),
+        "exit_code": last.exit_code,
+        "config": config,
+        "summary": summary,
+        "nan_rows": _stack_nan_rows(ordered, keep),
+        "problems": problems,
+    }
+    return RunRecord(**told, history=_stack(ordered, keep), paths=tuple(f.path for f in ordered))
 
 
 def _age(fragment: Fragment) -> tuple[float, str]:
@@ -200,7 +183,7 @@ def _kept_rows(ordered: Sequence[Fragment]) -> tuple[list[np.ndarray], int]:
 
 
 def _steps(fragment: Fragment) -> np.ndarray:
-    column = fragment.columns.get(STEP)
+    column = fragment.columns.get(metrics.STEP)
     if column is None:
         return np.full(fragment.rows, np.nan)
     return as_numbers(column)

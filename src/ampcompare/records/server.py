@@ -77,9 +77,8 @@ def _told_in_one_line(source: str) -> Iterator[None]:
             f"{source}: W&B's server says: {reason(problem).rstrip('.')}; expected {FORMS}"
         ) from None
     finally:
-        if (
-            wandb.run is None
-        ):  # leave the process as it was: the client holds a service and what it read of settings
+        # Leave the process as it was: the client holds a service and what it read of settings.
+        if wandb.run is None:
             end_service(SERVICE_SECONDS)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.records.pool import read_fragments
 from ampcompare.records.run import Fragment, RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
@@ -87,8 +87,7 @@ def _files(source: str | Path) -> list[Path]:
         else:
             raise UserError(f"{source}: no such folder; name the output_dir of a run (runs by default)")
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
-        reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise UserError(f"{source}: cannot be read: {reason}") from None
+        raise UserError(f"{source}: cannot be read: {reason(problem)}") from None
     if not files:
         raise UserError(
             f"{source}: no runs in this folder (looked for offline-run-*/run-*.wandb at any depth); "

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from ampcompare.report import PAGE_NAME, analyse_runs, prepare_folder
-from ampcompare.report.analysis.verdict import Analysis
-from ampcompare.report.charts.published import published
+from ampcompare.report.analysis.analysis import Analysis, analyse_runs
+from ampcompare.report.analysis.published import published
+from ampcompare.report.files import PAGE_NAME, prepare_folder
 from ampcompare.report.outputs import FORMATS, PICTURES, write_report
 from ampcompare.report.terminal import print_table
+from ampcompare.report.words import plural
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Request:
     sources: list[str]
     out: str = "report"
     baseline: str = "none"
-    metric: str = "eval/accuracy"
+    metric: str = metrics.EVAL_ACCURACY
     margin: float | None = None
     group_by: tuple[str, ...] = ("backend",)
     ignore: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ class Request:
             margin=self.margin,
             group_by=self.group_by,
             ignore=self.ignore,
+            reproduce=self.reproduce,
         )
 
 
@@ -57,8 +60,7 @@ def make_report(request: Request, console: Console) -> None:
     analysis = request.analyse()
     folder = prepare_folder(request.out)
     print_table(analysis, console)
-    written = write_report(analysis, folder, request.formats, reproduce=request.reproduce)
-    _tell(written, folder, console)
+    _tell(write_report(analysis, folder, request.formats), folder, console)
 
 
 def watch_report(request: Request, console: Console, port: int) -> None:
@@ -74,10 +76,9 @@ def watch_report(request: Request, console: Console, port: int) -> None:
 
     def build(version: str) -> None:
         analysis = request.analyse()
-        write_report(analysis, folder, quick, reproduce=request.reproduce, build=version)
+        write_report(analysis, folder, quick, build=version)
         latest[:] = [analysis]
-        count = len(analysis.figures)
-        line = f"{count} {'run' if count == 1 else 'runs'}: {analysis.verdict.headline}"
+        line = f"{plural(len(analysis.figures), 'run')}: {analysis.verdict.headline}"
         if said != [line]:
             said[:] = [line]
             say(line)
@@ -89,9 +90,7 @@ def watch_report(request: Request, console: Console, port: int) -> None:
         watch(request.sources, folder, build, say, port)
     finally:
         if latest:  # whatever ended it, the page that stays asks no server for a newer one
-            _tell(
-                write_report(latest[0], folder, request.formats, reproduce=request.reproduce), folder, console
-            )
+            _tell(write_report(latest[0], folder, request.formats), folder, console)
 
 
 def _tell(written: list[Path], folder: Path, console: Console) -> None:

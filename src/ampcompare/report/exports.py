@@ -1,6 +1,4 @@
-"""The comparison as files for a paper or a program: CSV, Markdown and JSON, all from one table of plain
-values.
-"""
+"""The comparison as files for a paper or a program: CSV, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -13,30 +11,19 @@ from typing import Any
 
 from ampcompare import __version__
 from ampcompare.report import words
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.figures import RunFigures
+from ampcompare.report.analysis.figures import MEANS, RunFigures
 from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.statistics import CONFIDENCE, Estimate, mean
-from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.analysis.published import Reproduction
+from ampcompare.report.analysis.statistics import CONFIDENCE, Estimate
 
-FIGURES = {  # column -> attribute of RunFigures
-    "images_per_second": "images_per_second",
-    "step_time_ms_p50": "step_time_ms_p50",
-    "peak_mib": "peak_mib",
-    "joules_per_image": "joules_per_image",
-    "skipped_steps": "skipped_steps",
-    "train_seconds": "train_seconds",
-    "quality": "quality",
-    "best_accuracy": "best_accuracy",
-}
-ENDS = ("", "_low", "_high")
+RATIOS = {"speedup": "speed", "memory_ratio": "memory", "energy_ratio": "energy"}  # column -> of Comparison
 MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&"})
 
 
 def to_json(analysis: Analysis) -> str:
-    """Everything: groups, comparisons with method and n, runs, and the reasons for doubt. NaN and inf become
-    null.
-    """
+    """Everything: groups, comparisons with method and n, runs, reasons for doubt. NaN and inf become null."""
     content = {
         "version": __version__,
         "verdict": analysis.verdict.headline,
@@ -52,6 +39,8 @@ def to_json(analysis: Analysis) -> str:
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(f, analysis) for f in analysis.figures],
     }
+    if analysis.published is not None:
+        content["published"] = _published(analysis.published)
     return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
 
 
@@ -59,7 +48,7 @@ def to_csv(analysis: Analysis) -> str:
     """One row a group: figures with 95 % intervals over seeds, and how they compare with the baseline."""
     rows = [_flat(group, analysis) for group in analysis.groups]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["group"], lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -68,34 +57,24 @@ def to_csv(analysis: Analysis) -> str:
 def to_markdown(analysis: Analysis) -> str:
     """The verdict, a table to paste into a pull request or paper, the reasons for doubt and the method."""
     metric = analysis.metric
-    head = [
-        "",
-        "runs",
-        "images/s",
-        "speed-up",
-        "peak MiB",
-        "memory",
-        metric.name,
-        f"difference{_unit(analysis)}",
-    ]
+    head = ["", "runs", "images/s", "speed-up", "peak MiB", "memory", metric.name, metric.difference]
     table = [head, ["---", *["---:"] * (len(head) - 1)]]
     for group in analysis.groups:
-        comparison = analysis.comparison(group.label)
-        quality = _estimate(group, "quality", metric.factor)
+        compared = analysis.comparison(group.label)
         table.append(
             [
                 group.label.translate(MARKDOWN),
-                str(len(group.counted)),
-                _cell(_estimate(group, "images_per_second"), words.number),
-                _cell(comparison.speed if comparison else None, words.ratio),
-                _cell(_estimate(group, "peak_mib"), words.mib),
-                _cell(comparison.memory if comparison else None, lambda r: words.change(r - 1)),
-                _cell(quality, (lambda v: f"{v:.2f} %") if metric.is_fraction else words.number),
-                _cell(comparison.quality if comparison else None, words.signed),
+                str(group.n),
+                _cell(group.means["images_per_second"], words.number),
+                _cell(compared and compared.speed, words.ratio),
+                _cell(group.means["peak_mib"], words.mib),
+                _cell(compared and compared.memory, words.change),
+                _cell(group.means["quality"], metric.show),
+                _cell(compared and compared.quality, words.signed),
             ]
         )
     lines = [f"# {analysis.verdict.headline.translate(MARKDOWN)}", ""]
-    lines += [f"{analysis.setting.words} · {' · '.join(analysis.setting.devices)}".translate(MARKDOWN), ""]
+    lines += [analysis.setting.whole.translate(MARKDOWN), ""]
     lines += [f"| {' | '.join(cell.replace(chr(10), ' ') for cell in row)} |" for row in table]
     lines += [
         "",
@@ -104,7 +83,11 @@ def to_markdown(analysis: Analysis) -> str:
     if analysis.verdict.cautions:
         lines += ["", "Before you quote a figure:", ""]
         lines += [f"- {caution.translate(MARKDOWN)}" for caution in analysis.verdict.cautions]
-    lines += ["", f"In brackets: 95 % t intervals over seeds; {_methods(analysis)}.", ""]
+    lines += [
+        "",
+        f"In brackets: 95 % {analysis.interval_kind} intervals over seeds; {_methods(analysis)}.",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -115,10 +98,12 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
         analysis.keys[0]: group.value,
         "apart": dict(group.apart),
         "runs": len(group.runs),
-        "counted_runs": len(group.counted),
+        "counted_runs": group.n,
         "seeds": group.seeds,
         "finished": not group.is_unfinished,
-        "figures": {name: _as_dict(_estimate(group, attribute)) for name, attribute in FIGURES.items()},
+        "line": dict(analysis.verdict.lines)[group.label],
+        "figures": {name: _as_dict(estimate) for name, estimate in group.means.items()},
+        "medians": group.medians,
         "compared": None if comparison is None else _comparison(comparison, analysis),
     }
 
@@ -130,9 +115,7 @@ def _comparison(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
         "not_compared_because": comparison.refusal or None,
         "same_device": comparison.same_device,
         "differs_in": list(comparison.loose),
-        "speedup": _as_dict(comparison.speed),
-        "memory_ratio": _as_dict(comparison.memory),
-        "energy_ratio": _as_dict(comparison.energy),
+        **{name: _as_dict(getattr(comparison, attribute)) for name, attribute in RATIOS.items()},
         "quality_difference": _as_dict(comparison.quality),
         "quality_unit": analysis.metric.unit or None,
         "equivalence": None
@@ -155,31 +138,46 @@ def _run(figures: RunFigures, analysis: Analysis) -> dict[str, Any]:
         "group": analysis.group_of(figures).label,
         "seed": figures.seed,
         "state": run.state,
-        "problems": list(run.problems),
+        "problems": figures.problems,
         "device": figures.device,
         "rows": figures.rows,
         "epochs": figures.epochs,
-        **{name: getattr(figures, attribute) for name, attribute in FIGURES.items()},
+        **{name: getattr(figures, name) for name in (*MEANS, "best_epoch", "step_time_ms_p95")},
     }
+
+
+def _published(beside: Reproduction) -> dict[str, Any]:
+    rows = [
+        {
+            "figure": pair.relation.figure,
+            "label": pair.label,
+            "published": pair.published,
+            "published_value": pair.absolute,
+            "ours": _as_dict(pair.ours),
+        }
+        for pair in beside.rows
+    ]
+    names = ("name", "source", "setting", "note", "deviations")
+    return {name: getattr(beside, name) for name in names} | {"rows": rows}
 
 
 def _flat(group: Group, analysis: Analysis) -> dict[str, Any]:
-    comparison = analysis.comparison(group.label)
-    row: dict[str, Any] = {"group": _cell_text(group.label), "runs": len(group.counted), "seeds": group.seeds}
-    for name, attribute in FIGURES.items():
-        row |= _ends(name, _estimate(group, attribute))
-    for name, attribute in (("speedup", "speed"), ("memory_ratio", "memory"), ("energy_ratio", "energy")):
-        row |= _ends(name, getattr(comparison, attribute) if comparison else None)
-    row |= _ends("quality_difference", comparison.quality if comparison else None)
-    test = comparison.equivalence if comparison else None
-    speed = comparison.speed if comparison else None
-    row |= {
-        "equivalence_margin": analysis.metric.margin if test else None,
+    found = analysis.comparison(group.label)
+    row: dict[str, Any] = {"group": _cell_text(group.label), "runs": group.n, "seeds": group.seeds}
+    for name, estimate in group.means.items():
+        row |= _ends(name, estimate)
+    for name, attribute in (RATIOS | {"quality_difference": "quality"}).items():
+        row |= _ends(name, found and getattr(found, attribute))
+    test, speed = (found.equivalence, found.speed) if found else (None, None)
+    return row | {
+        "equivalence_margin": test.margin if test else None,
         "equivalence_p": test.p if test else None,
+        "equivalent": test.holds if test else None,
+        "n": found.n if found else None,
+        "method": speed.method if speed else None,
+        "metric": analysis.metric.key,
+        "not_compared_because": _cell_text(found.refusal) if found else None,
     }
-    row |= {"equivalent": test.holds if test else None, "n": comparison.n if comparison else None}
-    row |= {"method": speed.method if speed else None, "metric": analysis.metric.key}
-    return row | {"not_compared_because": _cell_text(comparison.refusal) if comparison else None}
 
 
 def _cell_text(text: str) -> str:
@@ -187,13 +185,9 @@ def _cell_text(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def _estimate(group: Group, attribute: str, factor: float = 1.0) -> Estimate | None:
-    return mean(group.per_seed(attribute, factor))
-
-
 def _ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return {f"{name}{end}": value for end, value in zip(ENDS, values, strict=True)}
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def _as_dict(estimate: Estimate | None) -> dict[str, Any] | None:
@@ -206,12 +200,7 @@ def _as_dict(estimate: Estimate | None) -> dict[str, Any] | None:
 def _cell(estimate: Estimate | None, show: Any) -> str:
     if estimate is None:
         return ""
-    span = words.interval(estimate.low, estimate.high, show)
-    return f"{show(estimate.value)}{f' ({span})' if span else ''}"
-
-
-def _unit(analysis: Analysis) -> str:
-    return f", {analysis.metric.unit}" if analysis.metric.unit else ""
+    return show(estimate.value) + words.between(estimate.low, estimate.high, show)
 
 
 def _methods(analysis: Analysis) -> str:

@@ -44,9 +44,7 @@ def ordered(values: Iterable[str]) -> list[str]:
 
 
 def styles(labels: Iterable[tuple[str, str]]) -> list[Style]:
-    """One style per (label, value): the colour is that of the value, the dashes tell labels of one value
-    apart.
-    """
+    """One style per (label, value): the value has the colour, the dashes tell labels of one value apart."""
     pairs = list(dict.fromkeys(labels))
     values = ordered(value for _, value in pairs)
     known = {style.label: style for style in KNOWN}

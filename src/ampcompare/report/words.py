@@ -9,9 +9,7 @@ NOTHING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always, thousands
-    marked.
-    """
+    """`1,204`, `36.5`, `0.0123`: `digits` significant digits, those before the point always."""
     if value is None:
         return NOTHING
     if value == 0:
@@ -39,26 +37,16 @@ def percent(fraction: float | None) -> str:
     return NOTHING if fraction is None else f"{fraction * 100:.2f} %"
 
 
-def quality(value: float | None, is_fraction: bool) -> str:
-    """A compared metric as it was logged: fractions in percent."""
-    return percent(value) if is_fraction else number(value)
-
-
 def ratio(value: float | None) -> str:
     """A speed-up: `1.90×`."""
     return NOTHING if value is None else f"{number(value)}×"
 
 
-def change(fraction: float | None) -> str:
-    """A relative change with its sign: `−41 %`, `±0 %`."""
-    return (
-        NOTHING if fraction is None else f"{_signed(fraction * 100, 0 if abs(fraction) >= 0.0995 else 1)} %"
-    )
-
-
-def points(value: float | None) -> str:
-    """A difference in percentage points with its sign: `+0.32`."""
-    return NOTHING if value is None else _signed(value, 2)
+def change(ratio: float | None) -> str:
+    """A ratio as the change that it is: `−41 %` for 0.59, `±0.0 %` for 1."""
+    if ratio is None:
+        return NOTHING
+    return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)} %"
 
 
 def signed(value: float | None) -> str:
@@ -80,6 +68,12 @@ def interval(low: float | None, high: float | None, show: Callable[[float], str]
     if low is None or high is None:
         return ""
     return "no spread" if show(low) == show(high) else f"{show(low)} to {show(high)}"
+
+
+def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """` (1.88 to 1.92)`, to follow a value; nothing without an interval."""
+    span = interval(low, high, show)
+    return f" ({span})" if span else ""
 
 
 def duration(seconds: float | None) -> str:
@@ -105,6 +99,16 @@ def listed(items: Any) -> str:
     """`a`, `a and b`, `a, b and c`."""
     words = [str(item) for item in items]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def capital(text: str) -> str:
+    """The text with its first letter large."""
+    return text[:1].upper() + text[1:]
+
+
+def short(text: str, limit: int = 60) -> str:
+    """The text, cut where it is longer than `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def printable(text: object) -> str:

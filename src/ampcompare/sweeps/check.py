@@ -18,7 +18,6 @@ from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Sweep
 
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
-NO_NUMBERS = ("environment", "grad/exponents")
 
 
 def trains_here(sweep: Sweep) -> bool:
@@ -100,18 +99,23 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             check_option(*split_override(word))
         except UserError as problem:
             yield str(problem)
-    name = sweep.metric.name if sweep.metric else None
-    if name in NO_NUMBERS:
-        yield f"metric.name={name!r}: is no number to go by; docs/metrics.md lists every metric"
-    elif name in metrics.SUMMARY and "early_terminate" in sweep.raw:
+    if sweep.metric:
+        yield from _metric_problems(sweep.metric.name, "early_terminate" in sweep.raw)
+
+
+def _metric_problems(name: str, early: bool) -> Iterator[str]:
+    metric = metrics.find(name)
+    if metric is None:
+        tail = did_you_mean(name, metrics.METRICS, 0.5) or "docs/metrics.md lists every metric"
+        yield f"metric.name={name!r}: the training never logs it; {tail}"
+    elif metric.no_goal:
+        why = f"is {metric.no_goal}, nothing to go by"
+        yield f"metric.name={name!r}: {why}; docs/metrics.md lists every metric"
+    elif early and metric.when == metrics.END:
         yield (
             f"metric.name={name!r}: is logged at the end only, and early_terminate looks at a run as it "
             "goes on"
         )
-    elif name is not None and not metrics.is_history(name) and name not in metrics.SUMMARY:
-        known = sorted(metrics.HISTORY | metrics.SUMMARY)
-        tail = did_you_mean(name, known, 0.5) or "docs/metrics.md lists every metric"
-        yield f"metric.name={name!r}: the training never logs it; {tail}"
 
 
 def _first_command(sweep: Sweep, words: Sequence[str]) -> list[str]:

@@ -16,11 +16,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ampcompare import metrics
 from ampcompare.errors import one_line
 from ampcompare.program.console import clock, print_line
 from ampcompare.records.tree import flatten
+from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.search import Row
 from ampcompare.sweeps.worker import Job
 
 STYLES = {"finished": "green", "failed": "red", "lost": "red", "stopped": "yellow", "running": "cyan"}
@@ -69,7 +70,9 @@ class SweepDisplay:
         if self._live is None:
             self.say(self._line(job))
         if job.state == "finished" and self.sweep.metric and job.value is None:
-            self.say(f"run {job.number} never logged {self._metric}: the sweep learns nothing from it")
+            listed = metrics.find(self._metric)
+            why = f", which needs {listed.needs}" if listed and listed.needs else ""
+            self.say(f"run {job.number} never logged {self._metric}{why}: the sweep learns nothing from it")
         if job.state == "failed":
             self.say(f"run {job.number} failed ({_last_line(job)}); its output: {job.log}")
 
@@ -148,7 +151,7 @@ class SweepDisplay:
         return " · ".join(parts)
 
 
-def print_best(console: Console, sweep: Sweep, rows: list[Row]) -> None:
+def print_best(console: Console, sweep: Sweep, rows: list[SweepRow]) -> None:
     """The best run of the sweep by its metric."""
     metric = sweep.metric
     ranked = [row for row in rows if row.state == "finished" and row.value is not None]

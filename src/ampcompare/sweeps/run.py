@@ -27,8 +27,9 @@ from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
 from ampcompare.sweeps.process import Guard
-from ampcompare.sweeps.search import Search, sqlite_url
-from ampcompare.sweeps.worker import Worker, Workplace
+from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import shown, sqlite_url
+from ampcompare.sweeps.worker import Worker, WorkerContext
 
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
@@ -81,16 +82,18 @@ def run_sweep(
     # A run that is tried again has the same id, and goes on from its checkpoint.
     again = [] if "resume" in given else ["resume=auto"]
     behind = (*own, *again, f"output_dir={folder}") if here else tuple(own)
-    place = Workplace(sweep, search, folder, behind, guard, here, stop, kill, display.change, display.waiting)
-    crew = [Worker(i, place, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
+    context = WorkerContext(
+        sweep, search, folder, behind, guard, here, stop, kill, display.change, display.waiting
+    )
+    threads = [Worker(i, context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
     with _signals(stop, kill, display.say) as received, display:
-        for worker in crew:
+        for worker in threads:
             worker.start()
-        for worker in crew:
+        for worker in threads:
             while worker.is_alive():  # join() alone would keep signals waiting
                 worker.join(0.2)
     guard.close()
-    for worker in crew:
+    for worker in threads:
         if worker.problem:
             raise worker.problem
 
@@ -99,7 +102,7 @@ def run_sweep(
     if received:
         options: dict[str, Any] = {
             "--workers": workers,
-            "--storage": storage and search.shown_url,
+            "--storage": storage and shown(search.url),
             "--name": name,
         }
         options["--grace"] = grace_seconds if grace_seconds != GRACE_SECONDS else None
@@ -187,9 +190,7 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
     by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
     # A grid has the same values under every backend; a search has values of its own, and is compared by
     # backend.
-    groups, ignored = (
-        (by, by[:0]) if sweep.method == "grid" else (["backend"], [k for k in by if k != "backend"])
-    )
+    groups, ignored = (by, by[:0]) if sweep.is_grid else (["backend"], [k for k in by if k != "backend"])
     values = [str(p.grid_value(0)) for p in sweep.parameters if p.key == groups[0] and p.is_listed]
     baseline = "none" if groups[0] == "backend" else values[0]
     formats = tuple(name for name in FORMATS if name not in PICTURES)

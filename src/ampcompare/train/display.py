@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ampcompare import metrics
 from ampcompare.program.console import clock, print_line
 
 
@@ -54,17 +55,17 @@ class TrainingDisplay:
         self._latest |= row
         if self._progress:
             self._progress.update(self._task, metrics=self._metrics(self._latest))
-        elif "train/loss" in row:
-            step = row["global_step"]
-            left = row["time/elapsed_seconds"] / step * (self.total - step)
+        elif metrics.LOSS in row:
+            step = row[metrics.STEP]
+            left = row[metrics.ELAPSED] / step * (self.total - step)
             self.say(
-                f"step {step}/{self.total}  epoch {row['epoch']:.2f}  {self._metrics(row)}  {clock(left)} "
-                "left"
+                f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}  {self._metrics(row)}  "
+                f"{clock(left)} left"
             )
-        elif "eval/accuracy" in row:
+        elif metrics.EVAL_ACCURACY in row:
             self.say(
-                f"epoch {row['epoch']:.2f}  eval loss {row['eval/loss']:.4f}  eval acc "
-                f"{row['eval/accuracy']:.2%}"
+                f"epoch {row[metrics.EPOCH]:.2f}  eval loss {row[metrics.EVAL_LOSS]:.4f}  eval acc "
+                f"{row[metrics.EVAL_ACCURACY]:.2%}"
             )
 
     def say(self, line: str) -> None:
@@ -74,12 +75,12 @@ class TrainingDisplay:
     @staticmethod
     def _metrics(row: Mapping[str, Any]) -> str:
         parts = []
-        if "train/loss" in row:
-            parts += [f"loss {row['train/loss']:.4f}", f"acc {row['train/accuracy']:.1%}"]
-        if "eval/accuracy" in row:
-            parts.append(f"eval {row['eval/accuracy']:.1%}")
-        if "throughput/images_per_second" in row:
-            parts.append(f"{row['throughput/images_per_second']:,.1f} img/s")
-        if "amp/scale_factor" in row:
-            parts.append(f"scale {row['amp/scale_factor']:g}")
+        if metrics.LOSS in row:
+            parts += [f"loss {row[metrics.LOSS]:.4f}", f"acc {row[metrics.ACCURACY]:.1%}"]
+        if metrics.EVAL_ACCURACY in row:
+            parts.append(f"eval {row[metrics.EVAL_ACCURACY]:.1%}")
+        if metrics.THROUGHPUT in row:
+            parts.append(f"{row[metrics.THROUGHPUT]:,.1f} img/s")
+        if metrics.SCALE in row:
+            parts.append(f"scale {row[metrics.SCALE]:g}")
         return "  ".join(parts)

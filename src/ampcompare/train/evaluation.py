@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ampcompare import metrics
 from ampcompare.machine.device import widest_float
 from ampcompare.machine.processes import World
 from ampcompare.precision.base import Precision
@@ -55,7 +56,7 @@ class Evaluation:
             self.add(batch)
         totals = (world or World()).sum_(self._totals)
         loss, top1, top5 = (totals[:3] / totals[3]).tolist()  # sync: the epoch's result is wanted on the host
-        return {"eval/loss": loss, "eval/accuracy": top1, "eval/top5_accuracy": top5}
+        return {metrics.EVAL_LOSS: loss, metrics.EVAL_ACCURACY: top1, metrics.EVAL_TOP5: top5}
 
     def batches(self) -> Iterable[Any]:
         """All of the loader's batches, as `add` takes them."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.machine.device import tf32_as, wait_for
 from ampcompare.machine.processes import CollectiveFlags, World
@@ -126,7 +127,7 @@ class Fit:
         found = self.rows.summary()
         if self._evals:
             epoch, accuracy = max(self._evals, key=lambda pair: pair[1])
-            found |= {"best/eval_accuracy": accuracy, "best/epoch": epoch}
+            found |= {metrics.BEST_ACCURACY: accuracy, metrics.BEST_EPOCH: epoch}
         return found
 
     def train_epoch(self, epoch: int, start: int = 0) -> None:
@@ -174,9 +175,7 @@ class Fit:
         self.rows.read_all()
         joules = self.energy.joules()
         if self._counts and joules is not None and images and self.world.size == 1:  # the meter knows one GPU
-            self.on_row(
-                self._clock.row_at(self.step, position) | {"energy/joules_per_image": joules / images}
-            )
+            self.on_row(self._clock.row_at(self.step, position) | {metrics.ENERGY: joules / images})
 
     def _begin_to_count(self) -> None:
         """Energy begins here, without what is queued; and once, when warm-up is over, the peak of memory."""
@@ -197,8 +196,8 @@ class Fit:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
         self.world.share_buffers(self.trainer.model)
         with tf32_as(self.config.eval.tf32):
-            metrics = self.evaluation.run(lambda: self.world.size == 1 and self._should_stop(), self.world)
-        if metrics is None:
+            found = self.evaluation.run(lambda: self.world.size == 1 and self._should_stop(), self.world)
+        if found is None:
             self.stopped = True
             if len(self.rows.interval):  # the steps since the last row
                 self._resume()
@@ -206,10 +205,10 @@ class Fit:
                 self.rows.read_all()
             return
         self.evaluated = True
-        if math.isfinite(metrics["eval/loss"]):
-            self._is_best = all(metrics["eval/accuracy"] > accuracy for _, accuracy in self._evals)
-            self._evals.append((position, metrics["eval/accuracy"]))
-        self.on_row(self._clock.row_at(self.step, position) | metrics)
+        if math.isfinite(found[metrics.EVAL_LOSS]):
+            self._is_best = all(found[metrics.EVAL_ACCURACY] > accuracy for _, accuracy in self._evals)
+            self._evals.append((position, found[metrics.EVAL_ACCURACY]))
+        self.on_row(self._clock.row_at(self.step, position) | found)
 
     def state_dict(self) -> Row:
         """Where the run is and what it has gathered: plain values and tensors. All rows have to be read

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.machine.device import queues_copies
 from ampcompare.machine.processes import World
 from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import Window
-from ampcompare.metrics import Histogram
 from ampcompare.precision.base import Precision
 from ampcompare.train.interval import Interval, IntervalValues, Reading
 from ampcompare.train.scale_watch import ScaleWatch
@@ -57,10 +57,10 @@ class Clock:
     def row_at(self, step: int, position: float) -> Row:
         """The row of a step and a position in epochs, with the clocks as they stand."""
         return {
-            "global_step": step,
-            "epoch": position,
-            "time/elapsed_seconds": time.perf_counter() - self._began,
-            "time/train_seconds": self._train_seconds,
+            metrics.STEP: step,
+            metrics.EPOCH: position,
+            metrics.ELAPSED: time.perf_counter() - self._began,
+            metrics.TRAIN_SECONDS: self._train_seconds,
         }
 
     def state_dict(self) -> Row:
@@ -131,19 +131,20 @@ class Rows:
         looks, self._looks = self._looks, []
         steps = len(self.interval)
         scalars = {
-            "amp/scale_factor": self.precision.scale_factor(),
-            "amp/skipped_steps": self.precision.skipped_steps(),
+            metrics.SCALE: self.precision.scale_factor(),
+            metrics.SKIPPED: self.precision.skipped_steps(),
         }
-        if "grad/norm" in result.gradients:
-            scalars["grad/norm"] = result.gradients["grad/norm"]
+        norm = metrics.GRADIENT_NORM
+        if norm in result.gradients:
+            scalars[norm] = result.gradients[norm]
         # The row of this very step carries its gradient norm itself.
-        looked = [{k: x for k, x in g.items() if s != step or k != "grad/norm"} for s, _, g in looks]
+        looked = [{k: x for k, x in g.items() if s != step or k != norm} for s, _, g in looks]
         look_rows = [self.clock.row_at(s, where) for s, where, _ in looks]
         row = self.clock.row_at(step, position)
-        row |= {"train/learning_rate": rate, "memory/peak_mib": self.memory.peak_mib()}
+        row |= {metrics.LEARNING_RATE: rate, metrics.PEAK_MEMORY: self.memory.peak_mib()}
         reserved = self.memory.reserved_mib()
         if reserved is not None:
-            row["memory/reserved_mib"] = reserved
+            row[metrics.RESERVED_MEMORY] = reserved
         reading = self.interval.close(scalars, looked)
         self._waiting.append(PendingRow(step, row, steps, windows, reading, look_rows))
         self._read(len(self._waiting) - self.lag)
@@ -163,13 +164,13 @@ class Rows:
         """What the rows came to so far."""
         found: Row = {}
         if self._throughputs:
-            found["throughput/images_per_second_median"] = median(self._throughputs)
+            found[metrics.THROUGHPUT_MEDIAN] = median(self._throughputs)
         if self._step_times:
-            found["throughput/step_time_ms_p50"] = median(self._step_times)
+            found[metrics.STEP_TIME_P50] = median(self._step_times)
             twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
-            found["throughput/step_time_ms_p95"] = twentieths[-1]
+            found[metrics.STEP_TIME_P95] = twentieths[-1]
         if self.precision.scales_dynamically():
-            found["amp/scale_collapsed_at_step"] = self.watch.collapsed_at
+            found[metrics.SCALE_COLLAPSED] = self.watch.collapsed_at
         return found
 
     def _read(self, count: int, *, judge: bool = True) -> None:
@@ -185,22 +186,22 @@ class Rows:
                 self._judge(waiting, values)
 
     def _figures(self, values: IntervalValues, windows: list[Window]) -> Row:
-        row: Row = {"train/loss": values.loss, "train/accuracy": values.accuracy, **values.scalars}
-        row["amp/skipped_steps"] = round(row["amp/skipped_steps"])
+        row: Row = {metrics.LOSS: values.loss, metrics.ACCURACY: values.accuracy, **values.scalars}
+        row[metrics.SKIPPED] = round(row[metrics.SKIPPED])
         times = [t for window in windows for t in window.times_ms()]
         if times:
             throughput = sum(window.images for window in windows) / sum(times) * 1e3
             row |= {
-                "throughput/images_per_second": throughput,
-                "throughput/step_time_ms": sum(times) / len(times),
-                "throughput/data_time_ms": sum(t for w in windows for t in w.data_times_ms()) / len(times),
+                metrics.THROUGHPUT: throughput,
+                metrics.STEP_TIME: sum(times) / len(times),
+                metrics.DATA_TIME: sum(t for w in windows for t in w.data_times_ms()) / len(times),
             }
             self._throughputs.append(throughput)
             self._step_times.extend(times)
         return row
 
     def _judge(self, waiting: PendingRow, values: IntervalValues) -> None:
-        scale, skipped = values.scalars["amp/scale_factor"], round(values.scalars["amp/skipped_steps"])
+        scale, skipped = values.scalars[metrics.SCALE], round(values.scalars[metrics.SKIPPED])
         if self.precision.scales_dynamically():
             note = self.watch.check(waiting.step, waiting.steps, scale, skipped)
             if note:
@@ -241,6 +242,7 @@ class Rows:
         self._throughputs = array("f", state["throughputs"].tolist())
 
 
-def exponent_histogram(counts: list[float]) -> Histogram:
+def exponent_histogram(counts: list[float]) -> metrics.Histogram:
     """The histogram of `look_at_gradients` with the edges of its bins, as exponents of two."""
-    return Histogram([int(n) for n in counts], [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)])
+    edges = [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)]
+    return metrics.Histogram([int(n) for n in counts], edges)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.fusion.compiled import compiled_count
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
@@ -146,7 +147,7 @@ class Trainer:
         parameters = [p for _, p in named]
         found: dict[str, Tensor] = {}
         if diagnose or config.clip_norm:
-            found["grad/norm"] = self._norm(parameters)
+            found[metrics.GRADIENT_NORM] = self._norm(parameters)
         if diagnose:
             groups: dict[str, list[Tensor]] = {}
             for name, parameter in named:
@@ -155,7 +156,7 @@ class Trainer:
         if config.clip_value:
             torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
         if config.clip_norm:
-            norm = self._norm(parameters) if config.clip_value else found["grad/norm"]
+            norm = self._norm(parameters) if config.clip_value else found[metrics.GRADIENT_NORM]
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
         return found
 

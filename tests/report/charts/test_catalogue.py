@@ -122,10 +122,10 @@ def test_hostile_names_are_data_and_never_part_of_an_expression():
 
 def test_groups_of_one_backend_share_its_colour_and_differ_in_dashes():
     analysis = analysis_of(make("native", 1), make("native", 2, config={"batch_size": 64}), make("none"))
-    native = [look for look in analysis.looks.values() if look.label.startswith("native")]
+    native = [style for style in analysis.styles.values() if style.label.startswith("native")]
     assert len(native) == 2
-    assert len({look.colour for look in native}) == 1
-    assert len({look.dash for look in native}) == 2
+    assert len({style.colour for style in native}) == 1
+    assert len({style.dash for style in native}) == 2
 
 
 def test_wall_clock_chart_leaves_out_a_clock_that_goes_backwards():
@@ -148,3 +148,8 @@ def test_time_to_a_value_is_that_of_the_first_evaluation_there():
     spec = CHARTS["time-to-accuracy"](analysis_of(*runs))
     assert spec["title"]["text"] == "Training time to 95 % eval accuracy"
     assert {row["backend"]: row["x"] for row in spec["datasets"]["data"]} == {"none": 40.0, "native": 80.0}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_no_object_is_printed_instead_of_its_name(name):
+    assert "object at 0x" not in json.dumps(CHARTS[name](analysis_of()))

@@ -9,9 +9,9 @@ import pytest
 from support.fakes import full, make
 
 from ampcompare.errors import UserError
-from ampcompare.report import CHARTS_JOB, analyse_runs
+from ampcompare.report.analysis.analysis import CHARTS_JOB, analyse_runs
 from ampcompare.report.charts.catalogue import CHARTS, all_charts
-from ampcompare.report.on_wandb.charts import custom_chart, fields_of, preset_name, table_of
+from ampcompare.report.on_wandb.charts import columns_of, custom_chart, preset_name, table_of
 from ampcompare.report.on_wandb.workspace import (
     VIEW_NAME,
     as_json,
@@ -37,7 +37,7 @@ def test_chart_for_wandb_is_that_of_the_page_over_wandbs_table(analysis, name):
     assert "datasets" not in chart
     assert '{"name": "data"}' not in text
     used = set(re.findall(r"\$\{field:(\w+)\}", text))
-    assert used <= set(fields_of(spec["datasets"]["data"]))
+    assert used <= set(columns_of(spec["datasets"]["data"]))
     assert {"backend", "kind"} <= used
     bare = re.findall(r'"field": "(?!\$)', text) + re.findall(r"datum\.(?!value)\w+", text)
     assert bare == []

@@ -10,7 +10,8 @@ from support.fakes import make
 from support.quick import HANG
 
 from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs, write_page
+from ampcompare.report import analyse_runs
+from ampcompare.report.outputs import write_report
 from ampcompare.report.palette import KNOWN
 
 pytestmark = pytest.mark.browser
@@ -34,6 +35,10 @@ MARKS = """(figure) => [
     ...figure.querySelectorAll('.mark-line path, .mark-rect path, .mark-symbol.role-mark path')]
   .filter(mark => mark.getBBox().width + mark.getBBox().height > 0)
   .flatMap(mark => [mark.getAttribute('stroke'), mark.getAttribute('fill')])"""
+
+
+def write_page(analysis, folder):
+    return write_report(analysis, folder, ("html",))[0]
 
 
 class Reader:

@@ -11,11 +11,14 @@ import sys
 import threading
 
 import pytest
+from support.fakes import make
 from support.log_writer import frame
 from support.offline_runs import plan, write_runs
 from support.quick import HANG
 from support.wandb_server.clients import wait_until
 
+from ampcompare.report import analyse_runs, outputs
+from ampcompare.report.outputs import write_report
 from ampcompare.report.page.watch import ReportServer, signature
 
 
@@ -28,6 +31,7 @@ def server(tmp_path):
     (folder / "secret.txt").write_text("secret")
     (folder / ".hidden").write_text("secret")
     (tmp_path / "outside.json").write_text("secret")
+    (tmp_path / "outside.png").write_text("secret")
     (folder / "comparison.json").symlink_to(tmp_path / "outside.json")
     with ReportServer(folder, 0) as server:
         server.build = "b1"
@@ -45,6 +49,38 @@ def ask(server, path: str, method: str = "GET", host: str | None = None) -> tupl
     content = answer.read()
     connection.close()
     return answer.status, content, dict(answer.getheaders())
+
+
+CONTENT_TYPES = {
+    "index.html": "text/html; charset=utf-8",
+    "comparison.csv": "text/csv; charset=utf-8",
+    "comparison.md": "text/markdown; charset=utf-8",
+    "comparison.json": "application/json",
+    "charts/train-loss.png": "image/png",
+    "charts/train-loss.svg": "image/svg+xml",
+}
+
+
+def test_everything_a_report_is_made_of_is_served_with_its_content_type(server):
+    (server.folder / "comparison.json").unlink()
+    written = write_report(analyse_runs([make("none"), make("native")]), server.folder)
+    paths = {path.relative_to(server.folder).as_posix() for path in written}
+    assert set(CONTENT_TYPES) <= paths
+    for path in paths:
+        assert ask(server, f"/{path}")[:2] == (200, (server.folder / path).read_bytes()), path
+    for path, kind in CONTENT_TYPES.items():
+        assert ask(server, f"/{path}")[2]["Content-Type"] == kind
+
+
+def test_an_output_that_is_added_to_the_list_is_written_and_served(server, monkeypatch):
+    kind = "text/plain; charset=utf-8"
+    added = outputs.Output("comparison.txt", kind, lambda draft: draft.analysis.verdict.headline)
+    assert ask(server, "/comparison.txt")[0] == 404
+    monkeypatch.setitem(outputs.OUTPUTS, "txt", added)
+    write_report(analyse_runs([make("none")]), server.folder, outputs.choose_formats("html,txt"))
+    status, content, headers = ask(server, "/comparison.txt")
+    assert (status, headers["Content-Type"]) == (200, kind)
+    assert content.startswith(b"Only none was run")
 
 
 def test_page_pictures_and_version_are_served(server):
@@ -70,6 +106,12 @@ def test_page_pictures_and_version_are_served(server):
         "//etc/passwd",
         "/charts/a.png/../../secret.txt",
         "/index.html%00.txt",
+        "/comparison%2ejson",
+        "/comparison.json/",
+        "/charts/%2e%2e/secret.txt",
+        "/charts/..%5c..%5coutside.png",
+        "/charts/../../outside.png",
+        "http://127.0.0.1/secret.txt",
     ],
 )
 def test_nothing_else_is_served(server, path):

@@ -19,10 +19,6 @@ from ampcompare.config.values import Values
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 
-# Published with the tutorial: RTX 2060 6 GB, torch 1.9 (2021).
-PUBLISHED = {"none": (8.063, 1_367_458_816), "native": (3.298, 1_803_759_616)}
-PUBLISHED_ON = "RTX 2060 6 GB, torch 1.9"
-
 
 def recipe_config(words: Sequence[str], name: str = "recipe_mlp") -> tuple[RecipeConfig, set[str]]:
     """The config from its file and `key=value` words, and the keys that the words named. Raises UserError."""
@@ -57,6 +53,8 @@ def bench_recipe(
     """Measure and print. Raises UserError for bad input."""
     from statistics import median
 
+    from ampcompare.report.analysis.published import published
+
     unknown = [name for name in backends if name not in REGISTRY]
     if unknown:
         raise UserError(f"--backends {unknown[0]!r}: expected some of {', '.join(REGISTRY)}")
@@ -78,22 +76,23 @@ def bench_recipe(
     for column in ("backend", "seconds", "speed-up", "peak bytes", "published s", "published bytes"):
         table.add_column(column, justify="left" if column == "backend" else "right")
     base = median(r["seconds"] for r in results["none"]) if "none" in results else None
+    theirs = published("recipe")
     for name, rows in results.items():
         seconds = median(r["seconds"] for r in rows)
         peak = rows[-1]["peak_bytes"]
-        theirs = PUBLISHED.get(name)
+        is_published = name in theirs["seconds"]
         table.add_row(
             name,
             f"{seconds:.3f}",
             "-" if base is None else f"{base / seconds:.2f}x",
             "-" if peak is None else f"{peak:,}",
-            f"{theirs[0]}" if theirs else "-",
-            f"{theirs[1]:,}" if theirs else "-",
+            f"{theirs['seconds'][name]}" if is_published else "-",
+            f"{theirs['peak_bytes'][name]:,}" if is_published else "-",
         )
     console.print(table)
     what = f"{environment['device_name']}, torch {environment['torch']}"
     console.print(f"Medians of {rounds}, each in a process of its own. {what}.", highlight=False)
-    console.print(f"Published: PyTorch's AMP recipe (2021), {PUBLISHED_ON}.", highlight=False)
+    console.print(f"Published: {theirs['source']}.", highlight=False)
     if where == "cpu":
         console.print("Peak bytes: PyTorch does not count them on a CPU.", highlight=False)
 

@@ -22,7 +22,14 @@ from rich.table import Table
 
 from ampcompare.bench.child import measure
 from ampcompare.bench.recipe.table import device_type
-from ampcompare.bench.results import Estimate, estimate, header, machine_words, markdown_table, write_results
+from ampcompare.bench.results import (
+    Median,
+    estimate,
+    header,
+    machine_words,
+    markdown_table,
+    write_results,
+)
 from ampcompare.bench.throughput.kept import Kept
 from ampcompare.config.load import LEAVES, load_config
 from ampcompare.config.schema import Config
@@ -53,7 +60,7 @@ class Combination:
     refused: str = ""
 
     @property
-    def rate(self) -> Estimate:
+    def rate(self) -> Median:
         return estimate([r["images_per_second"] for r in self.results])
 
     @property

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ampcompare.report.analysis.comparison import MAX_KEYS, Comparison
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.metric import Metric
-from ampcompare.report.analysis.settings import Setting, short
-from ampcompare.report.words import count, listed, plural
+from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.analysis.settings import Setting
+from ampcompare.report.words import count, listed, plural, short
 
 
 def cautions(
@@ -17,7 +17,7 @@ def cautions(
     setting: Setting,
     groups: Sequence[Group],
     comparisons: Sequence[Comparison],
-    metric: Metric,
+    metric: ComparedMetric,
     ignored: frozenset[str] = frozenset(),
     asked: Sequence[str] = (),
 ) -> list[str]:
@@ -87,7 +87,7 @@ def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> 
             f"{which} (n = 1): no interval can be given, and a small difference may be chance: "
             "not enough seeds to tell. Run more seeds."
         )
-    unpaired = [c.group.label for c in comparisons if c.speed and c.speed.method.startswith("not paired")]
+    unpaired = [c.group.label for c in comparisons if c.speed and not c.speed.paired]
     if unpaired:
         said.append(
             f"{some(unpaired)} and the baseline share fewer than two seeds: compared without pairing."
@@ -101,11 +101,11 @@ def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> 
     return said
 
 
-def _missing(groups: Sequence[Group], metric: Metric) -> list[str]:
+def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
     names = {"images_per_second": "throughput", "peak_mib": "peak memory", "quality": metric.name}
     said = []
     for name, words in names.items():
-        without = [g.label for g in groups if g.counted and g.figure(name) is None]
+        without = [g.label for g in groups if g.counted and g.means[name] is None]
         if without:
             said.append(f"No {words} is recorded for {some(without)}.")
     return said

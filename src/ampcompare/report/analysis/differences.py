@@ -1,30 +1,57 @@
-"""What each run's setting has that the others' have not."""
+"""What tells the runs apart: settings that most others have otherwise, and the machines they ran on."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from ampcompare.report.analysis.settings import settings_of
-from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.analysis.figures import RunFigures, environment_of
+from ampcompare.report.analysis.settings import pooling_settings
 
 NOT_SET = "not set"
 
 
-def config_differences(analysis: Analysis) -> list[list[tuple[str, str, str]]]:
-    """For each run, in the order of `analysis.figures`: (key, its value, the value that most runs have)."""
-    settings = [settings_of(f) for f in analysis.figures]
-    counts: dict[str, Counter[str]] = {}
-    for one in settings:
-        for key in one:
-            counts.setdefault(key, Counter())
-    for key, counter in counts.items():
-        counter.update(one.get(key, NOT_SET) for one in settings)
+@dataclass(frozen=True)
+class Environment:
+    """A machine with its software, and the runs that had it: names and values as they are shown."""
+
+    device: str
+    facts: dict[str, str]
+    packages: dict[str, str]
+    runs: list[RunFigures] = field(default_factory=list)
+
+
+def config_differences(figures: Sequence[RunFigures]) -> list[list[tuple[str, str, str]]]:
+    """For each run: (key, its value, the value that most runs have)."""
+    settings = [pooling_settings(f) for f in figures]
+    counts = {
+        key: Counter(one.get(key, NOT_SET) for one in settings)
+        for key in dict.fromkeys(key for one in settings for key in one)
+    }
     usual = {key: counter.most_common(1)[0][0] for key, counter in counts.items() if len(counter) > 1}
     return [
-        [
-            (key, one.get(key, NOT_SET), common)
-            for key, common in usual.items()
-            if one.get(key, NOT_SET) != common
-        ]
+        [(key, value, common) for key, common in usual.items() if (value := one.get(key, NOT_SET)) != common]
         for one in settings
     ]
+
+
+def environments_of(figures: Sequence[RunFigures]) -> list[Environment]:
+    """Each distinct environment once."""
+    found: dict[str, Environment] = {}
+    for one in figures:
+        environment = dict(environment_of(one.run))
+        key = json.dumps(environment, sort_keys=True, default=str)
+        packages = environment.pop("packages", None)
+        facts = {str(k).replace("_", " "): _shown(v) for k, v in environment.items() if v is not None}
+        shown = {str(k): _shown(v) for k, v in packages.items()} if isinstance(packages, dict) else {}
+        found.setdefault(key, Environment(one.device_words, facts, shown)).runs.append(one)
+    return list(found.values())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

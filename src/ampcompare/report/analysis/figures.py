@@ -1,6 +1,4 @@
-"""The figures of one run, taken from its summary, or from its history where the summary has none (a crashed
-run).
-"""
+"""The figures of one run, from its summary, or its history where the summary has none (a crashed run)."""
 
 from __future__ import annotations
 
@@ -11,9 +9,25 @@ from typing import Any
 
 import numpy as np
 
+from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
+from ampcompare.report.words import plural
+
+NO_DEVICE = "device not recorded"
+# Attributes of RunFigures of which a group has a mean over its seeds, and those of which it has a median.
+MEANS = (
+    "images_per_second",
+    "step_time_ms_p50",
+    "peak_mib",
+    "joules_per_image",
+    "skipped_steps",
+    "train_seconds",
+    "quality",
+    "best_accuracy",
+)
+MEDIANS = ("step_time_ms_p50", "step_time_ms_p95", "skipped_steps", "train_seconds")
 
 
 @dataclass(frozen=True)
@@ -34,7 +48,6 @@ class RunFigures:
     device_type: str
     rows: int
     epochs: float | None
-    last_accuracy: float | None
     best_accuracy: float | None
     best_epoch: float | None
     images_per_second: float | None
@@ -49,11 +62,26 @@ class RunFigures:
     joules_per_image: float | None = None
     clock_jumps: int = 0
 
+    @property
+    def device_words(self) -> str:
+        """`NVIDIA A100 (CUDA)`."""
+        if not self.device:
+            return NO_DEVICE
+        return f"{self.device} ({self.device_type.upper()})" if self.device_type else self.device
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the run's record, a sentence each."""
+        found = [] if self.rows else ["No history."]
+        if self.nan_losses:
+            found.append(f"{plural(self.nan_losses, 'row')} with a loss that is not finite.")
+        if self.clock_jumps:
+            found.append("Its clock goes backwards.")
+        return [*found, *self.run.problems]
+
 
 def label_of(run: RunRecord) -> str:
-    """The name under which a run is compared: its backend, and what sets it apart from that backend's
-    default.
-    """
+    """The name under which a run is compared: its backend, and what is not that backend's default."""
     backend = run.option("backend")
     if not isinstance(backend, str) or not backend.strip():
         return "unknown"
@@ -67,7 +95,7 @@ def label_of(run: RunRecord) -> str:
 def environment_of(run: RunRecord) -> Mapping[str, Any]:
     """The machine and software of a run: from its summary, or its config for a run that did not end."""
     for holder in (run.summary, run.config):
-        environment = holder.get("environment")
+        environment = holder.get(metrics.ENVIRONMENT)
         if isinstance(environment, Mapping) and environment:
             return environment
     return {}
@@ -85,36 +113,29 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         device=str(environment.get("device_name") or ""),
         device_type=str(environment.get("device_type") or "").lower(),
         rows=len(run.history),
-        epochs=_history(run, "epoch", np.max),
-        last_accuracy=_figure(run, "eval/accuracy", "eval/accuracy", _last),
+        epochs=_history(run, metrics.EPOCH, np.max),
         best_accuracy=best,
         best_epoch=best_epoch,
         images_per_second=_images_per_second(run),
-        step_time_ms_p50=_summary(run, "throughput/step_time_ms_p50"),
-        step_time_ms_p95=_summary(run, "throughput/step_time_ms_p95"),
-        peak_mib=_figure(run, "memory/peak_mib", "memory/peak_mib", np.max),
-        skipped_steps=_figure(run, "amp/skipped_steps", "amp/skipped_steps", np.max),
-        train_seconds=_figure(run, "time/train_seconds", "time/train_seconds", np.max),
+        step_time_ms_p50=_summary(run, metrics.STEP_TIME_P50),
+        step_time_ms_p95=_summary(run, metrics.STEP_TIME_P95),
+        peak_mib=_figure(run, metrics.PEAK_MEMORY, np.max),
+        skipped_steps=_figure(run, metrics.SKIPPED, np.max),
+        train_seconds=_figure(run, metrics.TRAIN_SECONDS, np.max),
         nan_losses=nan_losses,
         nan_from=nan_from,
         quality=_last_of(run, metric),
-        joules_per_image=_history(run, "energy/joules_per_image", np.median),
+        joules_per_image=_history(run, metrics.ENERGY, np.median),
         clock_jumps=_clock_jumps(run),
     )
 
 
 def steady_rows(run: RunRecord) -> np.ndarray:
-    """Mask of the rows whose timing window lies after warm-up. Our own runs log no other; those of others
-    may.
-    """
+    """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
     warmup = run.option("log.warmup_steps")
-    if "global_step" not in run.history or not isinstance(warmup, int | float):
+    if metrics.STEP not in run.history or not isinstance(warmup, int | float):
         return np.ones(len(run.history), dtype=bool)
-    return ~(run.numbers("global_step") <= warmup)
-
-
-def _last(values: np.ndarray) -> float:
-    return values[-1]
+    return ~(run.numbers(metrics.STEP) <= warmup)
 
 
 def _last_of(run: RunRecord, key: str) -> float | None:
@@ -131,9 +152,9 @@ def _last_of(run: RunRecord, key: str) -> float | None:
 
 
 def _images_per_second(run: RunRecord) -> float | None:
-    found = _summary(run, "throughput/images_per_second_median")
+    found = _summary(run, metrics.THROUGHPUT_MEDIAN)
     if found is None:
-        windows = run.numbers("throughput/images_per_second")[steady_rows(run)]
+        windows = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
         windows = windows[np.isfinite(windows)]
         found = float(np.median(windows)) if len(windows) else None
     return found if found and found > 0 else None
@@ -150,40 +171,38 @@ def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> f
     return float(reduce(values)) if len(values) else None
 
 
-def _figure(run: RunRecord, summary: str, history: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
-    value = _summary(run, summary)
-    return _history(run, history, reduce) if value is None else value
+def _figure(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
+    value = _summary(run, key)
+    return _history(run, key, reduce) if value is None else value
 
 
 def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
-    best = _summary(run, "best/eval_accuracy")
+    best = _summary(run, metrics.BEST_ACCURACY)
     if best is not None:
-        return best, _summary(run, "best/epoch")
-    if "eval/accuracy" not in run.history or not len(run.values("eval/accuracy")):
+        return best, _summary(run, metrics.BEST_EPOCH)
+    if metrics.EVAL_ACCURACY not in run.history or not len(run.values(metrics.EVAL_ACCURACY)):
         return None, None
-    accuracy = run.numbers("eval/accuracy")
+    accuracy = run.numbers(metrics.EVAL_ACCURACY)
     row = int(np.nanargmax(accuracy))
-    epoch = run.numbers("epoch")[row] if "epoch" in run.history else math.nan
+    epoch = run.numbers(metrics.EPOCH)[row] if metrics.EPOCH in run.history else math.nan
     return float(accuracy[row]), None if math.isnan(epoch) else float(epoch)
 
 
 def _clock_jumps(run: RunRecord) -> int:
-    """Rows of a diagnostic are logged after the fact, under their own step; a jump of the clock is told by
-    time.
-    """
-    clock = run.values("time/elapsed_seconds")
+    """Rows that are logged after the fact have an older step; a jump of the clock is told by time."""
+    clock = run.values(metrics.ELAPSED)
     return int((np.diff(clock[np.isfinite(clock)]) < 0).sum())
 
 
 def _bad_losses(run: RunRecord) -> tuple[int, float | None]:
     """How many logged losses were NaN or infinite, and the first step of them."""
-    if "train/loss" not in run.history:
+    if metrics.LOSS not in run.history:
         return 0, None
-    infinite = np.flatnonzero(np.isinf(run.numbers("train/loss")))
-    rows = np.union1d(infinite, run.nan_rows.get("train/loss", np.empty(0, dtype=np.int64)))
+    infinite = np.flatnonzero(np.isinf(run.numbers(metrics.LOSS)))
+    rows = np.union1d(infinite, run.nan_rows.get(metrics.LOSS, np.empty(0, dtype=np.int64)))
     if not len(rows):
         return 0, None
-    if "global_step" not in run.history:
+    if metrics.STEP not in run.history:
         return len(rows), None
-    step = float(run.numbers("global_step")[rows.astype(int)][0])
+    step = float(run.numbers(metrics.STEP)[rows.astype(int)][0])
     return len(rows), None if math.isnan(step) else step

@@ -1,5 +1,4 @@
-"""Which runs are pooled: those that differ in nothing but the seed. Whatever else differs sets groups apart,
-by name.
+"""Which runs are pooled: those that differ in nothing but the seed. All else sets groups apart, by name.
 
 A group is the runs of one value of the compared key (the backend, usually) under one and the same setting.
 Two runs of one backend with different batch sizes, or on different machines, are two groups, and their labels
@@ -10,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
 
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.settings import settings_of
-from ampcompare.report.analysis.statistics import Spread, mean_of_seeds, spread
+from ampcompare.report.analysis.figures import MEANS, MEDIANS, RunFigures
+from ampcompare.report.analysis.settings import pooling_settings
+from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds
 from ampcompare.report.palette import ordered
 
 BACKEND = "backend"
@@ -30,8 +31,7 @@ SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stand
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that may be pooled. `counted` are those whose figures count: the finished, or all if none
-    finished.
+    """Runs that may be pooled. `counted`: those whose figures count, the finished, or all if none is.
 
     `value` is that of the compared key and decides the colour; `label` is unique; `apart` are the settings,
     with their values, in which the group differs from others of the same value.
@@ -59,9 +59,24 @@ class Group:
         """Names of the devices of the counted runs; an empty name where none was recorded."""
         return frozenset(r.device for r in self.counted)
 
-    def figure(self, name: str) -> Spread | None:
-        """The spread of one attribute of RunFigures over the counted runs."""
-        return spread(getattr(r, name) for r in self.counted)
+    @property
+    def n(self) -> int:
+        """How many runs count."""
+        return len(self.counted)
+
+    @cached_property
+    def means(self) -> dict[str, Estimate | None]:
+        """Of each of MEANS the mean over the seeds with its interval, None where nothing was recorded."""
+        return {name: mean(self.per_seed(name)) for name in MEANS}
+
+    @cached_property
+    def medians(self) -> dict[str, float | None]:
+        """Of each of MEDIANS the median over the counted runs, None where nothing was recorded."""
+        return {name: median(values) if (values := self.values(name)) else None for name in MEDIANS}
+
+    def values(self, name: str) -> list[float]:
+        """One attribute of RunFigures of the counted runs that have it."""
+        return [value for r in self.counted if (value := getattr(r, name)) is not None]
 
     def per_seed(self, name: str, factor: float = 1.0) -> dict[Hashable, float]:
         """One attribute of RunFigures for each seed of the counted runs."""
@@ -76,18 +91,16 @@ def seed_key(figures: RunFigures) -> Hashable:
 
 def value_of(figures: RunFigures, key: str) -> str:
     """The value of a compared key, as it is in the settings."""
-    return settings_of(figures).get(key, "not set")
+    return pooling_settings(figures).get(key, "not set")
 
 
 def group_runs(
     figures: Sequence[RunFigures], keys: Sequence[str] = (BACKEND,), ignored: frozenset[str] = frozenset()
 ) -> list[Group]:
-    """The groups, known backends first in their fixed order. The first of `keys` is compared, all are in the
-    labels.
-    """
+    """The groups, known backends first. The first of `keys` is compared, all are in the labels."""
     pools: dict[tuple[str, tuple[tuple[str, str], ...]], list[RunFigures]] = {}
     for f in figures:
-        settings = {k: v for k, v in settings_of(f).items() if k not in ignored}
+        settings = {k: v for k, v in pooling_settings(f).items() if k not in ignored}
         pools.setdefault((value_of(f, keys[0]), tuple(sorted(settings.items()))), []).append(f)
     order = {value: place for place, value in enumerate(ordered(value for value, _ in pools))}
     groups = []
@@ -142,7 +155,7 @@ def _part(key: str, value: str) -> str:
 
 def check_keys(option: str, keys: Sequence[str], figures: Sequence[RunFigures]) -> None:
     """Raise UserError for a key that no run has."""
-    known = dict.fromkeys([BACKEND, *(key for f in figures for key in settings_of(f))])
+    known = dict.fromkeys([BACKEND, *(key for f in figures for key in pooling_settings(f))])
     for key in keys:
         if key not in known:
             hint = did_you_mean(key, known, 0.5) or "name a config key such as backend or batch_size"

@@ -12,13 +12,11 @@ from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
-from ampcompare.report.analysis.figures import RunFigures, environment_of, label_of
+from ampcompare.report.analysis.figures import NO_DEVICE, RunFigures, environment_of, label_of
 
 # What runs that are pooled may differ in. The environment has settings of its own.
 BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
 NOT_SETTINGS = frozenset({"packages"})
-MAX_VALUE_CHARS = 60
-NO_DEVICE = "device not recorded"
 AUTO = "auto"
 
 
@@ -41,11 +39,21 @@ class Setting:
         fused = "fused operations" if self.is_fused else ""
         return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs, fused) if part)
 
+    @property
+    def machine(self) -> str:
+        """The devices in one line."""
+        return " · ".join(self.devices)
+
+    @property
+    def whole(self) -> str:
+        """What was run and on what, in one line."""
+        return f"{self.words} · {self.machine}"
+
 
 def describe(figures: Sequence[RunFigures]) -> Setting:
     """The setting of the runs. Where they differ, every value is named."""
     datasets = _distinct(_data_of(f) for f in figures)
-    devices = _distinct(device_words(f) for f in figures if f.device) or [NO_DEVICE]
+    devices = _distinct(f.device_words for f in figures if f.device) or [NO_DEVICE]
     return Setting(
         model=", ".join(_distinct(f.run.option("model.name") for f in figures)),
         data=" and ".join(datasets) or "data not recorded",
@@ -58,16 +66,8 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
     )
 
 
-def device_words(figures: RunFigures) -> str:
-    """The device of a run: `NVIDIA A100 (CUDA)`."""
-    if not figures.device:
-        return NO_DEVICE
-    return f"{figures.device} ({figures.device_type.upper()})" if figures.device_type else figures.device
-
-
-def settings_of(figures: RunFigures) -> dict[str, str]:
-    """Everything in a run's config and environment that must be equal for runs to be pooled; the seed is not
-    in it.
+def pooling_settings(figures: RunFigures) -> dict[str, str]:
+    """All of a run's config and environment that must be equal for runs to be pooled: not the seed.
 
     The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself
     is known. What was left to the machine (`auto`) counts as what it came to there.
@@ -101,11 +101,6 @@ def _as_null(run: RunRecord, key: str) -> Any:
 
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
-
-
-def short(value: str) -> str:
-    """A value as it is shown, cut where it is long."""
-    return value if len(value) <= MAX_VALUE_CHARS else value[: MAX_VALUE_CHARS - 1] + "…"
 
 
 def _source_of(figures: RunFigures) -> sources.Source | None:

@@ -12,41 +12,26 @@ import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, final
+
+from ampcompare.report.words import plural
 
 CONFIDENCE = 0.95
 TOST_LEVEL = 0.05  # of each of the two one-sided tests
+T, WELCH = "t", "Welch t"  # kinds of interval
 
 PerSeed = Mapping[Hashable, float]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Centre and range of one figure over `n` runs."""
-
-    n: int
-    mean: float
-    median: float
-    low: float
-    high: float
-
-
-def spread(values: Iterable[float | None]) -> Spread | None:
-    """The spread of the values that are there, None without any."""
-    numbers = [v for v in values if v is not None]
-    if not numbers:
-        return None
-    return Spread(
-        len(numbers), statistics.fmean(numbers), statistics.median(numbers), min(numbers), max(numbers)
-    )
-
-
+@final
 @dataclass(frozen=True)
 class Estimate:
     """A value, its 95 % interval (None from one seed) and how both were found.
 
     `n` is the number of pairs, or of seeds on the smaller side where nothing can be paired; `left_out` how
-    many seeds have no partner and were not used. `error` and `df` are the standard error and the degrees of
-    freedom on the scale on which the interval was computed.
+    many seeds have no partner and were not used. `method` says in full how it was found, `kind` what sort of
+    interval it is ("t", "Welch t"), `paired` whether seed by seed. `error` and `df` are the standard error
+    and the degrees of freedom on the scale on which the interval was computed.
     """
 
     value: float
@@ -54,6 +39,8 @@ class Estimate:
     high: float | None
     n: int
     method: str
+    kind: str
+    paired: bool = False
     left_out: int = 0
     error: float | None = None
     df: float | None = None
@@ -64,17 +51,16 @@ class Estimate:
         return self.low is not None
 
     @property
-    def short_method(self) -> str:
-        """The method in a table's cell."""
-        if not self.has_interval:
-            return "no interval"
-        return "paired t" if self.method.startswith("paired") else "Welch t"
+    def basis(self) -> str:
+        """What it rests on, for a table's cell: `n = 3, paired t, 1 seed left out`."""
+        how = f"{'paired ' * self.paired}{self.kind}" if self.has_interval else "no interval"
+        left_out = f", {plural(self.left_out, 'seed')} left out" if self.left_out else ""
+        return f"n = {self.n}, {how}{left_out}"
 
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Two one-sided t tests of |difference| < margin: `p` the larger of the two, and the 90 % interval they
-    amount to.
+    """Two one-sided t tests of |difference| < margin: the larger `p`, and the 90 % interval they are.
 
     `holds` at the 5 % level. That it does not hold is no evidence of a difference.
     """
@@ -88,6 +74,11 @@ class Equivalence:
     def holds(self) -> bool:
         """Whether equivalence within the margin is shown."""
         return self.p < TOST_LEVEL
+
+    @property
+    def words(self) -> str:
+        """What the test came to, for a table's cell."""
+        return f"{'equivalent' if self.holds else 'not shown'} within {self.margin:g}"
 
 
 def t_quantile(probability: float, df: float) -> float:
@@ -117,7 +108,7 @@ def mean(values: PerSeed) -> Estimate | None:
     numbers = list(values.values())
     if not numbers:
         return None
-    return _interval(statistics.fmean(numbers), *_error(numbers), len(numbers), "t interval over seeds")
+    return _interval(statistics.fmean(numbers), *_error(numbers), len(numbers), "t interval over seeds", T)
 
 
 def difference(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
@@ -128,15 +119,17 @@ def difference(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
     if len(seeds) > 1 or (len(seeds) == 1 and (len(ours) == 1 or len(theirs) == 1)):
         pairs = [ours[seed] - theirs[seed] for seed in seeds]
         left_out = len(ours) + len(theirs) - 2 * len(seeds)
-        error, df = _error(pairs)
         method = "paired by seed, t interval" if len(pairs) > 1 else "one pair, no interval"
-        return _interval(statistics.fmean(pairs), error, df, len(pairs), method, left_out)
+        return _interval(
+            statistics.fmean(pairs), *_error(pairs), len(pairs), method, T, paired=True, left_out=left_out
+        )
     value = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
     n = min(len(ours), len(theirs))
     if n < 2:
-        return _interval(value, None, None, n, "not paired: no seed in common; no interval")
+        return _interval(value, None, None, n, "not paired: no seed in common; no interval", WELCH)
     error, df = _welch(list(ours.values()), list(theirs.values()))
-    return _interval(value, error, df, n, "not paired: fewer than two seeds in common; Welch's t interval")
+    method = "not paired: fewer than two seeds in common; Welch's t interval"
+    return _interval(value, error, df, n, method, WELCH)
 
 
 def ratio(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
@@ -158,9 +151,7 @@ def transformed(estimate: Estimate, change: Callable[[float], float]) -> Estimat
 
 
 def equivalence(found: Estimate, margin: float) -> Equivalence | None:
-    """Whether a difference lies within the margin, by two one-sided tests (Schuirmann 1987); None from one
-    seed.
-    """
+    """Two one-sided tests that a difference is within the margin (Schuirmann 1987); None from one seed."""
     if found.error is None or found.df is None:
         return None
     half = t_quantile(1 - TOST_LEVEL, found.df) * found.error
@@ -192,9 +183,16 @@ def _welch(a: list[float], b: list[float]) -> tuple[float, float]:
 
 
 def _interval(
-    value: float, error: float | None, df: float | None, n: int, method: str, left_out: int = 0
+    value: float, error: float | None, df: float | None, n: int, method: str, kind: str, **more: Any
 ) -> Estimate:
     if error is None or df is None:
-        return Estimate(value, None, None, n, method, left_out)
+        return Estimate(value, None, None, n, method, kind, **more)
     half = t_quantile((1 + CONFIDENCE) / 2, df) * error
-    return Estimate(value, value - half, value + half, n, method, left_out, error, df)
+    return Estimate(value, value - half, value + half, n, method, kind, error=error, df=df, **more)
+
+
+def explained(kind: str) -> tuple[str, str]:
+    """In full, for the page: intervals of this kind, and that of two means that cannot be paired."""
+    if kind == T:
+        return "Student's t over seeds, of the logarithm for ratios", "Welch's interval of the two means"
+    return f"{kind} over seeds", f"the {kind} interval of the two means"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
+from operator import attrgetter
 
 import altair as alt
 import numpy as np
 
+from ampcompare import metrics
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.figures import RunFigures, steady_rows
 from ampcompare.report.analysis.groups import Group, seed_key
 from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds, ratio
-from ampcompare.report.analysis.verdict import Analysis
-from ampcompare.report.charts.curves import drawn_looks
-from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, finish, over, quantity, tip
-from ampcompare.report.charts.series import Row
+from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, drawn_styles, finish, over, quantity, tip
+from ampcompare.report.charts.series import Datum
 from ampcompare.report.words import change, duration, mib, number
 from ampcompare.report.words import ratio as times
 
@@ -29,21 +30,19 @@ Value = Callable[[RunFigures], float | None]
 def throughput_bars(analysis: Analysis) -> Spec:
     """Images per second by group: the mean over seeds of each run's median after warm-up."""
     title = "Throughput, median after warm-up"
-    return _bars(analysis, title, "images/s", lambda f: f.images_per_second, number, times, "speed")
+    return _bars(analysis, title, "images/s", attrgetter("images_per_second"), number, times, "speed")
 
 
 def peak_memory(analysis: Analysis) -> Spec:
     """Peak memory by group."""
     title = "Peak memory of the process" if analysis.setting.is_cpu else "Peak memory on the device"
-    return _bars(analysis, title, "MiB", lambda f: f.peak_mib, mib, lambda r: change(r - 1), "memory")
+    return _bars(analysis, title, "MiB", attrgetter("peak_mib"), mib, change, "memory")
 
 
 def energy(analysis: Analysis) -> Spec:
     """Energy per training image by group, where the GPU counts it."""
-    value: Value = lambda f: f.joules_per_image  # noqa: E731
-    return _bars(
-        analysis, "Energy per training image", "J per image", value, number, lambda r: change(r - 1), "energy"
-    )
+    title, value = "Energy per training image", attrgetter("joules_per_image")
+    return _bars(analysis, title, "J per image", value, number, change, "energy")
 
 
 def time_to_target(analysis: Analysis) -> Spec:
@@ -60,9 +59,7 @@ def time_to_target(analysis: Analysis) -> Spec:
 
 
 def common_target(analysis: Analysis) -> float | None:
-    """The value of the metric, in its shown unit and rounded, that every finished run reaches; None without
-    one.
-    """
+    """The value of the metric, as it is shown, that every finished run reaches; None without a run."""
     metric = analysis.metric
     best = []
     for group in analysis.groups:
@@ -82,7 +79,7 @@ def common_target(analysis: Analysis) -> float | None:
 def seconds_to(figures: RunFigures, key: str, target: float, falls: bool) -> float | None:
     """Training seconds at the first row whose metric is at the target or better; None if none is."""
     run = figures.run
-    values, clock = run.numbers(key), run.numbers("time/train_seconds")
+    values, clock = run.numbers(key), run.numbers(metrics.TRAIN_SECONDS)
     slack = 1e-9 * max(1.0, abs(target))
     there = np.flatnonzero((values <= target + slack) if falls else (values >= target - slack))
     if figures.clock_jumps or not len(there):
@@ -94,32 +91,31 @@ def seconds_to(figures: RunFigures, key: str, target: float, falls: bool) -> flo
 
 def step_time(analysis: Analysis) -> Spec:
     """How step times are spread over the log intervals after warm-up: 5, 25, 50, 75 and 95 % quantiles."""
-    rows: list[Row] = []
+    rows: list[Datum] = []
     for group in analysis.groups:
-        windows = [f.run.numbers("throughput/step_time_ms")[steady_rows(f.run)] for f in group.counted]
+        windows = [f.run.numbers(metrics.STEP_TIME)[steady_rows(f.run)] for f in group.counted]
         values = np.concatenate(windows) if windows else np.empty(0)
         values = values[np.isfinite(values)]
         if len(values):
             quantiles = {name: float(f"{np.percentile(values, q):.5g}") for name, q in QUANTILES.items()}
-            basis = f"{len(values):,} intervals of {len(group.counted)} runs"
+            basis = f"{len(values):,} intervals of {group.n} runs"
             rows.append(
                 {"backend": group.label, "kind": "box", "run": basis, "x": quantiles["p50"], **quantiles}
             )
-    parts, x, y, colour = _sides(analysis, rows, quantity(alt.X, "step time, ms (mean of each log interval)"))
+    parts = _sides(analysis, rows, quantity(alt.X, "step time, ms (mean of each log interval)"))
     tips = [
         tip("backend"),
         tip("run", "over"),
         *(tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items()),
     ]
-    opacity = parts.dimmed(1.0)
-    low, middle = over(x, "p5"), over(x, "p25")
+    shared = {"y": parts.y, "opacity": parts.dimmed(1.0), "tooltip": tips}
     whisker = parts.of("box").mark_rule(strokeWidth=2, clip=True)
     box = parts.of("box").mark_bar(height={"band": 0.5}, clip=True)
     tick = parts.of("box").mark_tick(thickness=3, height={"band": 0.5}, clip=True)
     layers = [
-        whisker.encode(x=low, x2=alt.X2(field="p95"), y=y, color=colour, opacity=opacity, tooltip=tips),
-        box.encode(x=middle, x2=alt.X2(field="p75"), y=y, color=colour, opacity=opacity, tooltip=tips),
-        tick.encode(x=x, y=y, opacity=opacity, tooltip=tips).add_params(parts.pick),
+        whisker.encode(x=over(parts.x, "p5"), x2=alt.X2(field="p95"), color=parts.colour(), **shared),
+        box.encode(x=over(parts.x, "p25"), x2=alt.X2(field="p75"), color=parts.colour(), **shared),
+        tick.encode(x=parts.x, **shared).add_params(parts.pick),
     ]
     note = "box: middle half, line: 5 to 95 %, mark: median"
     return finish(layers, analysis.setting, "Step time after warm-up", rows, note=note, height=_height(rows))
@@ -134,61 +130,58 @@ def _bars(
     relative: Callable[[float], str],
     compared: str | None,
 ) -> Spec:
-    rows: list[Row] = []
+    rows: list[Datum] = []
     for group in analysis.groups:
         estimate = mean(_per_seed(group, value))
         if estimate is not None:
             factor = _relative(analysis, group, value, compared)
             beside = "" if factor is None else f" · {relative(factor)}"
             rows += _bar(group, estimate, value, show(estimate.value) + beside)
+    furthest = _cut(rows)
+    parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, furthest * BAR_ROOM], nice=False))
+    x, y = parts.x, parts.y
+    tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]
+    bars = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})
+    bars = bars.encode(x=x, y=y, color=parts.colour(), opacity=parts.dimmed(1.0, 0.12), tooltip=tips)
+    layers = [bars.add_params(parts.pick)]
+    if parts.has("run"):
+        runs = parts.of("run").mark_tick(thickness=2, height={"band": 0.34})
+        layers.append(runs.encode(x=x, y=y, opacity=parts.dimmed(0.7), tooltip=tips))
+    note = None
+    if parts.has_intervals:
+        note = f"line: 95 % {analysis.interval_kind} interval over seeds; ticks: single runs"
+        whisker = parts.spans("bar").mark_rule(strokeWidth=2.5)
+        span = [*tips, tip("low", "95 % interval from", ",.4~r"), tip("high", "to", ",.4~r")]
+        ends = {"x": over(x, "low"), "x2": alt.X2(field="high"), "y": y}
+        layers.append(whisker.encode(**ends, opacity=parts.dimmed(0.9), tooltip=span))
+    texts = parts.of("bar").mark_text(align="left", dx=8, fontSize=12, fontWeight=600)
+    text = alt.Text(field="text", type="nominal")
+    layers.append(texts.encode(x=over(x, "end"), y=y, text=text, opacity=parts.dimmed(1.0)))
+    return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
+
+
+def _cut(rows: list[Datum]) -> float:
+    """Cut intervals that are far longer than the bars; returns how far the drawing reaches."""
     longest = max((row["x"] for row in rows), default=1.0)
     for row in rows:
         if "low" in row:
             row["low"], row["high"] = max(0.0, row["low"]), min(row["high"], longest * WIDEST_INTERVAL)
         if row["kind"] == "bar":
             row["end"] = max(row["x"], row.get("high", 0.0))
-    furthest = max((row["end"] for row in rows if "end" in row), default=1.0) or 1.0
-    x = quantity(alt.X, unit, domain=[0, furthest * BAR_ROOM], nice=False)
-    parts, x, y, colour = _sides(analysis, rows, x)
-    tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]
-    bars = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})
-    layers = [
-        bars.encode(x=x, y=y, color=colour, opacity=parts.dimmed(1.0, 0.12), tooltip=tips).add_params(
-            parts.pick
-        )
-    ]
-    if parts.has("run"):
-        runs = parts.of("run").mark_tick(thickness=2, height={"band": 0.34})
-        layers.append(runs.encode(x=x, y=y, opacity=parts.dimmed(0.7), tooltip=tips))
-    if any("low" in row for row in rows):
-        low = over(x, "low")
-        whisker = parts.of("bar").transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.5)
-        span = [*tips, tip("low", "95 % interval from", ",.4~r"), tip("high", "to", ",.4~r")]
-        layers.append(
-            whisker.encode(x=low, x2=alt.X2(field="high"), y=y, opacity=parts.dimmed(0.9), tooltip=span)
-        )
-    texts = parts.of("bar").mark_text(align="left", dx=8, fontSize=12, fontWeight=600)
-    end = over(x, "end")
-    layers.append(
-        texts.encode(x=end, y=y, text=alt.Text(field="text", type="nominal"), opacity=parts.dimmed(1.0))
-    )
-    has_interval = any("low" in row for row in rows)
-    note = "line: 95 % t interval over seeds; ticks: single runs" if has_interval else None
-    return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
+    return max((row["end"] for row in rows if "end" in row), default=1.0) or 1.0
 
 
-def _bar(group: Group, estimate: Estimate, value: Value, text: str) -> list[Row]:
-    basis = f"mean of {len(group.counted)} runs" if estimate.n > 1 else "one seed"
-    bar: Row = {"backend": group.label, "kind": "bar", "run": basis, "x": estimate.value, "text": text}
+def _bar(group: Group, estimate: Estimate, value: Value, text: str) -> list[Datum]:
+    basis = f"mean of {group.n} runs" if estimate.n > 1 else "one seed"
+    bar: Datum = {"backend": group.label, "kind": "bar", "run": basis, "x": estimate.value, "text": text}
     if estimate.low is not None and estimate.high is not None:
         bar |= {"low": estimate.low, "high": estimate.high}
     rows = [bar]
-    if len(group.counted) > 1:
-        runs = [(f, value(f)) for f in group.counted]
+    if group.n > 1:
         rows += [
             {"backend": group.label, "kind": "run", "run": str(f.run.name), "x": v}
-            for f, v in runs
-            if v is not None
+            for f in group.counted
+            if (v := value(f)) is not None
         ]
     return rows
 
@@ -210,16 +203,14 @@ def _per_seed(group: Group, value: Value) -> Mapping[Hashable, float]:
     return mean_of_seeds((seed_key(f), v) for f in group.counted if (v := value(f)) is not None)
 
 
-def _sides(analysis: Analysis, rows: list[Row], x: alt.X) -> tuple[Parts, alt.X, alt.Y, alt.Color]:
-    looks = drawn_looks(analysis, rows)
-    order = [style.label for style in looks]
+def _sides(analysis: Analysis, rows: list[Datum], x: alt.X) -> Parts:
+    """Groups one below the other, their names beside them; a click on a bar picks it."""
+    styles = drawn_styles(analysis, rows)
+    order = [style.label for style in styles]
     y = alt.Y(field="backend", type="nominal", sort=order, title=None, axis=alt.Axis(labelLimit=140))
-    parts = Parts(rows, looks, x, y)
-    # No legend here: the names stand beside the bars, and a click on a bar picks it.
-    parts.pick = alt.selection_point(name="pick", fields=["backend"])
-    return parts, x, y, alt.Color(field="backend", type="nominal", scale=parts.scale("colour"), legend=None)
+    return Parts(rows, styles, x, y, legend="none")
 
 
-def _height(rows: list[Row]) -> int:
+def _height(rows: list[Datum]) -> int:
     count = len({row["backend"] for row in rows})
     return max(HEIGHT, (BAR_HEIGHT if count <= MANY_BARS else LOW_BAR_HEIGHT) * count)

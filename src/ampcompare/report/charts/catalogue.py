@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.verdict import Analysis
 from ampcompare.report.charts.bars import energy, peak_memory, step_time, throughput_bars, time_to_target
 from ampcompare.report.charts.curves import (
     eval_accuracy,

@@ -7,21 +7,22 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from ampcompare.report.analysis.metric import Metric
-from ampcompare.report.analysis.verdict import Analysis
-from ampcompare.report.charts.parts import Parts, Spec, drawn_as, finish, quantity, steps, tip
-from ampcompare.report.charts.series import Row, curves, lay_out, scale_curves, time_curves
-from ampcompare.report.palette import Style
+from ampcompare import metrics
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.charts.parts import Parts, Spec, drawn_as, drawn_styles, finish, quantity, steps, tip
+from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves, time_curves
+from ampcompare.report.words import capital
 
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
-SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_MARKERS = 30  # on a line; more run into each other
 MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 
 
 def train_loss(analysis: Analysis) -> Spec:
     """Training loss (mean over the log interval) by optimizer step."""
-    rows = curves(analysis.groups, "global_step", "train/loss")
+    rows = curves(analysis.groups, metrics.STEP, metrics.LOSS)
     return _curves(
         analysis, "Training loss", rows, steps("optimizer step"), quantity(alt.Y, "training loss"), ".4g"
     )
@@ -29,7 +30,7 @@ def train_loss(analysis: Analysis) -> Spec:
 
 def train_accuracy(analysis: Analysis) -> Spec:
     """Training accuracy (mean over the log interval, augmented images) by optimizer step, in percent."""
-    rows = curves(analysis.groups, "global_step", "train/accuracy", y_factor=100)
+    rows = curves(analysis.groups, metrics.STEP, metrics.ACCURACY, y_factor=100)
     y = quantity(alt.Y, "training accuracy, %")
     return _curves(analysis, "Training accuracy", rows, steps("optimizer step"), y, ".2f")
 
@@ -39,11 +40,13 @@ def eval_accuracy(analysis: Analysis) -> Spec:
     return metric_curve(analysis, analysis.metric)
 
 
-def metric_curve(analysis: Analysis, metric: Metric) -> Spec:
+def metric_curve(analysis: Analysis, metric: ComparedMetric) -> Spec:
     """One metric by epoch."""
-    rows = curves(analysis.groups, "epoch", metric.key, y_factor=metric.factor)
+    rows = curves(analysis.groups, metrics.EPOCH, metric.key, y_factor=metric.factor)
     title = f"{capital(metric.name)} by epoch"
-    return _curves(analysis, title, rows, steps("epoch"), metric_axis(metric), ".4~g", markers=True)
+    return _curves(
+        analysis, title, rows, steps(metrics.EPOCH), quantity(alt.Y, metric.axis), ".4~g", markers=True
+    )
 
 
 def eval_accuracy_time(analysis: Analysis) -> Spec:
@@ -58,12 +61,12 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
         row["x"] = round(row["x"] / factor, 4)
     x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
     title = f"{capital(metric.name)} by wall-clock time"
-    return _curves(analysis, title, rows, x, metric_axis(metric), ".4~g", markers=True)
+    return _curves(analysis, title, rows, x, quantity(alt.Y, metric.axis), ".4~g", markers=True)
 
 
 def throughput_curve(analysis: Analysis) -> Spec:
     """Images per second of training by optimizer step."""
-    rows = curves(analysis.groups, "global_step", "throughput/images_per_second")
+    rows = curves(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
     y = quantity(alt.Y, "images/s", zero=True)
     return _curves(analysis, "Throughput during training", rows, steps("optimizer step"), y, ",.4~r")
 
@@ -71,9 +74,9 @@ def throughput_curve(analysis: Analysis) -> Spec:
 def scale_factor(analysis: Analysis) -> Spec:
     """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
     rows = scale_curves(analysis.groups)
-    looks = drawn_looks(analysis, rows)
-    covered = lay_out(rows, [style.label for style in looks], log2=True)
-    parts = Parts(rows, looks, steps("optimizer step"), _log2_axis(rows))
+    drawn = drawn_styles(analysis, rows)
+    covered = lay_out(rows, [style.label for style in drawn], log2=True)
+    parts = Parts(rows, drawn, steps("optimizer step"), _log2_axis(rows))
     layers = [*parts.lines(covered, "step-after"), *parts.hover(",~r")]
     for row in rows:
         if row["kind"].endswith("skip"):
@@ -104,25 +107,9 @@ def scale_factor(analysis: Analysis) -> Spec:
     return finish(layers, analysis.setting, "Loss scale factor", rows, note=note, params=[parts.show_runs])
 
 
-def drawn_looks(analysis: Analysis, rows: Sequence[Row]) -> list[Style]:
-    """The looks of the groups that have rows, in the order of the groups."""
-    drawn = {row["backend"] for row in rows}
-    return [look for label, look in analysis.looks.items() if label in drawn]
-
-
-def metric_axis(metric: Metric) -> alt.Y:
-    """The axis of a metric."""
-    return quantity(alt.Y, f"{metric.name}, %" if metric.is_fraction else metric.name)
-
-
-def capital(text: str) -> str:
-    """The text with its first letter large."""
-    return text[:1].upper() + text[1:]
-
-
 def line_note(parts: Parts) -> str | None:
     """What the lines of a chart are, where they stand for several runs."""
-    if any("low" in row for row in parts.rows):
+    if parts.has_intervals:
         return "line: mean over seeds; band: lowest to highest seed"
     return None
 
@@ -130,17 +117,17 @@ def line_note(parts: Parts) -> str | None:
 def _curves(
     analysis: Analysis,
     title: str,
-    rows: list[Row],
+    rows: list[Datum],
     x: alt.X,
     y: alt.Y,
     y_format: str,
     *,
     markers: bool = False,
 ) -> Spec:
-    looks = drawn_looks(analysis, rows)
-    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(looks)
-    parts = Parts(rows, looks, x, y, filled_legend=markers)
-    layers = parts.lines(lay_out(rows, [style.label for style in looks]))
+    drawn = drawn_styles(analysis, rows)
+    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(drawn)
+    parts = Parts(rows, drawn, x, y, legend="symbols" if markers else "lines")
+    layers = parts.lines(lay_out(rows, [style.label for style in drawn]))
     if markers:
         shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
         points = parts.of("line").mark_point(filled=True, size=55, opacity=1, clip=True)
@@ -149,21 +136,16 @@ def _curves(
     return finish(layers, analysis.setting, title, rows, note=line_note(parts), params=[parts.show_runs])
 
 
-def _log2_axis(rows: Sequence[Row]) -> alt.Y:
+def _log2_axis(rows: Sequence[Datum]) -> alt.Y:
     exponents = [math.log2(row["y"]) for row in rows if row["y"]] or [0.0]
     low, high = math.floor(min(exponents)), math.ceil(max(exponents))
     high = max(high, low + 1)
     stride = max(1, math.ceil((high - low) / 9))
     ticks = [k for k in range(low, high + 1) if k % stride == 0]
-    labels = [f"datum.value == {2.0**k!r} ? '{_power_of_two(k)}'" for k in ticks]
+    labels = [f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks]
     axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
     # Room for a line's width above the highest scale and below the lowest.
     domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
     y = quantity(alt.Y, "loss scale", type="log", base=2, domain=domain, nice=False)
     y.axis = axis
     return y
-
-
-def _power_of_two(exponent: int) -> str:
-    sign = "⁻" if exponent < 0 else ""
-    return "2" + sign + "".join(SUPERSCRIPTS[int(digit)] for digit in str(abs(exponent)))

@@ -7,13 +7,14 @@ import re
 import altair as alt
 import numpy as np
 
+from ampcompare import metrics
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.verdict import Analysis
-from ampcompare.report.charts.curves import drawn_looks, line_note
-from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, finish, quantity, steps, tip
-from ampcompare.report.charts.series import Row, curves
+from ampcompare.report.charts.curves import line_note
+from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, drawn_styles, finish, quantity, steps, tip
+from ampcompare.report.charts.series import Datum, curves
 
-WITH, WITHOUT = "grad/underflow_fraction", "grad/underflow_fraction_unscaled"
+WITH, WITHOUT = metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED
 SIDES = {WITH: "with loss scaling", WITHOUT: "without"}
 ROW_HEIGHT = 13
 MAX_GROUPS = 8  # in the chart by layer, which has a row for each of them in each layer
@@ -21,17 +22,15 @@ TITLE = "gradient elements flushed to zero, %"
 
 
 def underflow(analysis: Analysis) -> Spec:
-    """Share of non-zero gradient elements that fp16 flushes to zero, at the loss scale (solid) and at 1
-    (dashed).
-    """
+    """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
     rows = [
         row | {"side": side, "id": f"{row['id']} {side}"}
         for key, side in SIDES.items()
-        for row in curves(analysis.groups, "global_step", key, y_factor=100)
+        for row in curves(analysis.groups, metrics.STEP, key, y_factor=100)
         if row["kind"] == "line"
     ]
     x, y = steps("optimizer step"), quantity(alt.Y, TITLE, zero=True)
-    parts = Parts(rows, drawn_looks(analysis, rows), x, y)
+    parts = Parts(rows, drawn_styles(analysis, rows), x, y)
     dash = alt.Scale(domain=list(SIDES.values()), range=[[1, 0], [4, 3]])
     # A symbol of its own: two legends for one field would be merged.
     legend = alt.Legend(
@@ -39,7 +38,7 @@ def underflow(analysis: Analysis) -> Spec:
     )
     side = alt.StrokeDash(field="side", type="nominal", scale=dash, legend=legend)
     layers = []
-    if any("low" in row for row in rows):
+    if parts.has_intervals:
         layers.append(parts.band())
     line = parts.of("line").mark_line(strokeWidth=2.5, clip=True)
     detail = alt.Detail(field="id", type="nominal")
@@ -55,26 +54,22 @@ def underflow(analysis: Analysis) -> Spec:
 
 def underflow_by_layer(analysis: Analysis) -> Spec:
     """The same for each layer group, the mean over the run: hollow without loss scaling, filled with it."""
-    rows: list[Row] = []
+    rows: list[Datum] = []
     for group in analysis.groups[:MAX_GROUPS]:
         for layer in _layers(group):
             ends = {key: _mean_percent(group, f"{key}/{layer}") for key in SIDES}
             low, high = ends[WITH], ends[WITHOUT]
             if low is None or high is None:
                 continue
-            head = {
-                "backend": group.label,
-                "layer": layer,
-                "run": f"mean over steps of {len(group.counted)} runs",
-            }
+            head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {group.n} runs"}
             rows.append(head | {"kind": "link", "x": low, "x2": high})
             rows += [head | {"kind": kind, "x": x, "x2": x} for kind, x in (("without", high), ("with", low))]
-    looks = drawn_looks(analysis, rows)
+    drawn = drawn_styles(analysis, rows)
     layers_in_order = list(dict.fromkeys(row["layer"] for row in rows))
     x = quantity(alt.X, TITLE, zero=True)
     y = alt.Y(field="layer", type="nominal", sort=layers_in_order, title=None, axis=alt.Axis(labelLimit=110))
-    parts = Parts(rows, looks, x, y, filled_legend=True)
-    offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in looks])
+    parts = Parts(rows, drawn, x, y, legend="symbols")
+    offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in drawn])
     tips = [
         tip("backend"),
         tip("layer"),
@@ -91,7 +86,7 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
         hollow.encode(x=x, tooltip=tips, **shared),
         solid.encode(x=x, tooltip=tips, **shared).add_params(parts.pick),
     ]
-    height = max(HEIGHT, ROW_HEIGHT * len(looks) * len(layers_in_order))
+    height = max(HEIGHT, ROW_HEIGHT * len(drawn) * len(layers_in_order))
     note = "hollow: without loss scaling; filled: with it"
     title = "Gradients that fp16 loses, by layer"
     return finish(layers, analysis.setting, title, rows, note=note, height=height)

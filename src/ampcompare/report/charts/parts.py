@@ -8,8 +8,9 @@ from typing import Any
 
 import altair as alt
 
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.settings import Setting
-from ampcompare.report.charts.series import Row
+from ampcompare.report.charts.series import Datum
 from ampcompare.report.palette import Style
 
 Spec = dict[str, Any]
@@ -30,16 +31,14 @@ class Parts:
     """The layers of one chart over its rows. All encodings name a backend the same way."""
 
     def __init__(
-        self, rows: Sequence[Row], looks: Sequence[Style], x: alt.X, y: alt.Y, *, filled_legend: bool = False
+        self, rows: Sequence[Datum], styles: Sequence[Style], x: alt.X, y: alt.Y, *, legend: str = "lines"
     ) -> None:
-        self.rows, self.looks, self.x, self.y = rows, looks, x, y
-        self._filled = filled_legend
-        self._legend_size = (
-            90 if filled_legend else 420
-        )  # a line must be long enough for its dashes to be seen
+        """`legend` shows "lines" or "symbols"; "none" where names stand beside what is drawn."""
+        self.rows, self.styles, self.x, self.y = rows, styles, x, y
+        self._legend = legend if len(styles) <= MANY else "none"
         # A click on a name in the legend singles it out, with shift several; the page hands it on to all
         # charts.
-        bind: Any = "legend" if len(self.looks) <= MANY else alt.Undefined
+        bind: Any = "legend" if self._legend != "none" else alt.Undefined
         self.pick = alt.selection_point(name="pick", fields=["backend"], bind=bind)
         # Dragging moves, the wheel zooms only with shift or ctrl, and a finger still scrolls the page.
         self.zoom = alt.selection_interval(
@@ -54,10 +53,18 @@ class Parts:
         """Whether there are rows of this kind; a layer without any would have no extent."""
         return any(row["kind"] == kind for row in self.rows)
 
-    def of(self, *kinds: str) -> alt.Chart:
-        """A layer of the rows of these kinds."""
-        wanted = " || ".join(f"datum.kind == '{kind}'" for kind in kinds)
-        return alt.Chart(alt.NamedData(DATA)).transform_filter(wanted)
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are rows with an interval, or the range of several seeds."""
+        return any("low" in row for row in self.rows)
+
+    def of(self, kind: str) -> alt.Chart:
+        """A layer of the rows of one kind."""
+        return alt.Chart(alt.NamedData(DATA)).transform_filter(f"datum.kind == '{kind}'")
+
+    def spans(self, kind: str) -> alt.Chart:
+        """A layer of those rows of a kind that have `low` and `high`."""
+        return self.of(kind).transform_filter("isValid(datum.low)")
 
     def colour(self) -> alt.Color:
         """Colour by backend."""
@@ -65,25 +72,24 @@ class Parts:
 
     def scale(self, attribute: str) -> alt.Scale:
         """A fixed scale from backend to one attribute of its style."""
-        values = [getattr(style, attribute) for style in self.looks]
+        values = [getattr(style, attribute) for style in self.styles]
         range_ = [list(v) if isinstance(v, tuple) else v for v in values]
-        return alt.Scale(domain=[style.label for style in self.looks], range=range_)
+        return alt.Scale(domain=[style.label for style in self.styles], range=range_)
 
     def legend(self) -> alt.Legend | None:
-        """The legend above a chart, in as many columns as fit a phone; none of very many, the page has their
-        names.
-        """
-        if len(self.looks) > MANY:
+        """The legend above a chart, in as many columns as fit a phone."""
+        if self._legend == "none":
             return None
-        widest = min(LABEL_CHARS, max((len(style.label) for style in self.looks), default=1))
-        columns = max(1, min(len(self.looks), LEGEND_CHARS // (widest + 7)))
+        widest = min(LABEL_CHARS, max((len(style.label) for style in self.styles), default=1))
+        columns = max(1, min(len(self.styles), LEGEND_CHARS // (widest + 7)))
+        filled = self._legend == "symbols"
         return alt.Legend(
             title=None,
             orient="top",
             columns=columns,
-            symbolSize=self._legend_size,
-            symbolType=alt.Undefined if self._filled else "stroke",
-            symbolStrokeWidth=0 if self._filled else LINE_WIDTH,
+            symbolSize=90 if filled else 420,  # a line must be long enough for its dashes to be seen
+            symbolType=alt.Undefined if filled else "stroke",
+            symbolStrokeWidth=0 if filled else LINE_WIDTH,
             labelLimit=7 * LABEL_CHARS,
         )
 
@@ -98,8 +104,7 @@ class Parts:
 
     def band(self, interpolate: Any = "linear") -> alt.Chart:
         """From the lowest to the highest seed, behind the mean."""
-        area = self.of("line").transform_filter("isValid(datum.low)")
-        area = area.mark_area(interpolate=interpolate, clip=True)
+        area = self.spans("line").mark_area(interpolate=interpolate, clip=True)
         y, y2 = over(self.y, "low"), alt.Y2(field="high")
         detail = alt.Detail(field="id", type="nominal")
         return area.encode(
@@ -107,8 +112,7 @@ class Parts:
         )
 
     def lines(self, covered: Mapping[str, int], interpolate: Any = "linear") -> list[alt.Chart]:
-        """Bands, single runs (on demand, thin and faint), then the line of each backend in a layer of its
-        own.
+        """Bands, single runs (on demand, thin and faint), then each backend's line in a layer of its own.
 
         `covered` tells for each backend how many later lines lie on its own: each is drawn wider than those
         on it, and with the dashes of the upper ones all stay visible. Rows have a `place`, 0 for the lowest
@@ -121,7 +125,7 @@ class Parts:
             "color": self.colour(),
         }
         layers = []
-        if any("low" in row for row in self.rows):
+        if self.has_intervals:
             layers.append(self.band(interpolate))
         if self.has("run"):
             thin = self.of("run").mark_line(strokeWidth=1, interpolate=interpolate, clip=True)
@@ -131,7 +135,7 @@ class Parts:
         for place in places if len(places) <= MANY else [None]:
             width, line = LINE_WIDTH, self.of("line")
             if place is not None:
-                width += NESTED_STEP * covered[self.looks[place].label]
+                width += NESTED_STEP * covered[self.styles[place].label]
                 line = line.transform_filter(f"datum.place == {place}")
             line = line.mark_line(strokeWidth=width, interpolate=interpolate, clip=True)
             layers.append(line.encode(**shared, strokeDash=dash, opacity=self.dimmed(1.0)))
@@ -145,10 +149,10 @@ class Parts:
         tips = [
             tip("backend"),
             tip("run"),
-            tip("x", str(self.x.title), ",~r"),
-            tip("y", str(self.y.title), y_format),
+            tip("x", self.x["title"], ",~r"),
+            tip("y", self.y["title"], y_format),
         ]
-        if any("low" in row for row in self.rows):
+        if self.has_intervals:
             tips += [tip("low", "lowest seed", y_format), tip("high", "highest seed", y_format)]
         layers = []
         for kind, size in (("run", alt.ExprRef(f"{RUNS} ? 90 : 0")), ("line", 90)):
@@ -162,6 +166,12 @@ def is_for_screens(layer: Mapping[str, Any]) -> bool:
     """Whether a layer only serves a reader who can point and click."""
     opacity = layer.get("encoding", {}).get("opacity", {})
     return layer["mark"].get("opacity") == 0 or f"{RUNS} ?" in str(opacity)
+
+
+def drawn_styles(analysis: Analysis, rows: Sequence[Datum]) -> list[Style]:
+    """The styles of the groups that have rows, in the order of the groups."""
+    drawn = {row["backend"] for row in rows}
+    return [style for label, style in analysis.styles.items() if label in drawn]
 
 
 def quantity(axis: type[alt.X] | type[alt.Y], title: str, **scale: Any) -> Any:
@@ -202,14 +212,14 @@ def finish(
     layers: Sequence[alt.Chart],
     setting: Setting,
     title: str,
-    rows: list[Row],
+    rows: list[Datum],
     *,
     note: str | None = None,
     height: int = HEIGHT,
     params: Sequence[alt.Parameter] = (),
 ) -> Spec:
-    """The specification with title, the setting and machine as subtitle, its look and its data."""
-    subtitle = textwrap.wrap(" · ".join([setting.words, *setting.devices]), SUBTITLE_CHARS) or [""]
+    """The specification with title, the setting and machine as subtitle, its fonts and its data."""
+    subtitle = textwrap.wrap(setting.whole, SUBTITLE_CHARS) or [""]
     if note:
         subtitle += textwrap.wrap(note, SUBTITLE_CHARS)
     chart = (

@@ -5,13 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 
-from ampcompare.errors import UserError
 from ampcompare.report.charts.parts import Spec, is_for_screens
 
 WIDTH = 460  # pixels of 1/96 inch: a column of 12 cm
@@ -60,16 +57,3 @@ def draw(spec: Spec, kind: str) -> bytes:
 def vl_version() -> str:
     """The Vega-Lite version that Altair writes, as vl-convert names it."""
     return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-
-
-def write_pictures(
-    charts: Mapping[str, Spec], folder: Path, kinds: tuple[str, ...], write: Callable[[Path, bytes], Path]
-) -> list[Path]:
-    """Write every chart as `FOLDER/NAME.png` and `.svg`; returns the files. Raises UserError."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as problem:
-        raise UserError(f"{folder}: cannot be written: {problem.strerror}") from None
-    return [
-        write(folder / f"{name}.{kind}", draw(spec, kind)) for name, spec in charts.items() for kind in kinds
-    ]

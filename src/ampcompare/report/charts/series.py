@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ampcompare import metrics
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
+from ampcompare.report.words import short
 
-LINE_POINTS = (
-    300  # two per pixel bucket of a chart some 560 px wide would be 1,120; 300 look the same and weigh less
-)
+# Two per pixel bucket of a chart some 560 px wide would be 1,120; 300 look the same and weigh less.
+LINE_POINTS = 300
 ROW_BUDGET = 6_000  # rows per chart, so that a page of 30 runs stays under 5 MB
 MIN_POINTS = 24
 EXACT = 17  # digits; 131,072 must not become 131,070 on an axis of powers of two
@@ -28,35 +29,34 @@ MANY_LINES = 24  # beyond it each pair is not looked at: nobody could tell them 
 MAX_SKIP_MARKS = 60
 MAX_NAME_CHARS = 80
 
-CLOCK = "time/elapsed_seconds"
+CLOCK = metrics.ELAPSED
 
-Row = dict[str, Any]
+Datum = dict[str, Any]
 Track = tuple[np.ndarray, np.ndarray]  # x and y, one value a row each
 
 
-def curves(groups: Sequence[Group], x: str, y: str, *, y_factor: float = 1.0) -> list[Row]:
+def curves(groups: Sequence[Group], x: str, y: str, *, y_factor: float = 1.0) -> list[Datum]:
     """Rows of `y` (times `y_factor`) against `x`: a line per group, with the lowest and highest seed at each
     x in `low` and `high` where there are several, and behind it its single runs."""
     limit = _limit(groups)
-    rows: list[Row] = []
+    rows: list[Datum] = []
     for group in groups:
         tracks = [(f, track) for f in group.runs if len((track := _track(f, x, y, y_factor))[0])]
         rows += _line_and_runs(group, tracks, limit)
     return rows
 
 
-def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> list[Row]:
-    """Rows of an evaluated metric against wall-clock seconds; over seeds, the mean time and value of each
-    epoch.
+def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> list[Datum]:
+    """Rows of a metric against wall-clock seconds; over seeds, the mean time and value of each epoch.
 
     Runs whose clock goes backwards are left out.
     """
     limit = _limit(groups)
-    rows: list[Row] = []
+    rows: list[Datum] = []
     for group in groups:
         sound = [f for f in group.runs if not f.clock_jumps]
-        values = [(f, _track(f, "epoch", y, y_factor)) for f in sound]
-        times = {id(f): _track(f, "epoch", CLOCK, 1.0) for f in sound}
+        values = [(f, _track(f, metrics.EPOCH, y, y_factor)) for f in sound]
+        times = {id(f): _track(f, metrics.EPOCH, CLOCK, 1.0) for f in sound}
         values = [(f, track) for f, track in values if len(track[0]) and len(times[id(f)][0])]
         at = {id(f): np.interp(track[0], *_rising(*times[id(f)])) for f, track in values}
         counted = [(f, track) for f, track in values if f in group.counted]
@@ -75,8 +75,8 @@ def _limit(groups: Sequence[Group]) -> int:
     return max(MIN_POINTS, min(LINE_POINTS, ROW_BUDGET // max(1, lines)))
 
 
-def _line_and_runs(group: Group, tracks: Sequence[tuple[RunFigures, Track]], limit: int) -> list[Row]:
-    rows: list[Row] = []
+def _line_and_runs(group: Group, tracks: Sequence[tuple[RunFigures, Track]], limit: int) -> list[Datum]:
+    rows: list[Datum] = []
     counted = [(f, track) for f, track in tracks if f in group.counted]
     if len(counted) == 1:
         rows += _rows(_head(group, "line", counted[0][0]), counted[0][1], limit)
@@ -88,17 +88,17 @@ def _line_and_runs(group: Group, tracks: Sequence[tuple[RunFigures, Track]], lim
     return rows
 
 
-def scale_curves(groups: Sequence[Group]) -> list[Row]:
+def scale_curves(groups: Sequence[Group]) -> list[Datum]:
     """The scale factor against the step, and a row of kind "skip" wherever the count of skipped steps rose.
 
     Only finite scales above 0 are there: the axis is logarithmic. One run stands for its group; the rows of
     the others have kind "run", their skipped steps "run-skip".
     """
-    rows: list[Row] = []
+    rows: list[Datum] = []
     limit = _limit(groups)
     for group in groups:
         for i, figures in enumerate(group.counted or group.runs):
-            x, y = _track(figures, "global_step", "amp/scale_factor", 1.0)
+            x, y = _track(figures, metrics.STEP, metrics.SCALE, 1.0)
             usable = np.isfinite(y) & (y > 0)
             track = (x[usable], y[usable])
             if len(track[0]):
@@ -108,9 +108,8 @@ def scale_curves(groups: Sequence[Group]) -> list[Row]:
     return rows
 
 
-def lay_out(rows: Sequence[Row], labels: Sequence[str], *, log2: bool = False) -> dict[str, int]:
-    """Give each row the `place` of its backend, and tell for each backend how many later lines lie on its
-    own.
+def lay_out(rows: Sequence[Datum], labels: Sequence[str], *, log2: bool = False) -> dict[str, int]:
+    """Give each row its backend's `place`, and tell for each backend how many later lines lie on its own.
 
     A line lies on another where nine in ten of the points at the same x are nearer than COINCIDENT of the
     height. Loss curves and loss scales of several backends often coincide; they are then drawn inside each
@@ -136,8 +135,8 @@ def lay_out(rows: Sequence[Row], labels: Sequence[str], *, log2: bool = False) -
     }
 
 
-def _skips(head: Row, figures: RunFigures, scale: Track) -> list[Row]:
-    steps, totals = _track(figures, "global_step", "amp/skipped_steps", 1.0)
+def _skips(head: Datum, figures: RunFigures, scale: Track) -> list[Datum]:
+    steps, totals = _track(figures, metrics.STEP, metrics.SKIPPED, 1.0)
     known = ~np.isnan(totals)
     steps, totals = steps[known], totals[known]
     rose = np.diff(totals, prepend=0.0)
@@ -227,22 +226,22 @@ def thin(x: np.ndarray, y: np.ndarray, limit: int) -> np.ndarray:
     return np.unique(kept[kept < len(y)])
 
 
-def _head(group: Group, kind: str, figures: RunFigures) -> Row:
+def _head(group: Group, kind: str, figures: RunFigures) -> Datum:
     return {"backend": group.label, "run": _name(figures), "id": figures.run.id, "kind": kind}
 
 
-def _mean_head(group: Group, n: int) -> Row:
+def _mean_head(group: Group, n: int) -> Datum:
     return {"backend": group.label, "run": f"mean of {n} runs", "id": "mean", "kind": "line"}
 
 
-def _rows(head: Row, track: Track, limit: int, digits: int = 5) -> list[Row]:
+def _rows(head: Datum, track: Track, limit: int, digits: int = 5) -> list[Datum]:
     x, y = track
     return [_row(head, x[i], y[i], digits) for i in thin(x, y, limit)]
 
 
 def _band_rows(
-    head: Row, x: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, limit: int, digits: int = 5
-) -> list[Row]:
+    head: Datum, x: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, limit: int, digits: int = 5
+) -> list[Datum]:
     if not len(x):
         return []
     kept = functools.reduce(
@@ -254,7 +253,7 @@ def _band_rows(
     ]
 
 
-def _row(head: Row, x: float, y: float, digits: int) -> Row:
+def _row(head: Datum, x: float, y: float, digits: int) -> Datum:
     return {**head, "x": _short(x, 8), "y": _short(y, digits)}
 
 
@@ -266,6 +265,5 @@ def _short(value: float, digits: int) -> float | int | None:
 
 
 def _name(figures: RunFigures) -> str:
-    name = str(figures.run.name)
-    short = name if len(name) <= MAX_NAME_CHARS else name[: MAX_NAME_CHARS - 1] + "…"
-    return short if figures.seed is None else f"{short} (seed {figures.seed})"
+    name = short(str(figures.run.name), MAX_NAME_CHARS)
+    return name if figures.seed is None else f"{name} (seed {figures.seed})"

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import altair as alt
 
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.statistics import mean
-from ampcompare.report.analysis.verdict import Analysis
-from ampcompare.report.charts.curves import capital, drawn_looks
-from ampcompare.report.charts.parts import Parts, Spec, finish, over, quantity, tip
-from ampcompare.report.charts.series import Row
+from ampcompare.report.charts.parts import Parts, Spec, drawn_styles, finish, over, quantity, tip
+from ampcompare.report.charts.series import Datum
+from ampcompare.report.words import capital
 
 ROOM = 0.35  # of the range of the points, on each side
 
 
 def accuracy_against_throughput(analysis: Analysis) -> Spec:
-    """The metric at the end of training against throughput: means and 95 % intervals over seeds, single runs
-    faint.
-    """
+    """The metric at the end of training against throughput: means, 95 % intervals, single runs faint."""
     metric = analysis.metric
-    rows: list[Row] = []
+    rows: list[Datum] = []
     for group in analysis.groups:
         if group.is_unfinished:
             continue
@@ -28,7 +26,7 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
         if speed is None or quality is None:
             continue
         basis = "one seed" if speed.n == 1 else f"mean of {speed.n} seeds"
-        row: Row = head | {"kind": "mean", "run": basis, "x": speed.value, "y": quality.value}
+        row: Datum = head | {"kind": "mean", "run": basis, "x": speed.value, "y": quality.value}
         if speed.low is not None and quality.low is not None:
             row |= {"x_low": speed.low, "x_high": speed.high, "low": quality.low, "high": quality.high}
         rows.append(row)
@@ -39,26 +37,27 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
                     rows.append(head | point | {"y": f.quality * metric.factor})
     title = f"{capital(metric.name)} against throughput"
     x = quantity(alt.X, "images/s", domain=_around([row["x"] for row in rows]), nice=True)
-    y_title = f"{metric.name}, %" if metric.is_fraction else metric.name
-    y = quantity(alt.Y, y_title, domain=_around([row["y"] for row in rows]), nice=True)
-    parts = Parts(rows, drawn_looks(analysis, rows), x, y, filled_legend=True)
+    y = quantity(alt.Y, metric.axis, domain=_around([row["y"] for row in rows]), nice=True)
+    parts = Parts(rows, drawn_styles(analysis, rows), x, y, legend="symbols")
     shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
-    tips = [tip("backend"), tip("run"), tip("x", "images/s", ",.4~r"), tip("y", y_title, ".4~g")]
+    tips = [tip("backend"), tip("run"), tip("x", "images/s", ",.4~r"), tip("y", metric.axis, ".4~g")]
     shared = {"x": x, "y": y, "color": parts.colour(), "shape": shape, "tooltip": tips}
     layers = []
     if parts.has("run"):
         runs = parts.of("run").mark_point(filled=True, size=40, clip=True)
         layers.append(runs.encode(**shared, opacity=parts.dimmed(0.4, 0.05)))
-    if any("x_low" in row for row in rows):
-        across = over(x, "x_low")
-        upward = over(y, "low")
-        rule = parts.of("mean").transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.6, clip=True)
-        look = {"color": parts.colour(), "opacity": parts.dimmed(0.8)}
-        layers.append(rule.encode(x=across, x2=alt.X2(field="x_high"), y=y, **look))
-        layers.append(rule.encode(x=x, y=upward, y2=alt.Y2(field="high"), **look))
+    if parts.has_intervals:
+        rule = parts.spans("mean").mark_rule(strokeWidth=1.6, clip=True)
+        drawn = {"color": parts.colour(), "opacity": parts.dimmed(0.8)}
+        layers.append(rule.encode(x=over(x, "x_low"), x2=alt.X2(field="x_high"), y=y, **drawn))
+        layers.append(rule.encode(x=x, y=over(y, "low"), y2=alt.Y2(field="high"), **drawn))
     points = parts.of("mean").mark_point(filled=True, size=170, clip=True, stroke="white", strokeWidth=1)
     layers.append(points.encode(**shared, opacity=parts.dimmed(1.0)).add_params(parts.pick, parts.zoom))
-    note = "cross: 95 % t intervals over seeds; small: single runs" if parts.has("run") else None
+    note = (
+        f"cross: 95 % {analysis.interval_kind} intervals over seeds; small: single runs"
+        if parts.has("run")
+        else None
+    )
     return finish(layers, analysis.setting, title, rows, note=note)
 
 

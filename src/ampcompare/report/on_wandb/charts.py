@@ -1,6 +1,4 @@
-"""The charts of the page as W&B custom charts: the same specification over W&B's table, with the fields it
-fills in.
-"""
+"""The charts of the page as W&B custom charts: the same specification over the fields of W&B's table."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampcompare.report.charts.parts import DATA, RUNS, Spec
-from ampcompare.report.charts.series import Row
+from ampcompare.report.charts.series import Datum
 
 # What a chart's own code may refer to in a row; `datum.value` in the labels of an axis is no field of ours.
 IN_ROWS = re.compile(r"datum\.(kind|place|low)\b")
@@ -30,17 +28,12 @@ def custom_chart(spec: Spec) -> Spec:
     return chart
 
 
-def fields_of(rows: Sequence[Row]) -> dict[str, str]:
-    """Which column of the table each field is: all under their own names."""
-    return {name: name for name in columns_of(rows)}
-
-
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def columns_of(rows: Sequence[Datum]) -> list[str]:
     """The columns of a chart's table, in order of appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
+def table_of(rows: Sequence[Datum]) -> tuple[list[str], list[list[Any]]]:
     """Columns and cells of the table that a chart draws; None where a row has no value."""
     columns = columns_of(rows)
     return columns, [[row.get(name) for name in columns] for row in rows]

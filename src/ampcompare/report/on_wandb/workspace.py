@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
-from ampcompare.report import CHARTS_JOB
-from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.exports import to_markdown
-from ampcompare.report.on_wandb.charts import custom_chart, fields_of, preset_name, table_of
+from ampcompare.report.on_wandb.charts import columns_of, custom_chart, preset_name, table_of
+from ampcompare.report.words import capital
 
 VIEW_TITLE = "AMP Compare"
 VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one
@@ -52,7 +53,7 @@ def custom_panels(charts: Mapping[str, Spec], entity: str) -> list[Any]:
             wr.CustomChart(
                 query={"summaryTable": {"tableKey": table_key(name)}},
                 chart_name=f"{entity}/{preset_name(name, custom_chart(spec))}",
-                chart_fields=fields_of(spec["datasets"][DATA]),
+                chart_fields={name: name for name in columns_of(spec["datasets"][DATA])},
                 chart_strings={},
                 layout=wr.Layout(x=12 * (place % 2), y=9 * (place // 2), w=12, h=9),
             )
@@ -70,22 +71,18 @@ def live_panels(analysis: Analysis) -> list[Any]:
         "groupby_rangefunc": "minmax",
     }
     metric = analysis.metric.key
-    lines = [
-        ("Training loss", "train/loss", False),
-        (f"{analysis.metric.name.capitalize()}", metric, False),
-        ("Loss scale factor", "amp/scale_factor", True),
-        ("Throughput, images/s", "throughput/images_per_second", False),
-        ("Gradient elements flushed to zero", "grad/underflow_fraction", False),
-    ]
+    titles = {key: listed.title for key, listed in metrics.METRICS.items()}
+    titles[metric] = capital(analysis.metric.name)
+    lines = (metrics.LOSS, metric, metrics.SCALE, metrics.THROUGHPUT, metrics.UNDERFLOW)
     panels: list[Any] = [
-        wr.LinePlot(title=title, x="global_step", y=[key], log_y=log or None, **group)
-        for title, key, log in lines
+        wr.LinePlot(title=titles[key], x=metrics.STEP, y=[key], log_y=(key == metrics.SCALE) or None, **group)
+        for key in lines
     ]
-    bars = {"Throughput, images/s": "throughput/images_per_second", "Peak memory, MiB": "memory/peak_mib"}
-    panels += [wr.BarPlot(title=title, metrics=[key], **group) for title, key in bars.items()]
+    bars = (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
+    panels += [wr.BarPlot(title=titles[key], metrics=[key], **group) for key in bars]
     trade = wr.ScatterPlot(
-        title=f"{analysis.metric.name.capitalize()} against throughput",
-        x=wr.SummaryMetric("throughput/images_per_second"),
+        title=f"{capital(analysis.metric.name)} against throughput",
+        x=wr.SummaryMetric(metrics.THROUGHPUT),
         y=wr.SummaryMetric(metric),
     )
     return [*panels, trade, wr.RunComparer(diff_only=True)]
@@ -105,7 +102,7 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
             *(ours if charts else []),
             ws.Section(name="Live", panels=live_panels(analysis), is_open=True),
         ],
-        settings=ws.WorkspaceSettings(x_axis="global_step", max_runs=100),
+        settings=ws.WorkspaceSettings(x_axis=metrics.STEP, max_runs=100),
         runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
     )
     view._internal_name = VIEW_NAME
@@ -113,9 +110,7 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
 
 
 def build_report(analysis: Analysis, entity: str, project: str, charts: Mapping[str, Spec]) -> Any:
-    """The Report: the verdict with its table and reasons for doubt, then the charts. Its run set asks the
-    server.
-    """
+    """The Report: the verdict, its table and cautions, then the charts. Its run set asks the server."""
     import wandb_workspaces.reports.v2 as wr
 
     panels = custom_panels(charts, entity) or live_panels(analysis)
@@ -147,9 +142,7 @@ def as_json(analysis: Analysis, entity: str, project: str) -> str:
 def save(
     analysis: Analysis, entity: str, project: str, *, with_report: bool, say: Callable[[str], None]
 ) -> None:
-    """Create or update the charts, the view and, if asked for, the Report. Raises UserError where W&B
-    refuses.
-    """
+    """Create or update charts, view and, if asked for, Report. Raises UserError where W&B refuses."""
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 

@@ -1,6 +1,4 @@
-"""Chart rows in a sixth of their JSON: rows in a row that share their words give them once, numbers go in
-columns.
-"""
+"""Chart rows in a sixth of their JSON: neighbours that share their words give them once."""
 
 from __future__ import annotations
 
@@ -8,14 +6,13 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-Row = dict[str, Any]
+from ampcompare.report.charts.series import Datum
+
 Part = tuple[dict[str, str], dict[str, list[Any]]]
 
 
-def pack(rows: Iterable[Row]) -> list[Part]:
-    """Parts of (texts that all its rows share, a list of values for each other field), in the order of the
-    rows.
-    """
+def pack(rows: Iterable[Datum]) -> list[Part]:
+    """Parts of (texts that all its rows share, a list of values for each other field), in order."""
     parts = []
     for key, members in groupby(rows, _shape):
         alike = list(members)
@@ -24,15 +21,6 @@ def pack(rows: Iterable[Row]) -> list[Part]:
     return parts
 
 
-def unpack(parts: Iterable[Part]) -> list[Row]:
-    """The rows again; the page does the same in its script."""
-    rows = []
-    for texts, columns in parts:
-        for values in zip(*columns.values(), strict=True):
-            rows.append({**texts, **dict(zip(columns, values, strict=True))})
-    return rows
-
-
-def _shape(row: Row) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+def _shape(row: Datum) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     texts = tuple((name, value) for name, value in row.items() if isinstance(value, str))
     return texts, tuple(name for name, value in row.items() if not isinstance(value, str))

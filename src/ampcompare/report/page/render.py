@@ -20,20 +20,18 @@ import jinja2
 
 from ampcompare import __version__
 from ampcompare.report import words
-from ampcompare.report.analysis.differences import config_differences
-from ampcompare.report.analysis.figures import RunFigures, environment_of
-from ampcompare.report.analysis.settings import device_words, short
-from ampcompare.report.analysis.statistics import mean
-from ampcompare.report.analysis.verdict import Analysis
+from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data, missing_labels
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
+from ampcompare.report.charts.published import published_charts
 from ampcompare.report.page.pack import pack
 from ampcompare.report.palette import Style
 
 HERE = Path(__file__).parent
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 SCRIPTS = ("charts.js", "runs_table.js", "page.js")
+CARDS = 12  # of more groups the rest is in the tables alone
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 
@@ -42,29 +40,27 @@ def render_page(
     *,
     now: datetime | None = None,
     charts: Mapping[str, Spec] | None = None,
-    published: Any = None,
+    beside: Mapping[str, Spec] | None = None,
     build: str = "",
 ) -> bytes:
-    """The page as UTF-8, lone surrogates in names replaced.
+    """The page as UTF-8, lone surrogates in names replaced. It computes no figure: all are the analysis's.
 
-    `charts` are those of `all_charts` where the caller has them already, `published` a Reproduction to be
-    shown beside. With a `build` the page asks its own server for `/build`, and reloads when the answer is
-    another.
+    `charts` and `beside` are those of `all_charts` and `published_charts` where the caller has them already.
+    With a `build` the page asks its own server for `/build`, and reloads when the answer is another.
     """
     charts = all_charts(analysis) if charts is None else charts
-    beside = published.charts if published is not None else {}
+    beside = published_charts(analysis) if beside is None else beside
     library = _chart_library()
     script = _inline_script("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS))
     template = _templates().get_template("page.html.j2")
     html = template.render(
         analysis=analysis,
+        styles=analysis.styles,
+        cards=analysis.groups[:CARDS],
+        more=len(analysis.groups[CARDS:]),
         charts=[_chart_entry(name, spec, analysis) for name, spec in charts.items() if has_data(spec)],
         undrawn=[spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)],
         beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
-        looks=analysis.looks,
-        environments=_environments(analysis),
-        differences=config_differences(analysis),
-        published=published,
         build=build,
         policy=_policy(library, script, connect="'self'" if build else ""),
         library=library,
@@ -72,18 +68,12 @@ def render_page(
         style=(HERE / "page.css").read_text("utf-8"),
         now=now or datetime.now(UTC),
         version=__version__,
-        device_words=device_words,
-        labels=_labels(analysis),
-        number=_sortable,
-        short=short,
     )
     return html.encode("utf-8", "replace")
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: no `<`, `>` or `&`, nothing but ASCII. Raises ValueError on
-    NaN.
-    """
+    """JSON that is safe inside a script element: ASCII without `<`, `>`, `&`. Raises ValueError on NaN."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
@@ -96,9 +86,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["words"] = words
-    environment.globals["mean"] = mean
-    environment.filters["dash_array"] = _dash_array
+    environment.globals |= {"words": words, "dash_array": _dash_array, "sortable": _sortable}
     return environment
 
 
@@ -108,18 +96,14 @@ def _dash_array(style: Style) -> str:
 
 @functools.cache
 def _chart_library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, in the Vega-Lite version that Altair writes. Takes a
-    second.
-    """
+    """Vega, Vega-Lite (the version that Altair writes) and vega-embed as one script. Takes a second."""
     import vl_convert
 
     return _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=vl_version()))
 
 
 def _inline_script(source: str) -> str:
-    """A script as it can stand in a page: it must not end its element, nor hold what the HTML parser
-    rewrites.
-    """
+    """A script as it can stand in a page: without its element's end and what the parser rewrites."""
     return source.replace("\r\n", "\n").replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
@@ -136,47 +120,13 @@ def _sha256(script: str) -> str:
 
 
 def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, Any]:
-    """What the template needs of a chart; `spec` is safe JSON. Groups it lacks are named where there is an
-    analysis.
-    """
+    """What the template needs of a chart; `spec` is safe JSON, `missing` the groups it lacks."""
     return {
         "name": name,
         "title": spec["title"]["text"],
         "spec": script_json(spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}),
         "missing": missing_labels(spec, analysis.groups) if analysis else [],
     }
-
-
-def _environments(analysis: Analysis) -> list[dict[str, Any]]:
-    """Each distinct environment once, with the runs that had it."""
-    found: dict[str, dict[str, Any]] = {}
-    for figures in analysis.figures:
-        environment = dict(environment_of(figures.run))
-        key = json.dumps(environment, sort_keys=True, default=str)
-        entry = found.setdefault(key, _environment_entry(environment, figures))
-        entry["runs"].append(figures)
-    return list(found.values())
-
-
-def _environment_entry(environment: dict[str, Any], figures: RunFigures) -> dict[str, Any]:
-    packages = environment.pop("packages", None)
-    return {
-        "device": device_words(figures),
-        "items": [(str(k).replace("_", " "), _value(v)) for k, v in environment.items() if v is not None],
-        "packages": {str(k): _value(v) for k, v in packages.items()} if isinstance(packages, dict) else {},
-        "runs": [],
-    }
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return str(value)
-
-
-def _labels(analysis: Analysis) -> list[str]:
-    labels = {id(f): group.label for group in analysis.groups for f in group.runs}
-    return [labels[id(f)] for f in analysis.figures]
 
 
 def _sortable(value: float | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import signal
 import threading
@@ -14,24 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.report import PAGE_NAME
+from ampcompare.report.files import PAGE_NAME
+from ampcompare.report.outputs import output_of
 
 HOST = "127.0.0.1"
-LOOK_SECONDS = 1.0  # between looks at the sizes of the files, at least
+POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
 REST = 4.0  # of the time of the last build: the runs that are watched may be measured on this machine
-AGEING_SECONDS = (
-    30  # a run that stops writing is taken for dead after a while, and an API source has no files
-)
-KINDS = {
-    "html": "text/html; charset=utf-8",
-    "csv": "text/csv; charset=utf-8",
-    "md": "text/markdown; charset=utf-8",
-    "json": "application/json",
-    "png": "image/png",
-    "svg": "image/svg+xml",
-}
-# What a report consists of; the folder may hold more, and that is nobody's business.
-SERVED = re.compile(r"index\.html|comparison\.(csv|md|json)|charts/[a-z0-9-]+\.(png|svg)")
+# A run that stops writing is taken for dead after a while, and an API source has no files.
+AGEING_SECONDS = 30
 
 
 class ReportServer(ThreadingHTTPServer):
@@ -78,10 +67,12 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0].lstrip("/") or PAGE_NAME
         if path == "build":
             return self._send(200, self.server.build.encode(), "text/plain", with_body)
-        content = self._read(path) if SERVED.fullmatch(path) else None
-        if content is None:
+        # What a report consists of; the folder may hold more, and that is nobody's business.
+        output = output_of(path)
+        content = self._read(path) if output else None
+        if output is None or content is None:
             return self._send(404, b"no such file in this report\n", "text/plain", with_body)
-        return self._send(200, content, KINDS[path.rpartition(".")[2]], with_body)
+        return self._send(200, content, output.content_type, with_body)
 
     def _read(self, path: str) -> bytes | None:
         file = (self.server.folder / path).resolve()
@@ -107,36 +98,23 @@ def watch(
     say: Callable[[str], None],
     port: int = 0,
 ) -> None:
-    """Call `build(version)` now and whenever the sources change, until interrupted; serve the folder
-    meanwhile.
+    """Call `build(version)` now and whenever the sources change, and serve the folder, until interrupted.
 
     What is wrong with the sources at the first build is raised; later it is said, and the last page stays.
     """
     with ReportServer(folder, port) as server:
         seen = signature(sources)
-        version = secrets.token_hex(4)
-        began = time.monotonic()
-        build(version)
-        rest = REST * (time.monotonic() - began)
-        server.build = version
+        rest = _rebuild(build, server, say)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             say(f"watching: {server.url}  (end with Ctrl-C)")
             while True:
-                time.sleep(max(LOOK_SECONDS, rest))
+                time.sleep(max(POLL_SECONDS, rest))
                 now = signature(sources)
-                if now == seen:
-                    continue
-                seen = now
-                version = secrets.token_hex(4)
-                began = time.monotonic()
-                try:
-                    build(version)
-                    server.build = version
-                except UserError as problem:
-                    say(f"not rebuilt: {problem}")
-                rest = REST * (time.monotonic() - began)
+                if now != seen:
+                    seen = now
+                    rest = _rebuild(build, server, say)
         except KeyboardInterrupt:
             say("watching ended")
         finally:
@@ -144,10 +122,22 @@ def watch(
             server.shutdown()
 
 
+def _rebuild(build: Callable[[str], None], server: ReportServer, say: Callable[[str], None]) -> float:
+    """Build the next version; returns for how many seconds to rest after that."""
+    version = secrets.token_hex(4)
+    began = time.monotonic()
+    try:
+        build(version)
+        server.build = version
+    except UserError as problem:
+        if not server.build:  # the first one
+            raise
+        say(f"not rebuilt: {problem}")
+    return REST * (time.monotonic() - began)
+
+
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:
-    """Something that changes when the records do: names, sizes and times of their files, and every so often
-    anyway.
-    """
+    """Something that changes when the records do (their names, sizes, times), and every so often anyway."""
     files = []
     for path in (path for source in sources for path in _records(source)):
         try:

@@ -19,7 +19,7 @@ Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind:
+class Distribution:
     """A distribution: the settings it must have, those it may have with their defaults, and its quantile
     function.
     """
@@ -103,26 +103,26 @@ def multiple(count: int, q: float) -> float:
 
 _RANGE, _NORMAL = ("min", "max"), {"mu": 0.0, "sigma": 1.0}
 _Q = {"q": 1}
-KINDS: dict[str, Kind] = {
-    "constant": Kind(("value",), {}),
-    "categorical": Kind(("values",), {}),
-    "categorical_w_probabilities": Kind(("values", "probabilities"), {}, _weighted),
-    "int_uniform": Kind(_RANGE, {}),
-    "uniform": Kind(_RANGE, {}, _uniform),
-    "q_uniform": Kind(_RANGE, _Q, _rounded(_uniform)),
-    "log_uniform": Kind(_RANGE, {}, _log_uniform),
-    "log_uniform_values": Kind(_RANGE, {}, _log_uniform_values),
-    "q_log_uniform": Kind(_RANGE, _Q, _rounded(_log_uniform)),
-    "q_log_uniform_values": Kind(_RANGE, _Q, _rounded(_log_uniform_values)),
-    "inv_log_uniform": Kind(_RANGE, {}, _inv_log_uniform),
+DISTRIBUTIONS: dict[str, Distribution] = {
+    "constant": Distribution(("value",), {}),
+    "categorical": Distribution(("values",), {}),
+    "categorical_w_probabilities": Distribution(("values", "probabilities"), {}, _weighted),
+    "int_uniform": Distribution(_RANGE, {}),
+    "uniform": Distribution(_RANGE, {}, _uniform),
+    "q_uniform": Distribution(_RANGE, _Q, _rounded(_uniform)),
+    "log_uniform": Distribution(_RANGE, {}, _log_uniform),
+    "log_uniform_values": Distribution(_RANGE, {}, _log_uniform_values),
+    "q_log_uniform": Distribution(_RANGE, _Q, _rounded(_log_uniform)),
+    "q_log_uniform_values": Distribution(_RANGE, _Q, _rounded(_log_uniform_values)),
+    "inv_log_uniform": Distribution(_RANGE, {}, _inv_log_uniform),
     # log(1/x) uniform between log(1/max) and log(1/min) is log(x) uniform between log(min) and log(max).
-    "inv_log_uniform_values": Kind(_RANGE, {}, _log_uniform_values),
-    "normal": Kind((), _NORMAL, _normal),
-    "q_normal": Kind((), _NORMAL | _Q, _rounded(_normal)),
-    "log_normal": Kind((), _NORMAL, _log_normal),
-    "q_log_normal": Kind((), _NORMAL | _Q, _rounded(_log_normal)),
-    "beta": Kind(("a", "b"), {}, _beta),
-    "q_beta": Kind(("a", "b"), _Q, _rounded(_beta)),
+    "inv_log_uniform_values": Distribution(_RANGE, {}, _log_uniform_values),
+    "normal": Distribution((), _NORMAL, _normal),
+    "q_normal": Distribution((), _NORMAL | _Q, _rounded(_normal)),
+    "log_normal": Distribution((), _NORMAL, _log_normal),
+    "q_log_normal": Distribution((), _NORMAL | _Q, _rounded(_log_normal)),
+    "beta": Distribution(("a", "b"), {}, _beta),
+    "q_beta": Distribution(("a", "b"), _Q, _rounded(_beta)),
 }
 POSITIVE_RANGES = ("log_uniform_values", "q_log_uniform_values", "inv_log_uniform_values")
 
@@ -131,7 +131,7 @@ def kind_of(spec: Mapping[str, Any]) -> str | None:
     """The distribution that the file names or implies; None if neither, or an unknown one."""
     if "distribution" in spec:
         name = spec["distribution"]
-        if not isinstance(name, str) or name not in KINDS:
+        if not isinstance(name, str) or name not in DISTRIBUTIONS:
             return None
         return "categorical_w_probabilities" if name == "categorical" and "probabilities" in spec else name
     if "value" in spec:
@@ -143,9 +143,12 @@ def kind_of(spec: Mapping[str, Any]) -> str | None:
     return None
 
 
-def settings_of(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def complete(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in the file over the distribution's defaults."""
-    return {**KINDS[kind].optional, **{key: value for key, value in spec.items() if key != "distribution"}}
+    return {
+        **DISTRIBUTIONS[kind].optional,
+        **{key: value for key, value in spec.items() if key != "distribution"},
+    }
 
 
 def is_whole(value: Any, low: int | None = None) -> bool:
@@ -183,7 +186,7 @@ class Parameter:
 
     def ends(self) -> list[float]:
         """The least and the greatest number that it may become, near enough; nothing for what is listed."""
-        quantile, s = KINDS[self.kind].quantile, self.settings
+        quantile, s = DISTRIBUTIONS[self.kind].quantile, self.settings
         if self.kind == "int_uniform":
             return [s["min"], s["max"]]
         if quantile is None or "values" in s:
@@ -227,7 +230,7 @@ class Parameter:
             return trial.suggest_int(self.key, s["min"], s["max"])
         if self.kind in ("uniform", "log_uniform_values"):
             return trial.suggest_float(self.key, s["min"], s["max"], log=self.kind != "uniform")
-        quantile = KINDS[self.kind].quantile
+        quantile = DISTRIBUTIONS[self.kind].quantile
         assert quantile is not None
         return quantile(s, trial.suggest_float(f"{self.key} (quantile)", 0.0, 1.0))
 
@@ -238,7 +241,7 @@ class Parameter:
         if self.is_listed:
             count = self.grid_size()
             return [self.grid_value(i) for i in (range(count) if count <= 1000 else (0, count - 1))]
-        s, quantile = self.settings, KINDS[self.kind].quantile
+        s, quantile = self.settings, DISTRIBUTIONS[self.kind].quantile
         assert quantile is not None
         return [quantile(s, u) for u in ((0.0, 1.0) if {"min", "max"} <= s.keys() else (0.5,))]
 

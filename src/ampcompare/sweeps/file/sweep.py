@@ -12,14 +12,15 @@ from ampcompare.config.yaml_file import read_yaml
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed, names_shipped
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND
-from ampcompare.sweeps.file.parameters import Parameter, kind_of, nested, settings_of
+from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of, nested
 from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations
+from ampcompare.sweeps.methods import METHODS
 
 LONGEST = 400  # characters of what is said of one thing
 
 
 @dataclass(frozen=True)
-class Metric:
+class Objective:
     """What the sweep goes by: a logged metric, which way is better, and the value that is good enough."""
 
     name: str
@@ -49,16 +50,21 @@ class Sweep:
     parameters: tuple[Parameter, ...]
     program: str | None = None
     command: tuple[str, ...] = DEFAULT_COMMAND
-    metric: Metric | None = None
+    metric: Objective | None = None
     run_cap: int | None = None
     hyperband: Hyperband | None = None
     project: str | None = None
     entity: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
+    @property
+    def is_grid(self) -> bool:
+        """Whether every point is run once, in the order of the file."""
+        return METHODS[self.method].is_grid
+
     def total(self) -> int | None:
         """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""
-        if self.method != "grid":
+        if not self.is_grid:
             return self.run_cap
         points = math.prod(p.grid_size() for p in self.parameters)
         return points if self.run_cap is None else min(points, self.run_cap)
@@ -106,7 +112,10 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
 
     metric, early, tree = part("metric", dict), part("early_terminate", dict), part("parameters", dict)
     command = part("command", list)
-    goal = (metric or {}).get("goal", "minimize")
+    objective = None
+    if metric:
+        is_rising = metric.get("goal") == "maximize"
+        objective = Objective(str(metric.get("name")), is_rising, metric.get("target"))
     return Sweep(
         path=path,
         name=part("name", str) or path.stem,
@@ -114,7 +123,7 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         parameters=tuple(_parameters(tree or {}, ())),
         program=part("program", str),
         command=tuple(str(word) for word in command or DEFAULT_COMMAND),
-        metric=Metric(str(metric.get("name")), goal == "maximize", metric.get("target")) if metric else None,
+        metric=objective,
         run_cap=part("run_cap", int),
         hyperband=_hyperband(early) if early and not list(early_violations(early)) else None,
         project=part("project", str),
@@ -156,7 +165,7 @@ def _parameters(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Para
         if isinstance(spec.get("parameters"), dict):
             yield from _parameters(spec["parameters"], (*path, name))
         elif (kind := kind_of(spec)) and not list(leaf_violations(spec, name, None)):
-            yield Parameter((*path, name), kind, settings_of(kind, spec))
+            yield Parameter((*path, name), kind, complete(kind, spec))
 
 
 def _hyperband(early: Mapping[str, Any]) -> Hyperband:

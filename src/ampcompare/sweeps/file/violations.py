@@ -9,15 +9,15 @@ from typing import Any
 from ampcompare.errors import did_you_mean
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND, macro_problem
 from ampcompare.sweeps.file.parameters import (
-    KINDS,
+    DISTRIBUTIONS,
     POSITIVE_RANGES,
     Parameter,
+    complete,
     is_whole,
     kind_of,
-    settings_of,
 )
+from ampcompare.sweeps.methods import METHODS
 
-METHODS = ("grid", "random", "bayes")
 GOALS = ("minimize", "maximize")
 IMPUTE = ("impute", "impute_while_running")  # for W&B's own search; Optuna's learns from finished runs alone
 TEXTS = ("name", "description", "project", "entity", "program")
@@ -38,12 +38,10 @@ def violations(content: Mapping[Any, Any]) -> Iterator[str]:
         if value is not None and not (_is_text(value) and value.strip()):
             yield f"{key}={value!r}: expected a text"
     method = content.get("method")
-    if method not in METHODS:
-        yield (
-            f"method={method!r}: expected one of {', '.join(METHODS)}"
-            if "method" in content
-            else (f"method: missing; expected one of {', '.join(METHODS)}")
-        )
+    if not isinstance(method, str) or method not in METHODS:
+        said = f"method={method!r}:" if "method" in content else "method: missing;"
+        yield f"{said} expected one of {', '.join(METHODS)}"
+        method = None
     yield from _metric_violations(content.get("metric"), method)
     yield from _command_violations(content)
     cap = content.get("run_cap")
@@ -61,13 +59,13 @@ def violations(content: Mapping[Any, Any]) -> Iterator[str]:
         yield from _tree_violations(parameters, "parameters", method)
 
 
-def _metric_violations(metric: Any, method: Any) -> Iterator[str]:
+def _metric_violations(metric: Any, method: str | None) -> Iterator[str]:
     known = ("name", "goal", "target", *IMPUTE)
     if metric is None:
-        if method == "bayes":
+        if method and METHODS[method].needs_metric:
             yield (
-                "metric: missing; bayes needs one to go by, such as metric: {name: eval/accuracy, goal: "
-                "maximize}"
+                f"metric: missing; {method} needs one to go by, such as metric: {{name: eval/accuracy, "
+                "goal: maximize}"
             )
         return
     if not isinstance(metric, dict):
@@ -133,7 +131,7 @@ def early_violations(early: Any) -> Iterator[str]:
         )
 
 
-def _tree_violations(tree: Mapping[Any, Any], where: str, method: Any) -> Iterator[str]:
+def _tree_violations(tree: Mapping[Any, Any], where: str, method: str | None) -> Iterator[str]:
     for name, spec in tree.items():
         at = f"{where}.{name}"
         if not _is_text(name) or not name.strip() or "=" in name:
@@ -156,30 +154,32 @@ def _tree_violations(tree: Mapping[Any, Any], where: str, method: Any) -> Iterat
             yield from leaf_violations(spec, at, method)
 
 
-def leaf_violations(spec: Mapping[str, Any], at: str, method: Any) -> Iterator[str]:
+def leaf_violations(spec: Mapping[str, Any], at: str, method: str | None) -> Iterator[str]:
     """What is wrong with what one option is to be; nothing where a Parameter can be made of it."""
     kind = kind_of(spec)
     if kind is None:
         if "distribution" in spec:
-            yield f"{at}.distribution={spec['distribution']!r}: {_known(spec['distribution'], tuple(KINDS))}"
+            name = spec["distribution"]
+            yield f"{at}.distribution={name!r}: {_known(name, tuple(DISTRIBUTIONS))}"
         else:
             yield (
                 f"{at}: expected value, values, min and max, or a distribution; found "
                 f"{_names(spec) or 'nothing'}"
             )
         return
-    known = ("distribution", *KINDS[kind].required, *KINDS[kind].optional)
+    required = DISTRIBUTIONS[kind].required
+    known = ("distribution", *required, *DISTRIBUTIONS[kind].optional)
     for key in spec:
         if key not in known:
             yield f"{at}.{key}: {kind} has no such key; {_known(key, known)}"
-    for key in KINDS[kind].required:
+    for key in required:
         if key not in spec:
             yield f"{at}.{key}: missing; {kind} needs it"
     wrong = list(_value_violations(kind, {key: value for key, value in spec.items() if key in known}, at))
     yield from wrong
-    if wrong or not spec.keys() >= set(KINDS[kind].required):
+    if wrong or not spec.keys() >= set(required):
         return
-    parameter = Parameter(("",), kind, settings_of(kind, spec))
+    parameter = Parameter(("",), kind, complete(kind, spec))
     try:
         if parameter.is_empty():
             yield f"{at}: no multiple of q={parameter.settings['q']} lies in the range"
@@ -187,10 +187,10 @@ def leaf_violations(spec: Mapping[str, Any], at: str, method: Any) -> Iterator[s
             raise OverflowError
     except (OverflowError, ZeroDivisionError):
         yield f"{at}: its values are beyond what a number can hold; narrow it"
-    if method == "grid" and not parameter.is_listed:
+    if method and METHODS[method].is_grid and not parameter.is_listed:
         yield (
             f"{at}: a grid cannot run through {kind}; list values without probabilities, use int_uniform or "
-            "q_uniform, or method random or bayes"
+            f"q_uniform, or method {' or '.join(name for name, m in METHODS.items() if not m.is_grid)}"
         )
 
 

@@ -1,0 +1,100 @@
+"""What Optuna's trials are to a sweep: attempts at runs, first ones and repetitions.
+
+Everything is read off the trials themselves and nothing is kept beside them, so that whoever looks next can
+go on from whatever a killed worker left half done.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+ATTEMPTS = 2  # of a run whose worker died
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a run: the handle of its trial, the run's id and parameters, and which attempt it is."""
+
+    trial: Trial
+    run_id: str
+    parameters: dict[str, Any]
+    attempt: int
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """What the database knows of one attempt."""
+
+    number: int
+    state: str
+    run_id: str
+    parameters: Mapping[str, Any]
+    value: float | None
+
+
+def run_of(trial: Trial | FrozenTrial) -> dict[str, Any]:
+    """Id, parameters and number of the attempt; empty before they are decided."""
+    run: dict[str, Any] = json.loads(trial.user_attrs.get("run", "{}"))
+    return run
+
+
+def state_of(trial: FrozenTrial) -> str:
+    """How the attempt stands, in the words of `Search.finish` and `Search.give_up`."""
+    if trial.state == TrialState.FAIL:
+        # One without a word of its own was failed by another worker, for want of signs of life.
+        return str(trial.user_attrs.get("state", "lost"))
+    return {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}.get(
+        trial.state, trial.state.name.lower()
+    )
+
+
+def is_first(trial: FrozenTrial) -> bool:
+    """Whether it is the first attempt at its run."""
+    return "repeats" not in trial.user_attrs and "surplus" not in trial.user_attrs
+
+
+def index_of(trial: Trial | FrozenTrial, trials: Sequence[FrozenTrial]) -> int:
+    """The trial's place among the first attempts. Trials of lower number exist by now, and keep their
+    kind.
+    """
+    if "index" in trial.user_attrs:
+        return int(trial.user_attrs["index"])
+    return sum(is_first(t) for t in trials if t.number < trial.number)
+
+
+def is_surplus(trial: Trial, trials: Sequence[FrozenTrial], total: int | None) -> bool:
+    """Whether another worker was faster: with the last point, or with the same repetition."""
+    repeats = trial.user_attrs.get("repeats")
+    if repeats is not None:
+        return any(t.user_attrs.get("repeats") == repeats for t in trials if t.number < trial.number)
+    return total is not None and index_of(trial, trials) >= total
+
+
+def repeated(trials: Sequence[FrozenTrial]) -> set[int]:
+    """The numbers of the trials that were queued again since."""
+    return {t.user_attrs["repeats"] for t in trials if "repeats" in t.user_attrs}
+
+
+def to_repeat(
+    trials: Sequence[FrozenTrial], total: int | None
+) -> Iterator[tuple[FrozenTrial, dict[str, Any]]]:
+    """What was interrupted, and once what was lost, with the attributes of the trial that repeats it."""
+    done = repeated(trials)
+    for trial in trials:
+        attrs, state = trial.user_attrs, state_of(trial)
+        if state not in ("interrupted", "lost") or trial.number in done or "surplus" in attrs:
+            continue
+        run, again = run_of(trial), {"repeats": trial.number}
+        if "parameters" not in run:  # it died before it knew what to run
+            index = index_of(trial, trials)
+            if total is None or index < total:
+                yield trial, again | {"index": index}
+        elif state == "interrupted":
+            yield trial, again | {"run": json.dumps(run)}
+        elif run["attempt"] < ATTEMPTS:
+            yield trial, again | {"run": json.dumps({**run, "attempt": run["attempt"] + 1})}

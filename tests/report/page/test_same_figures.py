@@ -1,0 +1,155 @@
+"""The page computes nothing: what it prints is on the analysis, and so in every other output too."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from jinja2 import nodes
+from rich.console import Console
+from support.fakes import make
+
+from ampcompare.report import analyse_runs, words
+from ampcompare.report.exports import to_csv, to_json, to_markdown
+from ampcompare.report.page import render
+from ampcompare.report.terminal import print_table
+
+TEMPLATE = Path(render.__file__).with_name("page.html.j2").read_text("utf-8")
+ARITHMETIC = (
+    nodes.Add,
+    nodes.Sub,
+    nodes.Mul,
+    nodes.Div,
+    nodes.FloorDiv,
+    nodes.Mod,
+    nodes.Pow,
+    nodes.Neg,
+    nodes.Pos,
+)
+FILTERS = {"join", "length", "safe"}
+# Besides macros and `words`: look-ups in the analysis, formats of values, and what Python's own types have.
+CALLS = {"comparison", "dash_array", "group_of", "items", "show", "sortable", "strftime"}
+NUMBER = re.compile(r"[+−±-]?\d[\d,]*(?:\.\d+)?(?:e-\d+)?")
+
+
+def computed(template: str) -> list[str]:
+    """What a template computes: each operator, filter and call that is not one of those above."""
+    tree = jinja2.Environment().parse(template)
+    found = [type(node).__name__ for node in tree.find_all(ARITHMETIC)]
+    found += [node.name for node in tree.find_all(nodes.Filter) if node.name not in FILTERS]
+    macros = {macro.name for macro in tree.find_all(nodes.Macro)}
+    for call in tree.find_all(nodes.Call):
+        called = call.node
+        if isinstance(called, nodes.Getattr):
+            owner = called.node.name if isinstance(called.node, nodes.Name) else ""
+            fine = owner == "words" or called.attr in CALLS
+        else:
+            fine = called.name in macros | CALLS
+        if not fine:
+            found.append(getattr(called, "name", getattr(called, "attr", "")))
+    return found
+
+
+def test_the_template_of_the_page_computes_nothing():
+    assert computed(TEMPLATE) == []
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ a - 1 }}", "{{ '%g' % a }}", "{{ values|sum }}", "{{ mean(values) }}", "{{ group.per_seed('x') }}"],
+)
+def test_a_template_that_computes_is_told(template):
+    assert len(computed(template)) == 1
+
+
+class Cells(HTMLParser):
+    """The text inside the cards and the bodies of the tables of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.inside, self.text = 0, ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.inside += tag == "tbody" or (tag == "article" and dict(attrs).get("class") == "card")
+        self.text += " "
+
+    def handle_endtag(self, tag):
+        self.inside -= tag in ("tbody", "article") and self.inside > 0
+        self.text += " "
+
+    def handle_data(self, data):
+        if self.inside:
+            self.text += data
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from leaves(inner)
+    elif value is not None and not isinstance(value, bool):
+        yield value
+
+
+def forms(value: Any) -> Iterator[str]:
+    """Every way in which the page may print a value."""
+    if isinstance(value, str):
+        yield value
+        return
+    yield f"{value:g}"
+    yield words.number(value, 2)
+    for form in (
+        words.number,
+        words.count,
+        words.mib,
+        words.percent,
+        words.ratio,
+        words.change,
+        words.signed,
+        words.duration,
+    ):
+        yield form(value)
+
+
+def numbers(texts) -> set[str]:
+    return {number for text in texts for number in NUMBER.findall(text)}
+
+
+def odd_runs():
+    """Three seeds of two backends, one of them run twice, and a run that was cut off."""
+
+    def slower(plan):
+        plan["summary"]["throughput/images_per_second_median"] = 31.234
+        plan["rows"][3]["train/loss"] = "NaN"
+
+    runs = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
+    again = make("none", 1, edit=slower, id="again")
+    return [*runs, again, make("apex_o1", state="crashed", problems=("Torn at byte 33.",))]
+
+
+def test_each_figure_on_the_page_is_in_the_json_export():
+    analysis = analyse_runs(odd_runs(), reproduce="recipe")
+    printed = numbers([Cells(render.render_page(analysis).decode()).text])
+    content = json.loads(to_json(analysis))
+    assert len(printed) > 60
+    assert printed - numbers(form for leaf in leaves(content) for form in forms(leaf)) == set()
+
+
+def test_every_output_gives_a_seed_that_ran_twice_the_same_weight():
+    analysis = analyse_runs(odd_runs())
+    mean = json.loads(to_json(analysis))["groups"][0]["figures"]["images_per_second"]["value"]
+    assert mean == pytest.approx(((40 + 31.234) / 2 + 40.4 + 39.6) / 3)  # not that of four runs: 37.8
+    screen = io.StringIO()
+    print_table(analysis, Console(file=screen, width=200))
+    said = dict(analysis.verdict.lines)["none"]
+    page = Cells(render.render_page(analysis).decode()).text
+    for text in (screen.getvalue(), to_markdown(analysis), to_csv(analysis), page, said):
+        assert "38.5" in text
+        assert "37.8" not in text
