@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,8 @@ print("RESULT" + json.dumps({
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     folder = tmp_path_factory.mktemp("runs")
     command = [sys.executable, "-c", PROGRAM, str(folder), *QUICK]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG)
+    env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}  # of tests before this one
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.rpartition("RESULT")[2])
 
