@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +15,9 @@ import typer
 from ampcompare import __version__, metrics
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
+from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
 
-EXIT_INTERRUPTED = 130
 DEMO_BACKENDS = ("none", "native", "apex_o1")
 
 app = typer.Typer(
@@ -57,7 +58,6 @@ def run(
 ) -> None:
     """Train one run under a backend and record it; `ampcompare run --help` lists every option."""
     from ampcompare.entrypoint import main as train
-    from ampcompare.program.stopping import leave
 
     leave(train(words or [], "ampcompare run"))
 
@@ -73,8 +73,12 @@ def demo(
     folder = [word for word in own if word.startswith("output_dir=")][-1].partition("=")[2]
     train = [sys.executable, "-m", "ampcompare", "run", "--config", "demo"]
     for backend in DEMO_BACKENDS:
-        if code := subprocess.call([*train, f"backend={backend}", "wandb.mode=offline", *own]):
-            raise typer.Exit(code)
+        training = subprocess.Popen([*train, f"backend={backend}", "wandb.mode=offline", *own])
+        while training.poll() is None:
+            with suppress(KeyboardInterrupt):  # the training hears the Ctrl-C too, and ends its record
+                training.wait()
+        if training.returncode:
+            raise typer.Exit(training.returncode)
     report([folder], f"{folder}/report")
 
 

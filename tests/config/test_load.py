@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.config.load import CONFIG_DIR, LEAVES, Config, load_config
+from ampcompare.config.load import LEAVES, Config, load_config
 from ampcompare.errors import UserError
+from ampcompare.program.place import names_shipped, shipped
 
 
 def message(*words: str, name: str | None = None) -> str:
@@ -32,12 +33,10 @@ def test_reference_is_the_seed_experiment():
     assert config.wandb.project == "comparison-amp"
 
 
-@pytest.mark.parametrize(
-    "path", sorted(set(CONFIG_DIR.glob("*.yaml")) - {CONFIG_DIR / "recipe_mlp.yaml"}), ids=lambda p: p.stem
-)
-def test_every_config_file_loads(path: Path):
-    assert isinstance(load_config(path.stem), Config)
-    assert load_config(str(path)) == load_config(path.stem)
+@pytest.mark.parametrize("name", [name for name in names_shipped("configs") if name != "recipe_mlp"])
+def test_every_config_file_loads(name: str):
+    assert isinstance(load_config(name), Config)
+    assert load_config(str(shipped("configs") / f"{name}.yaml")) == load_config(name)
 
 
 def test_later_words_win_and_both_forms_are_understood():
@@ -100,8 +99,8 @@ def test_values_that_do_not_go_together_are_refused(words: tuple[str, ...], expe
         ("optimizer:\n  rate: 0.1\n", "optimizer.rate: no such key"),
         ("optimizer:\n  lr: fast\n", "optimizer.lr='fast': expected a number above 0"),
         ("backend: null\n", "backend=None: expected one of none"),
-        ("benchmark: recipe\nwidth: 8\n", "the config of a benchmark; run it with: "),
-        ("method: grid\nparameters: {}\n", "this is a sweep, not a config; run it with: "),
+        ("benchmark: recipe\nwidth: 8\n", "ampcompare bench recipe"),
+        ("method: grid\nparameters: {}\n", "ampcompare sweep "),
         ("wandb:\n  notes: ${oc.env:HOME}\n", "of ${...} only another option's key is understood"),
         ("model: &a [*a]\n", "nested too deeply, or in itself"),
     ],

@@ -47,15 +47,10 @@ class Stage:
         folder = self.folder / name
         folder.mkdir()
         environ = environment(self.server, folder, **env)
-        command = [
-            "${env}",
-            "${interpreter}",
-            "${program}",
-            f"output_dir={folder}",
-            *ONLINE,
-            *definition["command"],
-        ]
+        start = definition.get("start", ["${env}", "${interpreter}", "${program}"])
+        command = [*start, f"output_dir={folder}", *ONLINE, *definition["command"]]
         definition = {"program": "run_experiment.py", "project": name} | definition | {"command": command}
+        definition.pop("start", None)
         sweep = create_sweep(self.server, definition, environ, folder)
         agent = start_agent(sweep, environ, folder / "log")
         while agent.poll() is None:
@@ -105,7 +100,8 @@ def compare_backends() -> dict[str, Any]:
     """The comparison with one seed, its command's arguments left to the stage."""
     definition = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
     definition["parameters"]["seed"]["values"] = definition["parameters"]["seed"]["values"][:1]
-    return definition | {"command": definition["command"][3:]}
+    *start, args = definition["command"]
+    return definition | {"start": start, "command": [args]}
 
 
 VALUES = {

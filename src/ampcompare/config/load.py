@@ -17,9 +17,7 @@ from ampcompare.config.schema import GROUPS, KEY_HINTS, LEAVES, Config
 from ampcompare.config.values import Values
 from ampcompare.config.yaml_file import read_yaml
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.program.place import as_typed, find_shipped, names_shipped, shipped
-
-CONFIG_DIR = shipped("configs")
+from ampcompare.program.place import as_typed, find_shipped, names_shipped
 
 
 def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ampcompare.machine.device import is_cuda
+from ampcompare.program.place import CHECKOUT
 
 PACKAGES = ("ampcompare", "torch", "torchvision", "wandb", "omegaconf", "numpy")
 
@@ -61,9 +62,10 @@ def _driver() -> str | None:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout this package runs from, `-dirty` added if tracked files differ."""
-    here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    """The commit of the checkout this package runs from, if any, `-dirty` added if tracked files differ."""
+    if CHECKOUT is None:  # another project's commit, where the environment lies in its checkout
+        return None
+    command = ["git", "-C", str(CHECKOUT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -40,11 +40,12 @@ def _options_start(sweep: Sweep) -> int | None:
 
 def _is_our_script(path: Path) -> bool:
     """Whether it is our script or a copy of it; another project may have a file of that name."""
+    if path.name != SCRIPT:
+        return False
     try:
-        is_other = path.exists() and "ampcompare.entrypoint" not in path.read_text(errors="replace")
+        return not path.exists() or "ampcompare.entrypoint" in path.read_text(errors="replace")
     except (OSError, ValueError):
         return False
-    return path.name == SCRIPT and not is_other
 
 
 def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> list[str]:
