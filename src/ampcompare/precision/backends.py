@@ -42,14 +42,8 @@ class Backend:
 
     def record(self) -> dict[str, str]:
         """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
-        if not self.source:
-            return {}
-        return {
-            "backend_label": self.label,
-            "backend_words": self.words,
-            "backend_type": self.dtypes[0],
-            "backend_source": self.source,
-        }
+        said = {"label": self.label, "words": self.words, "type": self.dtypes[0], "source": self.source}
+        return {f"backend_{key}": value for key, value in said.items()} if self.source else {}
 
 
 HERE = "ampcompare.precision"
@@ -72,9 +66,8 @@ REGISTRY: dict[str, Backend] = {
             ("float16", "bfloat16"),
             scales=True,
             run_word="torch-amp",
-            also=(
-                *("amp", "torch.amp", "torch_amp", "torch-amp", "autocast", "16-mixed", "fp16-mixed"),
-                *("mixed", "mixed_float16"),
+            also=tuple(
+                "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16".split()
             ),
             target=f"{HERE}.native:Native",
         ),
