@@ -104,10 +104,8 @@ class Leaf:
         words = ", ".join([*map(str, meta["choices"]), *others])
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
-            said = " and ".join(
-                f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None
-            )
-            text = f"{noun} {said}".strip() + (f", or {words}" if words else "")
+            bounds = [f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None]
+            text = f"{noun} {' and '.join(bounds)}".strip() + (f", or {words}" if words else "")
         elif base is bool:
             text = "true or false"
         elif base == list[float]:
