@@ -25,7 +25,7 @@ from ampcompare.program.files import replacing
 
 # Part of every key: raise it when the file's layout, or what a source is decoded to, changes.
 FORMAT = 1
-ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")  # in the order of `Arrays`
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 ABANDONED_SECONDS = 24 * 3600
 
 log = logging.getLogger("ampcompare")
@@ -75,9 +75,9 @@ def _load(path: Path, key: str) -> Arrays | None:
         with np.load(path, allow_pickle=False) as stored:
             if str(stored["key"]) != key:
                 raise ValueError("it belongs to other data")
-            arrays = [stored[name] for name in ARRAYS]
+            arrays: dict[str, Any] = {name: stored[name] for name in ARRAYS}
             classes = tuple(stored["classes"].tolist())
-            return Arrays(*arrays, classes=classes, fingerprint=str(stored["fingerprint"])).checked()
+            return Arrays(**arrays, classes=classes, fingerprint=str(stored["fingerprint"])).checked()
     except Exception as error:  # any damage at all: a zip reader meets it as one of a dozen exception types
         log.warning("data cache %s is not usable (%s): building it again", path, reason(error))
         return None
