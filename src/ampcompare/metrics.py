@@ -85,8 +85,9 @@ GRADIENT_NORM = declare("grad/norm", "gradient norm", INTERVAL, needs="clipping 
 # Shares of the gradients' elements, in all and in each layer group.
 PART: dict[str, Any] = {"when": DIAGNOSIS, "unit": SHARE, "better": LOWER, "by_group": True}
 UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **PART)
-AT_ONE = "gradient elements flushed at scale 1"
-UNDERFLOW_UNSCALED = declare("grad/underflow_fraction_unscaled", AT_ONE, **PART)
+UNDERFLOW_UNSCALED = declare(
+    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **PART
+)
 OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **PART)
 ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **PART)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")

@@ -119,10 +119,10 @@ class Leaf:
     def wrong(self, said: Any, why: str = "") -> UserError:
         """The line for a value that was given as `said`, with the word that was meant where it is known."""
         hint = self.meta["hints"].get(str(said).strip().lower())
-        tail = f"; did you mean {hint}?" if hint else ""
-        if not hint and isinstance(said, str) and self.meta["choices"]:
+        near = f"did you mean {hint}?" if hint else ""
+        if not hint and isinstance(said, str):
             near = did_you_mean(said.lower(), map(str, self.meta["choices"]), 0.75)
-            tail = f"; {near}" if near else ""
+        tail = f"; {near}" if near else ""
         return UserError(f"{self.key}={said!r}: {why}expected {self.allowed}{tail}")
 
     def check(self, value: Any, said: Any) -> None:

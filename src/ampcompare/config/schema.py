@@ -84,9 +84,7 @@ class ScheduleConfig:
 @dataclass
 class PrecisionConfig:
     enabled: bool = option(_PRECISION.enabled, "false makes any backend a plain fp32 run")
-    dtype: str | None = option(
-        None, "low-precision type that the backend takes; null: its own", choices=TYPES
-    )
+    dtype: str | None = option(None, "low-precision type, the backend's own if null", choices=TYPES)
     loss_scale: float | str = option(
         _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
     )

@@ -37,10 +37,7 @@ class Dataset:
 
 
 def build_dataset(
-    source: str,
-    root: str | None = None,
-    train_limit: int | None = None,
-    test_limit: int | None = None,
+    source: str, root: str | None = None, train_limit: int | None = None, test_limit: int | None = None
 ) -> Dataset:
     """Load the images of one of `SOURCES`.
 

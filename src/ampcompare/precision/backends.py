@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")  # of `precision.dtype`
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")  # it goes into names of runs, files and W&B's tags
@@ -47,7 +48,7 @@ class Backend:
 
 
 HERE = "ampcompare.precision"
-FP16 = ("float16",)
+APEX_FP16: dict[str, Any] = {"dtypes": ("float16",), "scales": True, "bounded_scale": True}
 REGISTRY: dict[str, Backend] = {
     backend.label: backend
     for backend in (
@@ -74,9 +75,7 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "apex_o1",
             "apex O1",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             run_word="nvidia-apex-amp",
             also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
             target=f"{HERE}.apex.o1:ApexO1",
@@ -84,9 +83,7 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "apex_o2",
             "apex O2",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             half_weights=True,
             keeps_batchnorm=True,
             run_word="nvidia-apex-amp-o2",
@@ -96,9 +93,7 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "fp16",
             "pure fp16",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             half_weights=True,
             keeps_batchnorm=False,
             run_word="pure-fp16",

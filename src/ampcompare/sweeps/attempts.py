@@ -39,8 +39,7 @@ class SweepRow:
 
 def run_of(trial: Trial | FrozenTrial) -> dict[str, Any]:
     """Id, parameters and number of the attempt; empty before they are decided."""
-    run: dict[str, Any] = json.loads(trial.user_attrs.get("run", "{}"))
-    return run
+    return dict(json.loads(trial.user_attrs.get("run", "{}")))
 
 
 def state_of(trial: FrozenTrial) -> str:

@@ -44,6 +44,8 @@ class Guard:
             text=True,
             start_new_session=True,  # a Ctrl-C in the terminal is not for it
         )
+        assert self._process.stdin
+        self._pipe = self._process.stdin
         self._lock = threading.Lock()
 
     def watch(self, group: int) -> None:
@@ -54,15 +56,12 @@ class Guard:
 
     def close(self) -> None:
         """There is nothing left to guard."""
-        assert self._process.stdin
-        self._process.stdin.close()
+        self._pipe.close()
         self._process.wait()
 
     def _say(self, line: str) -> None:
-        assert self._process.stdin
         with self._lock:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
+            print(line, file=self._pipe, flush=True)
 
 
 class Run:

@@ -139,9 +139,14 @@ class Search:
         return Attempt(trial, run["id"], run["parameters"], run["attempt"])
 
     def _has_all(self, trials: Sequence[FrozenTrial]) -> bool:
-        total = self.sweep.total()
-        has_all = total is not None and sum(map(attempts.is_first, trials)) >= total
-        return has_all or self._target_reached(trials)
+        """Whether every point was taken, or the target of the metric reached."""
+        total, metric = self.sweep.total(), self.sweep.metric
+        if total is not None and sum(map(attempts.is_first, trials)) >= total:
+            return True
+        if metric is None or metric.target is None:
+            return False
+        values = [t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
+        return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
 
     def _repair(self) -> None:
         """Make good what dead workers left: trials without sign of life, runs not queued again."""
@@ -178,13 +183,6 @@ class Search:
             except UpdateFinishedTrialError:
                 return False
         return True
-
-    def _target_reached(self, trials: Sequence[FrozenTrial]) -> bool:
-        metric = self.sweep.metric
-        if metric is None or metric.target is None:
-            return False
-        values = [t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
-        return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
 
     def _agree_on_definition(self, words: Sequence[str]) -> None:
         """Keep what the sweep runs with the study; refuse a study that runs something else."""

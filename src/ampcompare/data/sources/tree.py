@@ -55,7 +55,10 @@ def arrange(tree: Tree) -> Layout:
     if misplaced:
         raise UserError(f"{tree.where}: {'/'.join(misplaced[0])!r} is out of place: expected {EXPECTED}")
     classes = _classes(tree, folders, images)
-    _warn_of_skipped(tree.where, sorted(set(tree.files).difference(images)))
+    skipped = sorted(set(tree.files).difference(images))
+    if skipped:
+        said = "%s: left out %d files that are no images of train/ or test/, the first is %r"
+        log.warning(said, tree.where, len(skipped), "/".join(skipped[0]))
     index = {name: i for i, name in enumerate(classes)}
     paths = {split: ["/".join(path) for path in images if path[0] == split] for split in SPLITS}
     labels = {split: [index[path[1]] for path in images if path[0] == split] for split in SPLITS}
@@ -82,9 +85,3 @@ def _classes(tree: Tree, folders: list[tuple[str, ...]], images: list[tuple[str,
             todo = f"add some ({', '.join(SUFFIXES)}) or remove the class from both sides"
             raise UserError(f"{tree.where}: class folder {'/'.join(folder)!r} has no images: {todo}")
     return tuple(sorted(train))
-
-
-def _warn_of_skipped(where: str, skipped: list[tuple[str, ...]]) -> None:
-    if skipped:
-        said = "%s: left out %d files that are no images of train/ or test/, the first is %r"
-        log.warning(said, where, len(skipped), "/".join(skipped[0]))

@@ -234,11 +234,5 @@ def _has_half(x: Any) -> bool:
 
 
 RULES: dict[str, Callable[[Function], Function]] = {
-    "half": half,
-    "float": float_,
-    "promote": promote,
-    "sequence": sequence,
-    "match": match,
-    "refuse": refuse,
-    "banned": banned,
+    rule.__name__.rstrip("_"): rule for rule in (half, float_, promote, sequence, match, refuse, banned)
 }

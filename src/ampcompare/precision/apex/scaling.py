@@ -84,7 +84,11 @@ class ScaledGradients:
 
 
 def scaled_backward(
-    scaler: LossScaler, optimizers: Sequence[ScaledGradients], backward: Callable[[], None], *, delay: bool
+    scaler: LossScaler,
+    optimizers: Sequence[ScaledGradients],
+    backward: Callable[[], None],
+    *,
+    delay: bool = False,
 ) -> None:
     """One backward of a scaled loss into every optimizer's gradients; the scaler moves unless delayed."""
     if scaler.does_nothing and all(gradients.in_place for gradients in optimizers):

@@ -11,17 +11,6 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-ARGS_FORMS = (
-    "args",
-    "args_no_hyphens",
-    "args_no_equals",
-    "args_no_boolean_flags",
-    "args_json",
-    "args_json_file",
-    "args_append_hydra",
-    "args_override_hydra",
-)
-MACROS = ("env", "interpreter", "program", *ARGS_FORMS)
 _WHOLE = re.compile(r"\$\{([^}]*)\}")
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
@@ -78,3 +67,6 @@ def _forms(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
         "args_append_hydra": [f"+{pair}" for pair in pairs],
         "args_override_hydra": [f"++{pair}" for pair in pairs],
     }
+
+
+MACROS = ("env", "interpreter", "program", *_forms({}), "args_json_file")
