@@ -151,10 +151,7 @@ class DiagnosticsConfig:
 class CheckpointConfig:
     every_epochs: int | None = option(1, "epochs between checkpoints", low=1)
     every_minutes: float | None = option(
-        10.0,
-        "minutes between checkpoints, within epochs too; with both null there are none, not at the end "
-        "either",
-        above=0,
+        10.0, "minutes between checkpoints, within epochs too; both null: none, not even at the end", above=0
     )
 
 
@@ -193,10 +190,7 @@ class Config:
     batch_size: int = option(128, "images per micro-batch", low=1)
     epochs: int = option(100, "passes over the training images", low=1)
     max_steps: int | None = option(
-        None,
-        "stop after so many optimizer steps; the schedule stays that of epochs",
-        low=1,
-        role=Role.MAY_DIFFER,
+        None, "stop after so many steps; the schedule stays that of epochs", low=1, role=Role.MAY_DIFFER
     )
     device: str = option(
         "auto",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+Pair = tuple[np.ndarray, np.ndarray]  # images, labels
+
 
 @dataclass(frozen=True)
 class Arrays:
@@ -20,12 +22,7 @@ class Arrays:
     fingerprint: str
 
     @classmethod
-    def of(
-        cls,
-        train: tuple[np.ndarray, np.ndarray],
-        test: tuple[np.ndarray, np.ndarray],
-        classes: tuple[str, ...] | None = None,
-    ) -> Arrays:
+    def of(cls, train: Pair, test: Pair, classes: tuple[str, ...] | None = None) -> Arrays:
         """Check the (images, labels) pairs, name their content; classes without names go by their numbers.
 
         Raises ValueError for what does not fit.

@@ -201,10 +201,9 @@ class Search:
         elif theirs != text:
             before, now = json.loads(theirs), json.loads(text)
             changed = ", ".join(key for key in now if now[key] != before.get(key))
-            raise UserError(
-                f"{self.sweep.path}: a sweep named {self.name!r} is in {shown(self.url)} already and differs "
-                f"in {changed}; set output_dir=... for a new one, or --name with a shared storage"
-            )
+            why = f"a sweep named {self.name!r} is in {shown(self.url)} already and differs in {changed}"
+            todo = "set output_dir=... for a new one, or --name with a shared storage"
+            raise UserError(f"{self.sweep.path}: {why}; {todo}")
 
 
 def _pruner(early: Hyperband | None) -> optuna.pruners.BasePruner:

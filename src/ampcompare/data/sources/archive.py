@@ -24,6 +24,7 @@ DECOMPRESSORS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\
 ZIP_STARTS = (b"PK\x03\x04", b"PK\x05\x06")
 CHUNK_BYTES = 2**20
 
+Parts = tuple[str, ...]  # of a path
 # A member's name, what it is, and its bytes if it is an image.
 Member = tuple[str, bool, bytes | None]
 
@@ -35,8 +36,8 @@ def read_archive(path: Path, where: str) -> Tree:
     it is corrupt, truncated or no archive, and naming the member if that is a link or a device, has a path
     that is absolute, holds `..` or is not UTF-8, or is larger than 64 MiB.
     """
-    files: dict[tuple[str, ...], bytes | None] = {}
-    folders: set[tuple[str, ...]] = set()
+    files: dict[Parts, bytes | None] = {}
+    folders: set[Parts] = set()
     held_bytes, budget = 0, memory_budget_bytes()
     try:
         for name, is_folder, data in _members(path, where):
@@ -154,7 +155,7 @@ def _zip_count(file: IO[bytes]) -> int:
     return count
 
 
-def _safe_parts(name: str, where: str) -> tuple[str, ...]:
+def _safe_parts(name: str, where: str) -> Parts:
     if name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:[/\\]", name):
         raise _refused(where, name, "has an absolute path")
     if ".." in re.split(r"[/\\]", name):
@@ -166,7 +167,7 @@ def _safe_parts(name: str, where: str) -> tuple[str, ...]:
     return _parts(name)
 
 
-def _parts(name: str) -> tuple[str, ...]:
+def _parts(name: str) -> Parts:
     return tuple(part for part in name.split("/") if part not in ("", "."))
 
 
@@ -183,9 +184,7 @@ def _refused(where: str, name: str, reason: str) -> UserError:
     return UserError(f"{where}: archive member {name!r} {reason}: refused; pack plain files and folders only")
 
 
-def _without_leading_folder(
-    where: str, files: dict[tuple[str, ...], bytes | None], folders: set[tuple[str, ...]]
-) -> Tree:
+def _without_leading_folder(where: str, files: dict[Parts, bytes | None], folders: set[Parts]) -> Tree:
     tops = {folder[0] for folder in folders}
     if len(tops) == 1 and not tops.intersection(SPLITS):
         folders = {folder[1:] for folder in folders if len(folder) > 1}

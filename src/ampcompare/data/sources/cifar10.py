@@ -45,10 +45,10 @@ def _read(root: str | None) -> Arrays:
         train = CIFAR10(str(folder), train=True)
     except Exception as error:  # network, disk, archive and unpickling errors; all have the same cure
         reason = " ".join(str(error).split()) or type(error).__name__
+        what = f"CIFAR-10 is not in {str(folder)!r} and cannot be fetched ({reason})"
+        todo = f"put {ARCHIVE} (MD5 {ARCHIVE_MD5}) into that folder or set data.root to one that holds it"
         raise UserError(
-            f"data.source=cifar10: CIFAR-10 is not in {str(folder)!r} and cannot be fetched ({reason}): put "
-            f"{ARCHIVE} (MD5 {ARCHIVE_MD5}) into that folder or set data.root to one that holds it; "
-            "data.source=synthetic needs no data"
+            f"data.source=cifar10: {what}: {todo}; data.source=synthetic needs no data"
         ) from error
     return Arrays.of(_pair(train), _pair(test), tuple(train.classes))
 

@@ -44,10 +44,8 @@ def decode_images(
                     size = image.size
                     _check_total(sum(map(len, splits)), size, where)
                 if image.size != size:
-                    raise UserError(
-                        f"{where}: image {path!r} is {_by(image.size)} pixels but {first!r} is {_by(size)}: "
-                        "all images must have one size; resize them first"
-                    )
+                    what = f"image {path!r} is {_by(image.size)} pixels but {first!r} is {_by(size)}"
+                    raise UserError(f"{where}: {what}: all images must have one size; resize them first")
                 if i == 0:
                     results.append(np.empty((len(paths), 3, size[1], size[0]), np.uint8))
                 results[-1][i] = _pixels(image, path, where).transpose(2, 0, 1)
@@ -89,10 +87,9 @@ def _too_large(path: str, where: str) -> UserError:
 def _check_total(count: int, size: tuple[int, int], where: str) -> None:
     needed, budget = count * 3 * size[0] * size[1], memory_budget_bytes()
     if needed > budget:
-        raise UserError(
-            f"{where}: {count:,} images of {_by(size)} pixels need {gib(needed)} of memory, of which this "
-            f"machine can give {gib(budget)}: resize them or leave some out"
-        )
+        what = f"{count:,} images of {_by(size)} pixels need {gib(needed)} of memory"
+        can = f"of which this machine can give {gib(budget)}"
+        raise UserError(f"{where}: {what}, {can}: resize them or leave some out")
 
 
 def _by(size: tuple[int, int]) -> str:

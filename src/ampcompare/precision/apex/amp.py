@@ -329,25 +329,22 @@ def _check_model(model: nn.Module) -> None:
 
 def _check_once(kind: str, things: list[Any], before: list[bool]) -> None:
     if any(before) or len({id(thing) for thing in things}) < len(things):
-        raise RuntimeError(
-            f"The same {kind} was given to amp.initialize twice; call amp.reset() to start again."
-        )
+        what = f"The same {kind} was given to amp.initialize twice"
+        raise RuntimeError(f"{what}; call amp.reset() to start again.")
 
 
 def _gradients(optimizer: Optimizer) -> ScaledGradients:
     if not is_initialized(optimizer):
-        raise RuntimeError(
-            "amp.scale_loss was given an optimizer that amp.initialize never saw; initialize it first."
-        )
+        what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
+        raise RuntimeError(f"{what}; initialize it first.")
     return AmpOptimizer.of(optimizer).gradients
 
 
 def _as_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:
     found = [things] if isinstance(things, kind) else things
     if not isinstance(found, list | tuple) or not all(isinstance(thing, kind) for thing in found):
-        raise TypeError(
-            f"{name} must be either a single {type_name} or a list of them, not {type(things).__name__}"
-        )
+        expected = f"either a single {type_name} or a list of them"
+        raise TypeError(f"{name} must be {expected}, not {type(things).__name__}")
     return list(found)
 
 

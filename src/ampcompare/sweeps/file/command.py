@@ -69,4 +69,5 @@ def _forms(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-MACROS = ("env", "interpreter", "program", *_forms({}), "args_json_file")
+ARGS_FORMS = (*_forms({}), "args_json_file")
+MACROS = ("env", "interpreter", "program", *ARGS_FORMS)

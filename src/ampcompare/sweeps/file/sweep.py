@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,11 @@ def read_sweep(path: str | Path, check: Check | None = None) -> Sweep:
     for twice in dict.fromkeys(key for key in keys if keys.count(key) > 1):
         problems.append(f"parameters: {twice} is in there twice; leave one out")
     problems += check(sweep, not problems) if check else []
-    if problems:
-        raise violations_error(path, problems)
+    told = [problem if len(problem) <= LONGEST else problem[: LONGEST - 3] + "..." for problem in problems]
+    if len(told) == 1:
+        raise UserError(f"{path}: {told[0]}")
+    if told:
+        raise UserError(f"{path}: {len(told)} things are wrong, nothing was started:", told)
     return sweep
 
 
@@ -131,14 +134,6 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
     )
 
 
-def violations_error(path: Path, problems: Sequence[str]) -> UserError:
-    """One error for all that is wrong with a sweep file; a line each."""
-    told = [problem if len(problem) <= LONGEST else problem[: LONGEST - 3] + "..." for problem in problems]
-    if len(told) == 1:
-        return UserError(f"{path}: {told[0]}")
-    return UserError(f"{path}: {len(told)} things are wrong, nothing was started:", told)
-
-
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():  # a pipe would never end
         known = ", ".join(names_shipped("sweeps"))
@@ -148,10 +143,8 @@ def _read(path: Path) -> dict[str, Any]:
         found = "nothing" if content is None else f"a {type(content).__name__}"
         raise UserError(f"{path}: expected a sweep (method, parameters, ...), found {found}")
     if "method" not in content and "parameters" not in content and content:
-        raise UserError(
-            f"{path}: not a sweep, it has neither method nor parameters; "
-            f"a config is run with: {as_typed('ampcompare', 'run', '--config', path)}"
-        )
+        todo = f"a config is run with: {as_typed('ampcompare', 'run', '--config', path)}"
+        raise UserError(f"{path}: not a sweep, it has neither method nor parameters; {todo}")
     return content
 
 
