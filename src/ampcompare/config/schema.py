@@ -8,6 +8,7 @@ under 0.5 s.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -256,10 +257,7 @@ class Config:
 
     def value(self, key: str) -> Any:
         """The value at a dotted key."""
-        found: Any = self
-        for part in key.split("."):
-            found = getattr(found, part)
-        return found
+        return operator.attrgetter(key)(self)
 
 
 LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}

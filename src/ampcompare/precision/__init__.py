@@ -7,7 +7,7 @@ A built-in backend is one new file and one entry in REGISTRY (`backends.py`), ot
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
@@ -54,8 +54,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
 
     if name in REGISTRY:
         backend = REGISTRY[name]
-        module, _, attribute = backend.target.partition(":")
-        cls = getattr(import_module(module), attribute)
+        cls = resolve_name(backend.target)
     else:
         backend, cls = _plugin(name)
     settings = PrecisionOptions(**options | {"dtype": options.get("dtype") or backend.dtypes[0]})

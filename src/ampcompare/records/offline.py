@@ -62,9 +62,7 @@ class _Reading:
 
     def __init__(self, fragment: Fragment) -> None:
         self.fragment = fragment
-        self.history = Table()
-        self.config = Tree()
-        self.summary = Tree()
+        self.history, self.config, self.summary = Table(), Tree(), Tree()
         self.undecodable = 0
         self.unknown: Counter[int] = Counter()
 

@@ -18,8 +18,7 @@ class Follower:
 
     def __init__(self, folder: Path, run_id: str, metric: str | None) -> None:
         self.folder, self.run_id, self.metric = folder, run_id, metric
-        self._next = 0.0
-        self._size = -1
+        self._next, self._size = 0.0, -1
         self._values: list[float] = []
 
     def values(self, *, now: bool = False) -> list[float]:

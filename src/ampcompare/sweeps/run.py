@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 import signal
 import sys
 import threading
@@ -124,8 +125,6 @@ def find_sweep(name: str) -> Path:
 
 def check_name(name: str) -> None:
     """The name of a sweep becomes a folder and W&B's group. Raises UserError."""
-    import re
-
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
     if not is_word or len(name.encode()) > 200:
         expected = "expected 1 to 100 characters that can be a folder's name"

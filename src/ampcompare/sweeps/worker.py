@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ampcompare.sweeps.attempts import Attempt
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep
@@ -179,7 +181,5 @@ class Worker(threading.Thread):
 
 def save_parameters(path: Path, parameters: Mapping[str, Any]) -> None:
     """The file from which W&B's client takes a run's sweep parameters."""
-    import yaml
-
     content = {"wandb_version": 1, **{key: {"value": value} for key, value in parameters.items()}}
     path.write_text(yaml.safe_dump(content, allow_unicode=True, sort_keys=False), encoding="utf-8")

@@ -40,9 +40,7 @@ class LogReader:
         self._file, self._start = file, start
         file.seek(start)
         self._damages: list[str] = []
-        self._damage_count = 0
-        self._lost_bytes = 0
-        self._tail_bytes = 0
+        self._damage_count = self._lost_bytes = self._tail_bytes = 0
         self.size = start
 
     def problems(self) -> list[str]:

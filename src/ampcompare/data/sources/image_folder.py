@@ -37,18 +37,13 @@ def load(root: str | None) -> Arrays:
             tree, identity = _scan(path, where)
             return load_or_build("image_folder", identity, lambda: _decode(tree))
         if path.is_file():
-            identity = f"archive {_sha256(path)}"
+            with open(path, "rb") as file:
+                identity = f"archive {hashlib.file_digest(file, 'sha256').hexdigest()}"
             return load_or_build("image_folder", identity, lambda: _decode(read_archive(path, where)))
-        exists = path.exists()
+        problem = "neither a file nor a folder" if path.exists() else "no such file or folder"
     except (OSError, ValueError, RuntimeError) as error:  # the last two: a NUL character, an unknown ~user
         raise UserError(f"{where}: cannot be read ({reason(error)})") from error
-    problem = "neither a file nor a folder" if exists else "no such file or folder"
     raise UserError(f"{where}: {problem}: give a folder or a tar or zip archive of {EXPECTED}")
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _decode(tree: Tree) -> Arrays:
