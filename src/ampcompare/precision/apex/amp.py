@@ -170,18 +170,16 @@ def scale_loss(
     """
     chosen = _state.properties
     if chosen is None:
-        raise RuntimeError(
-            "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized: "
-            "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called before."
-        )
+        todo = "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called before."
+        what = "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized"
+        raise RuntimeError(f"{what}: {todo}")
     if not chosen.enabled:
         yield loss
         return
-    if not isinstance(loss_id, int) or not 0 <= loss_id < len(_state.scalers):
-        raise IndexError(
-            f"loss_id={loss_id}: amp.initialize was told num_losses={len(_state.scalers)}, so 0 to "
-            f"{len(_state.scalers) - 1} are there; pass a larger num_losses"
-        )
+    count = len(_state.scalers)
+    if not isinstance(loss_id, int) or not 0 <= loss_id < count:
+        why = f"amp.initialize was told num_losses={count}, so 0 to {count - 1} are there"
+        raise IndexError(f"loss_id={loss_id}: {why}; pass a larger num_losses")
     optimizer_list = _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
     gradients = [_gradients(optimizer) for optimizer in dict.fromkeys(optimizer_list)]  # each once
     scaler = _state.scalers[loss_id]
@@ -222,12 +220,10 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
     foreign = ", ".join(key for key in state_dict if "loss_scaler" not in key)
     if foreign:
         raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {foreign}.")
-    if len(state_dict) != len(_state.scalers):
-        warnings.warn(
-            f"state_dict contains {len(state_dict)} entries, while {len(_state.scalers)} loss_scalers are "
-            "used; those that both have are loaded",
-            stacklevel=2,
-        )
+    theirs, ours = len(state_dict), len(_state.scalers)
+    if theirs != ours:
+        what = f"state_dict contains {theirs} entries, while {ours} loss_scalers are used"
+        warnings.warn(f"{what}; those that both have are loaded", stacklevel=2)
     for scaler, state in zip(_state.scalers, state_dict.values(), strict=False):
         scaler.load_state_dict(state)
 

@@ -160,10 +160,8 @@ def _wrap(namespace: Any, name: str, rule: str) -> None:
     key = (id(namespace), name)
     known = _wrappers.get(key)
     if known is None or known[0] is not original:
-        if isinstance(original, staticmethod | classmethod):
-            wrapper: Any = type(original)(RULES[rule](original.__func__))
-        else:
-            wrapper = RULES[rule](original)
+        bound = isinstance(original, staticmethod | classmethod)
+        wrapper = type(original)(RULES[rule](original.__func__)) if bound else RULES[rule](original)
         known = _wrappers[key] = (original, wrapper)
     _install_one(namespace, name, before, known[1])
 

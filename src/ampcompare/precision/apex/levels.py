@@ -39,10 +39,9 @@ def properties(opt_level: str, **overrides: Any) -> Properties:
     Raises RuntimeError as apex did; ValueError for a loss scale that is none.
     """
     if opt_level not in LEVELS:
-        raise RuntimeError(
-            f"Unexpected optimization level {opt_level!r}. Options are 'O0', 'O1', 'O2', 'O3'. "
-            "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
-        )
+        note = "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
+        known = ", ".join(map(repr, LEVELS))
+        raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
     given = {name: value for name, value in overrides.items() if value is not None}
     if "cast_model_type" in given:
         given["cast_model_type"] = _model_type(given["cast_model_type"])
@@ -65,15 +64,11 @@ def _refuse_for_o1(given: dict[str, Any]) -> None:
             "opt_level='O2' or 'O3'."
         )
     if "keep_batchnorm_fp32" in given:
-        raise RuntimeError(
-            "With opt_level O1, batchnorm functions are automatically handled: keep_batchnorm_fp32 should be "
-            "None."
-        )
+        what = "With opt_level O1, batchnorm functions are automatically handled"
+        raise RuntimeError(f"{what}: keep_batchnorm_fp32 should be None.")
     if "master_weights" in given:
-        raise RuntimeError(
-            "It doesn't make sense to use master_weights with O1. With O1, your model weights themselves "
-            "should be FP32."
-        )
+        why = "With O1, your model weights themselves should be FP32."
+        raise RuntimeError(f"It doesn't make sense to use master_weights with O1. {why}")
 
 
 def _model_type(value: Any) -> torch.dtype | None:

@@ -80,10 +80,9 @@ class AmpOptimizer:
         """A step that runs forward and backward itself. The original stepped even if that one overflowed."""
         # sync: the closure runs inside the step, so that the host must know first
         if self.masters is not None or self.gradients.skip.item():
-            raise RuntimeError(
-                "Currently, Amp does not support closure use with optimizers that have master weights (O2) "
-                "or that are to skip a step after an overflow; call step() without one."
-            )
+            which = "that have master weights (O2) or that are to skip a step after an overflow"
+            what = f"Currently, Amp does not support closure use with optimizers {which}"
+            raise RuntimeError(f"{what}; call step() without one.")
 
         def checked() -> Any:
             loss = closure()
