@@ -56,6 +56,7 @@ class Door:
 
 BACKENDS = Door("backend", "ampcompare.backends")
 DATA = Door("data.source", "ampcompare.data")
+MODELS = Door("model.name", "ampcompare.models")
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ def _scan(door: Door) -> tuple[list[EntryPoint], list[str]]:
 def is_object(text: str) -> bool:
     """Whether it is the name of a Python object rather than of something that is known."""
     return ":" in text
+
+
+def short(text: str) -> str:
+    """The last part of the name, as a word that may stand in names of runs: `mine-py-build`."""
+    return re.sub(r"\W+", "-", text.rpartition("/")[2])
 
 
 def check_name(door: Door, text: str) -> None:

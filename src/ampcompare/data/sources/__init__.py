@@ -8,7 +8,6 @@ source's own file is imported when it is loaded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -78,7 +77,7 @@ def source_of(name: str) -> Source:
         return SOURCES[name]
     if not plugins.DATA.takes(name):
         raise plugins.DATA.unknown(name, SOURCES)
-    return Source(name, label_of(name), re.sub(r"\W+", "-", label_of(name)), lambda *_: _built(name))
+    return Source(name, label_of(name), plugins.short(name), lambda *_: _built(name))
 
 
 def label_of(name: str) -> str:

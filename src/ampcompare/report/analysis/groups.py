@@ -26,6 +26,7 @@ NAMES = {
     "optimizer.fused": "fused optimizer",
     "environment.fused": "fused optimizer",
     "environment.backend_source": "source",
+    "environment.model_source": "source of the model",
 }
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
 
