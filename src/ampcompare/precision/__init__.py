@@ -28,8 +28,7 @@ def backend_of(name: str) -> Backend:
 
 
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
-    """The backend `name` for tensors on `device`: a built-in one, an entry point, `pkg.mod:Class` or
-    `./file.py:Class`.
+    """The backend `name` (built in, an entry point, `pkg.mod:Class`, `./file.py:Class`) on `device`.
 
     `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
     it is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown
@@ -76,18 +75,13 @@ def _plugin(name: str) -> tuple[Backend, type[Precision]]:
     cls, declared = found.value, getattr(found.value, "declares", None)
     if not isinstance(cls, type):
         raise door.refusal(name, f"a {type(cls).__name__}; expected a class that inherits from Precision")
-    lacking = [method for method in CONTRACT if not hasattr(cls, method)]
+    own, lacking = cls.__name__, [method for method in CONTRACT if not hasattr(cls, method)]
     if lacking:
-        raise door.refusal(
-            name, f"no backend: {cls.__name__} lacks {', '.join(lacking)}; let it inherit from Precision"
-        )
-    if not isinstance(declared, Backend):
-        raise door.refusal(
-            name,
-            f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")',
-        )
-    if declared.label in REGISTRY:
-        raise door.refusal(
-            name, f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
-        )
-    return replace(declared, source=found.source), cls
+        why = f"no backend: {own} lacks {', '.join(lacking)}; let it inherit from Precision"
+    elif not isinstance(declared, Backend):
+        why = f'{own} says nothing of itself; give it declares = Backend(label="...", words="...")'
+    elif declared.label in REGISTRY:
+        why = f"label={declared.label!r} is that of a built-in backend; give {own} another"
+    else:
+        return replace(declared, source=found.source), cls
+    raise door.refusal(name, why)
