@@ -40,11 +40,8 @@ def source_of(name: str) -> dict[str, str]:
 
 def _built(name: str, num_classes: int) -> nn.Module:
     found = plugins.load(plugins.MODELS, name)
-    try:
+    with plugins.blame(plugins.MODELS, name, f"no network for num_classes={num_classes}", found.file):
         model = found.value(num_classes=num_classes)
-    except Exception as problem:
-        why = plugins.what_happened(problem, found.file)
-        raise plugins.MODELS.refusal(name, f"no network for num_classes={num_classes} ({why})") from None
     if not isinstance(model, nn.Module):
         raise plugins.MODELS.refusal(name, f"returned a {type(model).__name__}; expected a torch.nn.Module")
     return model

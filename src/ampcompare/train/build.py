@@ -117,7 +117,11 @@ def build_trainer(
         from ampcompare.fusion.batch import fuse_batches
 
         fuse_batches(train, precision.input_dtype)
-    model, optimizer = precision.prepare(model, build_optimizer(config, model, device))
+    prepared = precision.prepare(model, build_optimizer(config, model, device))
+    if not isinstance(prepared, tuple) or len(prepared) != 2:
+        why = f"its prepare gave a {type(prepared).__name__}; expected model and optimizer"
+        raise UserError(f"backend={config.backend!r}: {why}")
+    model, optimizer = prepared
     per_epoch = steps_per_epoch(config, train)
     schedule = partial(
         learning_rate_factor,
