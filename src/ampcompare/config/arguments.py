@@ -69,7 +69,7 @@ def _words(text: str, origin: str) -> list[str]:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
         raise UserError(
-            f'{origin}: not valid JSON ({problem}); expected such as {{"backend": "native"}}'
+            f'{origin}: not valid JSON ({reason(problem)}); expected such as {{"backend": "native"}}'
         ) from None
     if not isinstance(content, dict):
         raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
