@@ -20,9 +20,8 @@ def build_model(name: str, stem: str, num_classes: int) -> nn.Module:
     model = {"resnet50": resnet50, "resnet18": resnet18}[name](num_classes=num_classes)
     if stem == "cifar":
         model.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
-        nn.init.kaiming_normal_(
-            model.conv1.weight, mode="fan_out", nonlinearity="relu"
-        )  # as torchvision does
+        # As torchvision does.
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
         model.maxpool = nn.Identity()
     return model
 

@@ -29,7 +29,7 @@ class Tracker(ABC):
 
     def where(self, output_dir: Path) -> list[str]:
         """Lines for the user, at the end: where the record is, and what shows it."""
-        return [f"record: {self.record or 'none'}"]
+        return [f"record: {self.record}"] if self.record else []
 
     @abstractmethod
     def log(self, row: Mapping[str, Any]) -> None:
