@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -202,7 +202,7 @@ def _path_of(door: Door, text: str, left: str) -> Path:
             return path.resolve()
         what = "is a folder" if path.is_dir() else f"is not there (looked for from {Path.cwd()})"
     except (OSError, ValueError) as problem:  # a NUL in it, a name too long
-        what = f"cannot be looked for ({getattr(problem, 'strerror', None) or problem})"
+        what = f"cannot be looked for ({reason(problem)})"
     raise door.refusal(text, f"{left} {what}; expected ./file.py:Name")
 
 

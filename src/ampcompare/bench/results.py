@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 CONFIDENCE = 0.95
 
@@ -104,7 +104,7 @@ def write_results(
         print(f"no chart of {paths[0]}: {problem}", file=sys.stderr)
     except OSError as problem:
         raise UserError(
-            f"--out {str(folder)!r}: cannot be written ({problem.strerror}); give another folder"
+            f"--out {str(folder)!r}: cannot be written ({reason(problem)}); give another folder"
         ) from None
     return paths
 

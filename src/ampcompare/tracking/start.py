@@ -132,9 +132,8 @@ def _init(
     if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
         resume = None  # the client would warn; offline, parts are put together when they are read
     return wandb.init(
-        id=None
-        if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID")
-        else run_id,  # the client warns of one's own
+        # A sweep gave it, and the client warns of one's own.
+        id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
         dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
         project=None if given("WANDB_PROJECT") else options.project,

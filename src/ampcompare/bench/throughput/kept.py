@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 NAME = "rounds.jsonl"
 # Figures taken under another of these are of another machine or another program.
@@ -50,5 +50,5 @@ class Kept:
                 os.fsync(file.fileno())
         except OSError as problem:
             raise UserError(
-                f"--go-on: {self.path} cannot be written ({problem.strerror}); mend --out"
+                f"--go-on: {self.path} cannot be written ({reason(problem)}); mend --out"
             ) from None

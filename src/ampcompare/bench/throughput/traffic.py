@@ -92,9 +92,8 @@ def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
         twice = once + sum(_sizes(args[:1]))
         return Op((twice, twice, once - sum(_sizes(args[1:2]))))
     if name == "norm_relu_backward":
-        residual = sum(
-            _sizes(result[3:])
-        )  # its gradient rides along; so does the mask, but for the output to make it
+        # Its gradient rides along; so does the mask, but for the output to make it.
+        residual = sum(_sizes(result[3:]))
         twice = once + sum(_sizes(args[:2])) - residual
         return Op((once + sum(_sizes(args[:3])), twice, once - 2 * residual))
     return Op((once, once, once))

@@ -21,7 +21,7 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
         if group.is_unfinished:
             continue
         head = {"backend": group.label}
-        speed = mean(group.per_seed("images_per_second"))
+        speed = group.means["images_per_second"]
         quality = mean(group.per_seed("quality", metric.factor))
         if speed is None or quality is None:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
 from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
@@ -163,7 +163,7 @@ def save(
             _log_tables(charts, entity, project, say)
     except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
         raise UserError(
-            f"{entity}/{project}: W&B does not take it: {problem}; check the name and "
+            f"{entity}/{project}: W&B does not take it: {reason(problem)}; check the name and "
             f"`{as_typed('wandb', 'login')}`"
         ) from None
 
@@ -188,7 +188,7 @@ def _keep_presets(api: Any, entity: str, charts: Mapping[str, Spec]) -> str | No
             api.create_custom_chart(entity, preset_name(name, chart), title, "vega2", "private", chart)
         except (wandb.errors.Error, WandbApiFailedError) as problem:
             if not any(word in str(problem).lower() for word in ("exist", "duplicate")):
-                return str(problem)
+                return reason(problem)
     return None
 
 
@@ -217,11 +217,9 @@ def _log_tables(charts: Mapping[str, Spec], entity: str, project: str, say: Call
             columns, cells = table_of(spec["datasets"][DATA])
             run.log({table_key(name): wandb.Table(columns=[*columns], data=cells, allow_mixed_types=True)})
         run.finish()
-    except (
-        Exception
-    ) as problem:  # tables are artifacts, of which W&B's client asks much; the view is saved by now
-        reason = str(problem).strip().partition("\n")[0] or type(problem).__name__
-        say(f"the data of the custom charts could not be uploaded ({reason}): their panels stay empty")
+    except Exception as problem:  # tables are artifacts, which ask much of the client; the view is saved
+        why = reason(problem)
+        say(f"the data of the custom charts could not be uploaded ({why}): their panels stay empty")
 
 
 def _find(api: Any, entity: str, project: str, kind: str, name: str, title: str) -> str:

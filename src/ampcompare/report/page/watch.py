@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.report.files import PAGE_NAME
 from ampcompare.report.outputs import output_of
 
@@ -34,9 +34,8 @@ class ReportServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as problem:
-            reason = getattr(problem, "strerror", None) or problem
             raise UserError(
-                f"--port {port}: cannot be had ({reason}); name another, or 0 for any free one"
+                f"--port {port}: cannot be had ({reason(problem)}); name another, or 0 for any free one"
             ) from None
 
     @property
