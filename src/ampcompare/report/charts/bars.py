@@ -98,16 +98,11 @@ def step_time(analysis: Analysis) -> Spec:
         values = values[np.isfinite(values)]
         if len(values):
             quantiles = {name: float(f"{np.percentile(values, q):.5g}") for name, q in QUANTILES.items()}
-            basis = f"{len(values):,} intervals of {group.n} runs"
-            rows.append(
-                {"backend": group.label, "kind": "box", "run": basis, "x": quantiles["p50"], **quantiles}
-            )
+            head = {"backend": group.label, "run": f"{len(values):,} intervals of {group.n} runs"}
+            rows.append({**head, "kind": "box", "x": quantiles["p50"], **quantiles})
     parts = _sides(analysis, rows, quantity(alt.X, "step time, ms (mean of each log interval)"))
-    tips = [
-        tip("backend"),
-        tip("run", "over"),
-        *(tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items()),
-    ]
+    tips = [tip("backend"), tip("run", "over")]
+    tips += [tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items()]
     shared = {"y": parts.y, "opacity": parts.dimmed(1.0), "tooltip": tips}
     whisker = parts.of("box").mark_rule(strokeWidth=2, clip=True)
     box = parts.of("box").mark_bar(height={"band": 0.5}, clip=True)
