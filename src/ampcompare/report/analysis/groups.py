@@ -128,10 +128,9 @@ def group_runs(
         differing = differing_keys([settings for settings, _ in alike])
         names = _names(value, [settings for settings, _ in alike], keys[1:], differing)
         for label, (settings, runs) in zip(names, alike, strict=True):
-            finished = tuple(f for f in runs if f.run.state == "finished")
-            counted = finished or tuple(f for f in runs if f.rows)
+            counted = [f for f in runs if f.run.state == "finished"] or [f for f in runs if f.rows]
             apart = tuple((key, settings.get(key, "not set")) for key in differing)
-            groups.append(Group(label, tuple(runs), counted, value, settings, apart))
+            groups.append(Group(label, tuple(runs), tuple(counted), value, settings, apart))
     return groups
 
 
