@@ -68,7 +68,7 @@ def _words(text: str, origin: str) -> list[str]:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
         expected = 'expected such as {"backend": "native"}'
-        raise UserError(f"{origin}: not valid JSON ({problem}); {expected}") from None
+        raise UserError(f"{origin}: not valid JSON ({reason(problem)}); {expected}") from None
     if not isinstance(content, dict):
         raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
     return [f"{key}={value}" for key, value in content.items()]

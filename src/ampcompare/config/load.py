@@ -15,7 +15,7 @@ from ampcompare.config.options import Leaf
 from ampcompare.config.schema import GROUPS, KEY_HINTS, LEAVES, Config
 from ampcompare.config.values import Values
 from ampcompare.config.yaml_file import read_yaml
-from ampcompare.errors import UserError, did_you_mean
+from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 
 
@@ -73,7 +73,7 @@ def find_config(name: str) -> Path:
     try:
         found = find_shipped(name, "configs")
     except (OSError, ValueError) as problem:  # a name too long, a NUL in it, no right to look
-        raise UserError(f"--config {name!r}: cannot be read ({problem})") from None
+        raise UserError(f"--config {name!r}: cannot be read ({reason(problem)})") from None
     if found:
         return found
     known = ", ".join(names_shipped("configs"))

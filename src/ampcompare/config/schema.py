@@ -14,7 +14,7 @@ from typing import Any
 
 from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, option
 from ampcompare.data.sources import SOURCES
-from ampcompare.plugins import BACKENDS, DATA
+from ampcompare.plugins import BACKENDS, DATA, MODELS
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.options import PrecisionOptions
 
@@ -39,7 +39,7 @@ KEY_HINTS = {
 
 @dataclass
 class ModelConfig:
-    name: str = option("resnet50", "network", choices=("resnet50", "resnet18", "tiny"))
+    name: str = option("resnet50", "network", choices=("resnet50", "resnet18", "tiny"), door=MODELS)
     stem: str = option(
         "cifar",
         "first layers: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",

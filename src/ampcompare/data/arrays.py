@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 Pair = tuple[np.ndarray, np.ndarray]  # images, labels
+MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Arrays:
         """
         if classes is None:
             count = 1 + max((int(labels.max()) for _, labels in (train, test) if labels.size), default=-1)
+            if count > MOST_CLASSES:
+                raise ValueError(
+                    f"label {count - 1}: expected the numbers of at most {MOST_CLASSES:,} classes"
+                )
             classes = tuple(str(number) for number in range(count))
         digest = hashlib.sha256(repr((classes, train[0].shape, test[0].shape)).encode())
         for images, labels in (train, test):

@@ -6,6 +6,7 @@ A built-in backend is one new file and one entry in REGISTRY (`backends.py`), ot
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from ampcompare import plugins
 from ampcompare.precision.backends import REGISTRY, Backend
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from ampcompare.precision.base import Precision
@@ -52,35 +55,41 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     from ampcompare.precision.base import Precision
     from ampcompare.precision.options import PrecisionOptions
 
+    blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:
         backend = REGISTRY[name]
         cls = resolve_name(backend.target)
     else:
-        backend, cls = _plugin(name)
+        backend, cls, file = _plugin(name)
+        what = f"{cls.__name__}(device, options) cannot be made"
+        blame = plugins.blame(plugins.BACKENDS, name, what, file)
     settings = PrecisionOptions(**options | {"dtype": options.get("dtype") or backend.dtypes[0]})
-    precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
-    precision.name, precision.declares = backend.label, backend
+    with blame:
+        precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
+        precision.name, precision.declares = backend.label, backend
     return precision
 
 
-def _plugin(name: str) -> tuple[Backend, type[Precision]]:
-    """A backend from elsewhere: what its class declares, and the class."""
+def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
+    """A backend from elsewhere: what its class declares, the class, and its file."""
     from ampcompare.precision.base import CONTRACT
 
     door = plugins.BACKENDS
     if not door.takes(name):
         raise ValueError(door.unknown(name, REGISTRY))
     found = plugins.load(door, name)
-    cls, declared = found.value, getattr(found.value, "declares", None)
+    cls = found.value
     if not isinstance(cls, type):
         raise door.refusal(name, f"a {type(cls).__name__}; expected a class that inherits from Precision")
-    own, lacking = cls.__name__, [method for method in CONTRACT if not hasattr(cls, method)]
+    with plugins.blame(door, name, f"{cls.__name__} cannot be asked what it has", found.file):
+        declared = getattr(cls, "declares", None)
+        lacking = [method for method in CONTRACT if not hasattr(cls, method)]
     if lacking:
-        why = f"no backend: {own} lacks {', '.join(lacking)}; let it inherit from Precision"
+        why = f"no backend: {cls.__name__} lacks {', '.join(lacking)}; let it inherit from Precision"
     elif not isinstance(declared, Backend):
-        why = f'{own} says nothing of itself; give it declares = Backend(label="...", words="...")'
+        why = f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")'
     elif declared.label in REGISTRY:
-        why = f"label={declared.label!r} is that of a built-in backend; give {own} another"
+        why = f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
     else:
-        return replace(declared, source=found.source), cls
+        return replace(declared, source=found.source), cls, found.file
     raise door.refusal(name, why)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")  # of `precision.dtype`
+_MOST_WORDS = 100  # characters: they stand in a legend
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")  # it goes into names of runs, files and W&B's tags
 
 
@@ -36,9 +37,13 @@ class Backend:
     source: str = ""  # of a plug-in: the hash of its file
 
     def __post_init__(self) -> None:
-        if not _LABEL.fullmatch(self.label):
-            raise ValueError(f"label={self.label!r}: expected 1 to 40 letters, digits or any of _ . + -")
-        if not self.dtypes or not set(self.dtypes) <= set(TYPES) or isinstance(self.dtypes, str):
+        for name, text in (("label", self.label), ("run_word", self.run_word or self.label)):
+            if not isinstance(text, str) or not _LABEL.fullmatch(text):
+                raise ValueError(f"{name}={text!r}: expected 1 to 40 letters, digits or any of _ . + -")
+        words = self.words
+        if not isinstance(words, str) or not 0 < len(words) <= _MOST_WORDS or not words.isprintable():
+            raise ValueError(f"words={words!r}: expected a line of at most {_MOST_WORDS} characters")
+        if not isinstance(self.dtypes, tuple) or not self.dtypes or not set(self.dtypes) <= set(TYPES):
             raise ValueError(f"dtypes={self.dtypes!r}: expected a tuple of some of {', '.join(TYPES)}")
 
     def record(self) -> dict[str, str]:

@@ -8,7 +8,6 @@ source's own file is imported when it is loaded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -74,7 +73,7 @@ def source_of(name: str) -> Source:
         return SOURCES[name]
     if not plugins.DATA.takes(name):
         raise plugins.DATA.unknown(name, SOURCES)
-    return Source(name, label_of(name), re.sub(r"\W+", "-", label_of(name)), lambda *_: _built(name))
+    return Source(name, label_of(name), plugins.short(name), lambda *_: _built(name))
 
 
 def label_of(name: str) -> str:
@@ -93,14 +92,12 @@ def _built(name: str) -> Arrays:
     found = plugins.load(plugins.DATA, name)
 
     def split(train: bool) -> tuple[np.ndarray, np.ndarray]:
-        try:
+        with plugins.blame(plugins.DATA, name, f"no images and labels for train={train}", found.file):
             images, labels = found.value(train)
-        except Exception as problem:
-            why = plugins.what_happened(problem, found.file)
-            raise plugins.DATA.refusal(name, f"no images and labels for train={train} ({why})") from None
-        return np.asarray(images), np.asarray(labels)
+            # Tensors are made of them, which take no view that runs backwards.
+            return np.ascontiguousarray(images), np.ascontiguousarray(labels)
 
     try:
         return Arrays.of(split(True), split(False))
-    except (ValueError, TypeError, AttributeError, IndexError) as problem:
+    except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as problem:
         raise plugins.DATA.refusal(name, str(problem)) from None
