@@ -37,7 +37,8 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
         except UserError as problem:
             raise UserError(f"{path.name}: {problem}") from None
     for word in overrides:
-        _put(values, dict([split_override(word)]))
+        key, value = split_override(word)
+        _put(values, {key: value})
     config = values.finished()
     check(config)
     return config

@@ -191,7 +191,7 @@ class Config:
     batch_size: int = option(128, "images per micro-batch", low=1)
     epochs: int = option(100, "passes over the training images", low=1)
     max_steps: int | None = option(
-        None, "stop after so many steps; the schedule stays that of epochs", low=1, role=Role.MAY_DIFFER
+        None, "optimizer steps at most; the schedule stays that of epochs", low=1, role=Role.MAY_DIFFER
     )
     device: str = option(
         "auto",
