@@ -116,7 +116,7 @@ def test_the_report_gives_it_a_group_of_its_own_and_pools_one_source_only(here: 
         train(*words)
     analysis = analyse_runs(load_runs(["runs"]))
     assert [(group.label, len(group.runs)) for group in analysis.groups] == [("none", 1), ("mine_bf16", 2)]
-    assert analysis.looks["mine_bf16"].meaning == "autocast, no scaling, bf16"
+    assert analysis.styles["mine_bf16"].meaning == "autocast, no scaling, bf16"
     (comparison,) = analysis.comparisons
     assert not comparison.refusal
     assert not comparison.loose  # that it is another backend is what is compared

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -58,6 +58,7 @@ class Door:
 
 BACKENDS = Door("backend", "ampcompare.backends")
 DATA = Door("data.source", "ampcompare.data")
+MODELS = Door("model.name", "ampcompare.models")
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,11 @@ def _scan(door: Door) -> tuple[list[EntryPoint], list[str]]:
 def is_object(text: str) -> bool:
     """Whether it is the name of a Python object rather than of something that is known."""
     return ":" in text
+
+
+def short(text: str) -> str:
+    """The last part of the name, as a word that may stand in names of runs: `mine-py-build`."""
+    return re.sub(r"\W+", "-", text.rpartition("/")[2])
 
 
 def check_name(door: Door, text: str) -> None:
@@ -196,7 +202,7 @@ def _path_of(door: Door, text: str, left: str) -> Path:
             return path.resolve()
         what = "is a folder" if path.is_dir() else f"is not there (looked for from {Path.cwd()})"
     except (OSError, ValueError) as problem:  # a NUL in it, a name too long
-        what = f"cannot be looked for ({getattr(problem, 'strerror', None) or problem})"
+        what = f"cannot be looked for ({reason(problem)})"
     raise door.refusal(text, f"{left} {what}; expected ./file.py:Name")
 
 

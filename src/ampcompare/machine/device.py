@@ -150,9 +150,8 @@ def set_numerics(config: Config) -> None:
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     torch.backends.cudnn.deterministic = config.deterministic
     if config.deterministic:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # cuBLAS asks for it, before its first use
+        # cuBLAS asks for it, before its first use.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic)
 
 

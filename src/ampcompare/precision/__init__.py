@@ -31,8 +31,7 @@ def backend_of(name: str) -> Backend:
 
 
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
-    """The backend `name` for tensors on `device`: a built-in one, an entry point, `pkg.mod:Class` or
-    `./file.py:Class`.
+    """The backend `name` (built in, an entry point, `pkg.mod:Class`, `./file.py:Class`) on `device`.
 
     `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
     it is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown

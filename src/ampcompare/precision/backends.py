@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")  # of `precision.dtype`
 _MOST_WORDS = 100  # characters: they stand in a legend
@@ -47,18 +48,12 @@ class Backend:
 
     def record(self) -> dict[str, str]:
         """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
-        if not self.source:
-            return {}
-        return {
-            "backend_label": self.label,
-            "backend_words": self.words,
-            "backend_type": self.dtypes[0],
-            "backend_source": self.source,
-        }
+        said = {"label": self.label, "words": self.words, "type": self.dtypes[0], "source": self.source}
+        return {f"backend_{key}": value for key, value in said.items()} if self.source else {}
 
 
 HERE = "ampcompare.precision"
-FP16 = ("float16",)
+APEX_FP16: dict[str, Any] = {"dtypes": ("float16",), "scales": True, "bounded_scale": True}
 REGISTRY: dict[str, Backend] = {
     backend.label: backend
     for backend in (
@@ -77,18 +72,15 @@ REGISTRY: dict[str, Backend] = {
             ("float16", "bfloat16"),
             scales=True,
             run_word="torch-amp",
-            also=(
-                *("amp", "torch.amp", "torch_amp", "torch-amp", "autocast", "16-mixed", "fp16-mixed"),
-                *("mixed", "mixed_float16"),
+            also=tuple(
+                "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16".split()
             ),
             target=f"{HERE}.native:Native",
         ),
         Backend(
             "apex_o1",
             "apex O1",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             run_word="nvidia-apex-amp",
             also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
             target=f"{HERE}.apex.o1:ApexO1",
@@ -96,9 +88,7 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "apex_o2",
             "apex O2",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             half_weights=True,
             keeps_batchnorm=True,
             run_word="nvidia-apex-amp-o2",
@@ -108,9 +98,7 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "fp16",
             "pure fp16",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             half_weights=True,
             keeps_batchnorm=False,
             run_word="pure-fp16",

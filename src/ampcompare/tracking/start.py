@@ -20,6 +20,7 @@ from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError, reason
+from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.tracker import NoRecord, Tracker
@@ -36,7 +37,7 @@ def run_name(config: Config) -> str:
     """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
     backend = backend_of(config.backend)
     word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
-    return f"{word}_{config.model.name}_{source_of(config.data.source).short}"
+    return f"{word}_{short(config.model.name)}_{source_of(config.data.source).short}"
 
 
 def start_tracker(
@@ -131,9 +132,8 @@ def _init(
     if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
         resume = None  # the client would warn; offline, parts are put together when they are read
     return wandb.init(
-        id=None
-        if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID")
-        else run_id,  # the client warns of one's own
+        # A sweep gave it, and the client warns of one's own.
+        id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
         dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
         project=None if given("WANDB_PROJECT") else options.project,

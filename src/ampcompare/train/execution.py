@@ -44,9 +44,8 @@ class CompiledForward(Forward):
     """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
-        from torch._dynamo import (
-            nonstrict_trace,
-        )  # made public, as torch.compiler.nonstrict_trace, after PyTorch 2.11
+        # Made public, as torch.compiler.nonstrict_trace, after PyTorch 2.11.
+        from torch._dynamo import nonstrict_trace
 
         super().__init__(model, criterion)
         self._shapes: set[torch.Size] = set()

@@ -188,10 +188,8 @@ def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], N
     On the current stream, which must not be the default one.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
-    with (
-        torch.cuda.device(device),
-        torch.cuda.graph(graph, stream=stream),
-    ):  # sync: once, when the capture begins
+    # sync: once, when the capture begins
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):
         result = step()
     return graph.replay, result
 

@@ -94,9 +94,7 @@ class Trainer:
     def compute(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """What the device does in a step: all but the schedule."""
         precision, config = self.precision, self.config
-        if (
-            not self.model.training
-        ):  # an evaluation came between; the walk over all modules is not for every step
+        if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
         images = self.count_images(batches)
         losses, outputs, cold = [], [], False

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.report.files import PAGE_NAME
 from ampcompare.report.outputs import output_of
 
@@ -34,10 +34,8 @@ class ReportServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as problem:
-            reason = getattr(problem, "strerror", None) or problem
-            raise UserError(
-                f"--port {port}: cannot be had ({reason}); name another, or 0 for any free one"
-            ) from None
+            why = f"cannot be had ({reason(problem)})"
+            raise UserError(f"--port {port}: {why}; name another, or 0 for any free one") from None
 
     @property
     def url(self) -> str:
@@ -111,9 +109,8 @@ def watch(
             say(f"watching: {server.url}  (end with Ctrl-C)")
             while True:
                 time.sleep(max(POLL_SECONDS, rest))
-                now = signature(sources)
-                if now != seen:
-                    seen = now
+                before_that, seen = seen, signature(sources)
+                if seen != before_that:
                     rest = _rebuild(build, server, say)
         except KeyboardInterrupt:
             say("watching ended")
