@@ -220,6 +220,7 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     install(site, "taker", "native", "taker:Mine", label="taker")
     (site / "taker-1.0.dist-info" / "entry_points.txt").write_text(
         "[ampcompare.backends]\nnative = taker:Mine\n[ampcompare.data]\ncifar10 = taker:build\n"
+        "[ampcompare.models]\ntiny = taker:Net\n"
     )
     path = f"{site}{os.pathsep}{os.environ['PYTHONPATH']}"
     entry = str(ROOT / "run_experiment.py")
@@ -232,6 +233,7 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     assert not done.returncode, done.stderr
     assert (
         "warning: backend=native is the built-in one; that of taker (taker:Mine) is left out\n"
+        "warning: model.name=tiny is the built-in one; that of taker (taker:Net) is left out\n"
         "warning: data.source=cifar10 is the built-in one; that of taker (taker:build) is left out\n"
     ) in done.stderr
     (record,) = records()

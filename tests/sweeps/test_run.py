@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import signal
 import subprocess
@@ -9,12 +10,16 @@ import sys
 import time
 
 import pytest
+import yaml
+from rich.console import Console
+from support.offline_runs import plan, write_runs
 from support.pasting import paste
 from support.quick import HANG, ROOT
 from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
 
-from ampcompare.sweeps import devices
+from ampcompare.sweeps import devices, run
+from ampcompare.sweeps.file.sweep import read_sweep
 from ampcompare.sweeps.run import SAME_REQUEST_SECONDS
 from sweeps.conftest import is_alive
 
@@ -351,6 +356,19 @@ def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     assert devices.visible_gpus() == expected
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_a_sweep_over_what_is_no_setting_has_its_report(tmp_path, method):
+    write_runs(tmp_path, [plan("none"), plan("native")])
+    varied = {"backend": ["none", "native"], "checkpoint.every_epochs": [1, 2], "seed": [1, 2]}
+    parameters = {key: {"values": values} for key, values in varied.items()}
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"program": "x.py", "method": method, "parameters": parameters}))
+    said = io.StringIO()
+    run._report(Console(file=said, width=200), read_sweep(file), tmp_path)
+    assert "no report" not in said.getvalue()
+    assert (tmp_path / "report" / "index.html").is_file()
 
 
 def test_a_sweep_needs_no_torch():

@@ -7,10 +7,9 @@ import sys
 from dataclasses import replace
 
 from ampcompare.config.check import check_backend
-from ampcompare.config.schema import Config
-from ampcompare.data.sources import SOURCES
-from ampcompare.plugins import BACKENDS, DATA, left_out
-from ampcompare.precision import REGISTRY, backend_of
+from ampcompare.config.schema import LEAVES, Config
+from ampcompare.plugins import left_out
+from ampcompare.precision import backend_of
 
 
 def settle(config: Config) -> Config:
@@ -20,7 +19,8 @@ def settle(config: Config) -> Config:
     cannot be had, and for options that the backend cannot take.
     """
     if os.environ.get("RANK", "0") == "0":
-        for line in dict.fromkeys([*left_out(BACKENDS, REGISTRY), *left_out(DATA, SOURCES)]):
+        doors = [(leaf.meta["door"], leaf.meta["choices"]) for leaf in LEAVES.values() if leaf.meta["door"]]
+        for line in dict.fromkeys(line for door, built_in in doors for line in left_out(door, built_in)):
             sys.stderr.write(f"warning: {line}\n")
     backend = backend_of(config.backend)
     check_backend(config, backend)

@@ -19,6 +19,8 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.config.load import split_override
+from ampcompare.config.options import Role
+from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
@@ -179,7 +181,8 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
     if not any((folder / "wandb").glob("*run-*/run-*.wandb")):
         print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
         return
-    keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key != "seed"]
+    no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
+    keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key not in no_setting]
     by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
     # A grid has the same values under every backend; a search has its own, and is compared by backend.
     groups, ignored = (by, by[:0]) if sweep.is_grid else (["backend"], [k for k in by if k != "backend"])

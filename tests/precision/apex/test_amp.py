@@ -423,10 +423,11 @@ def test_state_of_another_number_of_losses_warns_and_loads_what_both_have(saved,
     assert scales() == expected
 
 
-def test_foreign_keys_are_refused_and_nothing_is_loaded() -> None:
+@pytest.mark.parametrize("key", ["scale", ""])
+def test_foreign_keys_are_refused_and_nothing_is_loaded(key: str) -> None:
     started()
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        amp.load_state_dict({"loss_scaler0": {"loss_scale": 2.0, "unskipped": 0}, "scale": 1.0})
+    with pytest.raises(RuntimeError, match=rf"Unexpected key\(s\) in state_dict: {key}\.$"):
+        amp.load_state_dict({"loss_scaler0": {"loss_scale": 2.0, "unskipped": 0}, key: 1.0})
     assert scales() == [1024]
 
 

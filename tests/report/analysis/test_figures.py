@@ -84,3 +84,21 @@ def test_environment_in_the_config_stands_in_for_a_killed_run():
 def test_label_names_what_is_compared(backend, precision, label):
     run = make("none", config={"backend": backend, "precision": precision})
     assert label_of(run) == label
+
+
+@pytest.mark.parametrize(
+    ("recorded", "label"),
+    [
+        ({"backend_label": "mine", "backend_type": "bfloat16"}, "mine"),
+        ({"backend_label": "mine", "backend_type": "float16"}, "mine bf16"),
+        ({}, "./mine.py:Mine"),  # a record from before plug-ins had a label
+        ({"backend_label": ["mine"], "backend_type": 3, "backend_words": {}}, "./mine.py:Mine bf16"),
+        ({"backend_label": "\x1b[31mmine\n"}, "\ufffd[31mmine\ufffd"),
+    ],
+)
+def test_a_plug_in_has_its_own_label_whatever_its_record_holds(recorded, label):
+    def edit(plan):
+        plan["config"] |= {"backend": "./mine.py:Mine", "precision": {"dtype": "bfloat16"}}
+        plan["summary"]["environment"] |= recorded
+
+    assert label_of(make("none", edit=edit)) == label

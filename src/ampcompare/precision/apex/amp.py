@@ -217,9 +217,10 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
     """Take over loss scales. Warns when their number differs; raises RuntimeError for keys not apex's."""
-    foreign = ", ".join(key for key in state_dict if "loss_scaler" not in key)
+    foreign = [key for key in state_dict if "loss_scaler" not in key]
     if foreign:
-        raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {foreign}.")
+        keys = ", ".join(foreign)
+        raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}.")
     theirs, ours = len(state_dict), len(_state.scalers)
     if theirs != ours:
         what = f"state_dict contains {theirs} entries, while {ours} loss_scalers are used"

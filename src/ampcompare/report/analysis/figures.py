@@ -15,7 +15,7 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
 from ampcompare.report.palette import meaning, variant
-from ampcompare.report.words import plural
+from ampcompare.report.words import plural, printable
 
 NO_DEVICE = "device not recorded"
 # Attributes of RunFigures of which a group has a mean over its seeds, and those of which it has a median.
@@ -87,10 +87,10 @@ class RunFigures:
 
 def label_of(run: RunRecord) -> str:
     """The name under which a run is compared: its backend, and what is not that backend's default."""
-    backend, recorded = run.option("backend"), environment_of(run)
-    label = recorded.get("backend_label", backend)  # a plug-in's own, whatever it was asked for as
-    if not isinstance(label, str) or not label.strip():
-        return "unknown"
+    recorded = environment_of(run)
+    # A plug-in's own label, whatever it was asked for as. Records of others may hold anything.
+    said = (recorded.get("backend_label"), run.option("backend"), "unknown")
+    label = next(printable(text) for text in said if isinstance(text, str) and text.strip())
     built_in = REGISTRY.get(label)
     if built_in and built_in.is_fp32:
         return label
