@@ -44,13 +44,10 @@ def _commands(
 
 
 # The words go to the training's own parser as they are, `--help` too.
-@app.command(
-    context_settings={
-        "ignore_unknown_options": True,
-        "allow_interspersed_args": False,
-        "help_option_names": [],
-    }
-)
+AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []}
+
+
+@app.command(context_settings=AS_THEY_ARE)
 def run(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of the run.")
@@ -86,47 +83,30 @@ def demo(
 def report(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SOURCE",
-            help=(
-                "Folders of runs (output_dir), .wandb files, wandb:ENTITY/PROJECT, "
-                "wandb:ENTITY/PROJECT/SWEEP."
-            ),
-        ),
+        typer.Argument(metavar="SOURCE", help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP)."),
     ],
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for the report.")] = "report",
-    baseline: Annotated[
-        str, typer.Option("--baseline", metavar="BACKEND", help="What the others are compared with.")
-    ] = "none",
-    metric: Annotated[
-        str, typer.Option("--metric", metavar="KEY", help="Quality to compare.")
-    ] = metrics.EVAL_ACCURACY,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the report.")] = "report",
+    baseline: Annotated[str, typer.Option(metavar="BACKEND", help="What others are compared with.")] = "none",
+    metric: Annotated[str, typer.Option(metavar="KEY", help="Quality to compare.")] = metrics.EVAL_ACCURACY,
     margin: Annotated[
-        float | None,
-        typer.Option("--margin", help="Difference that still counts as the same (accuracy: 0.5 points)."),
+        float | None, typer.Option(help="Difference that still counts as the same (accuracy: 0.5 points).")
     ] = None,
     group_by: Annotated[
-        str, typer.Option("--group-by", metavar="KEYS", help="Keys in the labels; the first is compared.")
+        str, typer.Option(metavar="KEYS", help="Keys in the labels; the first is compared.")
     ] = "backend",
     ignore: Annotated[
-        str,
-        typer.Option(
-            "--ignore", metavar="KEYS", help="Settings that may differ between runs taken together."
-        ),
+        str, typer.Option(metavar="KEYS", help="Settings that may differ between runs taken together.")
     ] = "",
     formats: Annotated[
         str, typer.Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
     ] = "all",
     reproduce: Annotated[
-        str | None,
-        typer.Option("--reproduce", metavar="NAME", help="Beside a published one: tootouch, recipe, ignite."),
+        str | None, typer.Option(metavar="NAME", help="Beside a published one: tootouch, recipe, ignite.")
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Rebuild as runs go on and serve the page here.")
+        bool, typer.Option("--watch", help="Rebuild as runs go on; serve the page here.")
     ] = False,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port of --watch; 0: any free one.")
-    ] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0,
 ) -> None:
     """Compare runs: a table here, and a self-contained page with charts in DIR."""
     from rich.console import Console
@@ -134,17 +114,8 @@ def report(
     from ampcompare.report.command import Request, make_report, watch_report
     from ampcompare.report.outputs import choose_formats
 
-    request = Request(
-        sources,
-        out,
-        baseline,
-        metric,
-        margin,
-        _listed(group_by),
-        _listed(ignore),
-        choose_formats(formats),
-        reproduce,
-    )
+    keys, ignored, chosen = _listed(group_by), _listed(ignore), choose_formats(formats)
+    request = Request(sources, out, baseline, metric, margin, keys, ignored, chosen, reproduce)
     console = Console(highlight=False)
     if watch:
         watch_report(request, console, port)
@@ -160,11 +131,10 @@ def _listed(words: str) -> tuple[str, ...]:
 def workspace(
     target: Annotated[str, typer.Argument(metavar="ENTITY/PROJECT", help="The W&B project.")],
     runs: Annotated[
-        list[str] | None,
-        typer.Option("--runs", metavar="SOURCE", help="Runs to compare, instead of the project's."),
+        list[str] | None, typer.Option(metavar="SOURCE", help="Runs to compare, instead of the project's.")
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="A W&B Report with the verdict, too.")] = False,
-    baseline: Annotated[str, typer.Option("--baseline", metavar="BACKEND", help="As for report.")] = "none",
+    baseline: Annotated[str, typer.Option(metavar="BACKEND", help="As for report.")] = "none",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be saved, as JSON.")] = False,
 ) -> None:
     """Create or update a saved W&B view with the charts of the report as panels."""
@@ -183,25 +153,17 @@ def workspace(
 @app.command()
 def sweep(
     file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A W&B sweep file, or the name of one that comes along, such as compare_backends.",
-        ),
+        str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a shipped one, as compare_backends.")
     ],
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; by default one for each GPU, or one.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: GPUs, or one.")] = None,
     storage: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Database that machines share; by default a file in output_dir."),
+        typer.Option(metavar="URL", help="Database machines share; default: a file in output_dir."),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The sweep's name and W&B group; by default the file's.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name and W&B group; by default the file's.")] = None,
     grace: Annotated[
         float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
     ] = 60.0,
@@ -220,10 +182,8 @@ def sweep(
         return
 
     console = Console(highlight=False)
-    code = run_sweep(
-        file, words or [], console, workers=workers, storage=storage, name=name, grace_seconds=grace
-    )
-    raise typer.Exit(code)
+    options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
+    raise typer.Exit(run_sweep(file, words or [], console, **options))
 
 
 app.add_typer(bench, name="bench")

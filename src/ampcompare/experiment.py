@@ -69,9 +69,9 @@ def _run(config: Config, world: World, console: Console) -> Result:
     with TrainingDisplay(console, parts.total_steps, config.wandb.name or run_name(config)) as display:
         say = display.say
         say(_headline(config, parts))
-        source = parts.trainer.precision.declares.source
         device = parts.environment["device_type"]
-        identity = Identity(config, parts.data.fingerprint, device, world.size, source)
+        sources = {key: value for key, value in parts.environment.items() if key.endswith("_source")}
+        identity = Identity(config, parts.data.fingerprint, device, world.size, sources)
         resumed = find_together(identity, parts.total_steps, say, world)
         state = resumed.state if resumed else None
         tracker: Tracker = NoRecord()

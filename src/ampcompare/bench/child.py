@@ -16,8 +16,7 @@ from ampcompare.errors import UserError
 def measure(
     program: str | Path, request: Mapping[str, Any], what: str, threads: int | None = None
 ) -> dict[str, Any]:
-    """Run a module of `ampcompare.bench`, or a file; its answer is the last line it prints. Raises UserError
-    if it fails.
+    """Run a module of `ampcompare.bench`, or a file, which prints its answer last. Raises UserError.
 
     A child that ends otherwise than by a UserError has its own words, a traceback, on stderr. `threads` is
     how many CPU threads PyTorch and its libraries may use there, None for their own choice.

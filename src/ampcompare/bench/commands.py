@@ -13,13 +13,13 @@ from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.program.place import CHECKOUT
 
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder for JSON and Markdown of the result.")
-]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for JSON and Markdown of the result.")]
+Backends = Annotated[str, typer.Option(help="Backends, separated by commas.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+EVERY = ",".join(REGISTRY)
+HELP = "Measure: speed of training, overhead of the loop, batches a second."
 
-bench = typer.Typer(
-    help="Measure: speed of training, overhead of the loop, batches a second.", no_args_is_help=True
-)
+bench = typer.Typer(help=HELP, no_args_is_help=True)
 
 
 def _in_checkout(module: str) -> Any:
@@ -36,11 +36,10 @@ def _in_checkout(module: str) -> Any:
 @bench.command()
 def recipe(
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Override a value of configs/recipe_mlp.yaml."),
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override values of recipe_mlp.yaml.")
     ] = None,
-    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = ",".join(REGISTRY),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    backends: Backends = EVERY,
+    device: Device = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
 ) -> None:
     """The AMP recipe of PyTorch's tutorials: time and peak memory beside the published figures."""
@@ -56,9 +55,7 @@ def overhead(
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds, over 12 processes.")] = 96,
     out: Out = None,
 ) -> None:
-    """Our training loop against the bare one of the same step, on one CPU thread. Exit code 1 if not within
-    limits.
-    """
+    """Our loop against the bare one of the same step, on one CPU thread. Exit code 1 if not within limits."""
     from rich.console import Console
 
     if not _in_checkout("overhead_table").bench_overhead(rounds, out, Console(highlight=False)):
@@ -68,26 +65,19 @@ def overhead(
 @bench.command()
 def throughput(
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Options of every run, such as model.name=resnet18."),
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Of every run, as model.name=resnet18.")
     ] = None,
-    backends: Annotated[str, typer.Option(help="Backends, separated by commas.")] = ",".join(REGISTRY),
+    backends: Backends = EVERY,
     execution: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "Executions, separated by commas; beside those of a run: plain and seed-style, loops "
-                "written by hand."
-            )
-        ),
+        str, typer.Option(help="Executions, separated by commas; also loops by hand: plain and seed-style.")
     ] = "eager",
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "128",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    device: Device = "auto",
     rounds: Annotated[int, typer.Option(min=1, help="Times each combination is measured, in turn.")] = 6,
     steps: Annotated[int, typer.Option(min=5, help="Training steps of one measurement.")] = 100,
     out: Out = Path("bench-results"),
     go_on: Annotated[
-        bool, typer.Option("--go-on", help="Keep each round in DIR; begin with those there.")
+        bool, typer.Option("--go-on", help="Keep rounds in DIR; begin with those there.")
     ] = False,
 ) -> None:
     """Images a second of every combination, speed-up against `none`, and share of the machine's limit."""
@@ -98,9 +88,7 @@ def throughput(
     try:
         sizes = [int(size) for size in batch_sizes.split(",")]
     except ValueError:
-        raise UserError(
-            f"--batch-sizes {batch_sizes!r}: expected whole numbers separated by commas"
-        ) from None
+        raise UserError(f"--batch-sizes {batch_sizes!r}: expected whole numbers, with commas") from None
     console = Console(highlight=False)
     names, executions = backends.split(","), execution.split(",")
     bench_throughput(names, executions, sizes, rounds, steps, device, words or [], out, console, go_on)

@@ -55,22 +55,16 @@ def _short(x: float) -> str:
 def header(environment: Mapping[str, Any]) -> dict[str, Any]:
     """When, where and with what: what every results file begins with."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "load": load,
-        "environment": dict(environment),
-    }
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"date": date, "load": load, "environment": dict(environment)}
 
 
 def machine_words(head: Mapping[str, Any]) -> str:
     """One line of prose: device, versions, commit, how busy the machine was."""
     e = head["environment"]
     driver = f", driver {e['driver']}, CUDA {e['cuda']}, cuDNN {e['cudnn']}" if e.get("driver") else ""
-    busy = (
-        ""
-        if head["load"] is None
-        else f", load average {head['load']:.1f} on {e['cpu_count']} CPUs at the end"
-    )
+    load = head["load"]
+    busy = "" if load is None else f", load average {load:.1f} on {e['cpu_count']} CPUs at the end"
     return (
         f"{e['device_name']}, torch {e['torch']}{driver}, Python {e['python']}, {e['cpu_threads']} CPU "
         f"threads{busy}; {head['date']}, commit {e['git_commit'] or 'unknown'}"
@@ -103,9 +97,8 @@ def write_results(
     except ImportError as problem:
         print(f"no chart of {paths[0]}: {problem}", file=sys.stderr)
     except OSError as problem:
-        raise UserError(
-            f"--out {str(folder)!r}: cannot be written ({reason(problem)}); give another folder"
-        ) from None
+        why = f"cannot be written ({reason(problem)})"
+        raise UserError(f"--out {str(folder)!r}: {why}; give another folder") from None
     return paths
 
 

@@ -35,12 +35,11 @@ class Request:
     def __post_init__(self) -> None:
         if not self.group_by:
             raise UserError("--group-by '': expected keys such as backend or backend,batch_size")
-        if self.reproduce is not None and self.group_by[0] != "backend":
-            raise UserError(
-                f"--reproduce {self.reproduce}: compares backends; leave --group-by {self.group_by[0]} out"
-            )
-        if self.reproduce is not None:
-            published(self.reproduce)
+        name, key = self.reproduce, self.group_by[0]
+        if name is not None and key != "backend":
+            raise UserError(f"--reproduce {name}: compares backends; leave --group-by {key} out")
+        if name is not None:
+            published(name)
 
     def analyse(self) -> Analysis:
         """Read the runs and compare them."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping
 from typing import Any
+
+import pandas as pd
 
 from ampcompare import __version__
 from ampcompare.report import words
@@ -53,11 +53,7 @@ def to_json(analysis: Analysis) -> str:
 def to_csv(analysis: Analysis) -> str:
     """One row a group: figures with 95 % intervals over seeds, and how they compare with the baseline."""
     rows = [_flat(group, analysis) for group in analysis.groups]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def to_markdown(analysis: Analysis) -> str:
@@ -79,22 +75,19 @@ def to_markdown(analysis: Analysis) -> str:
                 _cell(compared and compared.quality, words.signed),
             ]
         )
-    lines = [f"# {analysis.verdict.headline.translate(MARKDOWN)}", ""]
-    lines += [analysis.setting.whole.translate(MARKDOWN), ""]
+    verdict = analysis.verdict
+    lines = [f"# {verdict.headline.translate(MARKDOWN)}", "", analysis.setting.whole.translate(MARKDOWN), ""]
     lines += [f"| {' | '.join(cell.replace(chr(10), ' ') for cell in row)} |" for row in table]
-    lines += [
-        "",
-        *(f"- **{a.translate(MARKDOWN)}**: {b.translate(MARKDOWN)}" for a, b in analysis.verdict.lines),
-    ]
-    if analysis.verdict.cautions:
-        lines += ["", "Before you quote a figure:", ""]
-        lines += [f"- {caution.translate(MARKDOWN)}" for caution in analysis.verdict.cautions]
-    lines += [
-        "",
-        f"In brackets: 95 % {analysis.interval_kind} intervals over seeds; {_methods(analysis)}.",
-        "",
-    ]
-    return "\n".join(lines)
+    lines += ["", *(f"- **{a.translate(MARKDOWN)}**: {b.translate(MARKDOWN)}" for a, b in verdict.lines), ""]
+    if verdict.cautions:
+        lines += [
+            "Before you quote a figure:",
+            "",
+            *(f"- {c.translate(MARKDOWN)}" for c in verdict.cautions),
+            "",
+        ]
+    lines.append(f"In brackets: 95 % {analysis.interval_kind} intervals over seeds; {_methods(analysis)}.")
+    return "\n".join(lines) + "\n"
 
 
 def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
@@ -117,6 +110,7 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
 
 def _comparison(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
     test = comparison.equivalence
+    interval = {"low_90": test.low, "high_90": test.high} if test else {}
     return {
         "baseline": None if comparison.baseline is None else comparison.baseline.label,
         "not_compared_because": comparison.refusal or None,
@@ -125,15 +119,7 @@ def _comparison(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
         **{name: _as_dict(getattr(comparison, attribute)) for name, attribute in RATIOS.items()},
         "quality_difference": _as_dict(comparison.quality),
         "quality_unit": analysis.metric.unit or None,
-        "equivalence": None
-        if test is None
-        else {
-            "margin": test.margin,
-            "p": test.p,
-            "low_90": test.low,
-            "high_90": test.high,
-            "holds": test.holds,
-        },
+        "equivalence": test and {"margin": test.margin, "p": test.p, **interval, "holds": test.holds},
     }
 
 
@@ -177,13 +163,13 @@ def _flat(group: Group, analysis: Analysis) -> dict[str, Any]:
         row |= _ends(name, found and getattr(found, attribute))
     test, speed = (found.equivalence, found.speed) if found else (None, None)
     return row | {
-        "equivalence_margin": test.margin if test else None,
-        "equivalence_p": test.p if test else None,
-        "equivalent": test.holds if test else None,
-        "n": found.n if found else None,
-        "method": speed.method if speed else None,
+        "equivalence_margin": test and test.margin,
+        "equivalence_p": test and test.p,
+        "equivalent": test and test.holds,
+        "n": found and found.n,
+        "method": speed and speed.method,
         "metric": analysis.metric.key,
-        "not_compared_because": _cell_text(found.refusal) if found else None,
+        "not_compared_because": found and _cell_text(found.refusal),
     }
 
 
@@ -198,22 +184,16 @@ def _ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
 
 
 def _as_dict(estimate: Estimate | None) -> dict[str, Any] | None:
-    if estimate is None:
-        return None
     names = ("value", "low", "high", "n", "method", "left_out")
-    return {name: getattr(estimate, name) for name in names}
+    return estimate and {name: getattr(estimate, name) for name in names}
 
 
 def _cell(estimate: Estimate | None, show: Any) -> str:
-    if estimate is None:
-        return ""
-    return show(estimate.value) + words.between(estimate.low, estimate.high, show)
+    return show(estimate.value) + words.between(estimate.low, estimate.high, show) if estimate else ""
 
 
 def _methods(analysis: Analysis) -> str:
-    found = dict.fromkeys(
-        e.method for c in analysis.comparisons for e in (c.speed, c.quality) if e is not None
-    )
+    found = dict.fromkeys(e.method for c in analysis.comparisons for e in (c.speed, c.quality) if e)
     return f"comparisons {words.listed(found)}" if found else "nothing is compared"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 NOTHING = "–"
@@ -99,6 +99,13 @@ def listed(items: Any) -> str:
     """`a`, `a and b`, `a, b and c`."""
     words = [str(item) for item in items]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def some(names: Sequence[str], limit: int = 5) -> str:
+    """The names, of many the first and how many more."""
+    if len(names) <= limit:
+        return listed(names)
+    return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
 def capital(text: str) -> str:

@@ -20,6 +20,7 @@ from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError, reason
+from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.tracker import NoRecord, Tracker
@@ -36,7 +37,7 @@ def run_name(config: Config) -> str:
     """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
     backend = backend_of(config.backend)
     word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
-    return f"{word}_{config.model.name}_{source_of(config.data.source).short}"
+    return f"{word}_{short(config.model.name)}_{source_of(config.data.source).short}"
 
 
 def start_tracker(

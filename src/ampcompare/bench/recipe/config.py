@@ -27,9 +27,5 @@ CPU_SIZE = {"width": 256, "batch_size": 64, "batches": 10}
 def misaligned(config: RecipeConfig) -> list[str]:
     """Sizes that are no multiple of 8, in words, each with why it matters."""
     sizes = {"width": config.width, "batch_size": config.batch_size}
-    return [
-        f"{name}={size} is no multiple of 8: Tensor Cores work on tiles of 8 fp16 numbers, and a size that "
-        "does not fill them is padded or falls back to slower kernels"
-        for name, size in sizes.items()
-        if size % 8
-    ]
+    why = "Tensor Cores work on tiles of 8 fp16 numbers; what does not fill them is padded or runs slower"
+    return [f"{name}={size} is no multiple of 8: {why}" for name, size in sizes.items() if size % 8]

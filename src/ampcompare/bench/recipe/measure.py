@@ -33,8 +33,7 @@ def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict
     """Train the recipe under a backend.
 
     Returns `seconds` (the whole training, the device waited for at both ends), `peak_bytes` (allocated by
-    tensors on the device during it; None where PyTorch counts no peak), the last `loss`, and the
-    `environment`.
+    tensors during it; None where PyTorch counts no peak), the last `loss`, and the `environment`.
     """
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     torch.manual_seed(0)

@@ -34,9 +34,7 @@ def recipe_config(words: Sequence[str], name: str = "recipe_mlp") -> tuple[Recip
 def run_all(
     config: RecipeConfig, backends: Sequence[str], device: str, rounds: int, say: Callable[[str], None]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each backend `rounds` times, in turn (A B C A B C), each time in a process of its own. Raises
-    UserError.
-    """
+    """Each backend `rounds` times, in turn (A B C A B C), each in a process of its own. Raises UserError."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in backends}
     for number in range(rounds):
         for name in backends:
@@ -63,9 +61,7 @@ def bench_recipe(
         config = dataclasses.replace(config, **small)
         sizes = ", ".join(f"{k}={v}" for k, v in small.items())
         if small:
-            console.print(
-                f"On a CPU the recipe is scaled down ({sizes}): its times cannot be set beside a GPU's."
-            )
+            console.print(f"On a CPU the recipe is scaled down ({sizes}): no time here is one of a GPU.")
     for warning in misaligned(config):
         console.print(f"warning: {warning}")
     results = run_all(config, backends, device, rounds, lambda line: console.print(line, highlight=False))
@@ -76,17 +72,12 @@ def bench_recipe(
     base = median(r["seconds"] for r in results["none"]) if "none" in results else None
     theirs = published("recipe")
     for name, rows in results.items():
-        seconds = median(r["seconds"] for r in rows)
-        peak = rows[-1]["peak_bytes"]
-        is_published = name in theirs["seconds"]
-        table.add_row(
-            name,
-            f"{seconds:.3f}",
-            "-" if base is None else f"{base / seconds:.2f}x",
-            "-" if peak is None else f"{peak:,}",
-            f"{theirs['seconds'][name]}" if is_published else "-",
-            f"{theirs['peak_bytes'][name]:,}" if is_published else "-",
-        )
+        seconds, peak = median(r["seconds"] for r in rows), rows[-1]["peak_bytes"]
+        ours = [f"{seconds:.3f}", f"{base / seconds:.2f}x" if base else "-", f"{peak:,}" if peak else "-"]
+        published_ones = ["-", "-"]
+        if name in theirs["seconds"]:
+            published_ones = [f"{theirs['seconds'][name]}", f"{theirs['peak_bytes'][name]:,}"]
+        table.add_row(name, *ours, *published_ones)
     console.print(table)
     what = f"{environment['device_name']}, torch {environment['torch']}"
     console.print(f"Medians of {rounds}, each in a process of its own. {what}.", highlight=False)
@@ -97,10 +88,7 @@ def bench_recipe(
 
 def device_type(device: str) -> str:
     """cpu, cuda or mps: what `device` means here, asked of a process that loads torch. Raises UserError."""
-    code = (
-        "import sys; from ampcompare.machine.device import resolve_device; "
-        "print(resolve_device(sys.argv[1]).type)"
-    )
+    code = "import sys, ampcompare.machine.device as d; print(d.resolve_device(sys.argv[1]).type)"
     done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1].partition("UserError: ")[2]

@@ -1,11 +1,9 @@
-"""Other people's training loops, to time ours against: the seed's, and the best that is usually written by
-hand.
+"""Other people's training loops, to time ours against: the seed's, and the best usually written by hand.
 
 - `seed-style`: PIL images, torchvision's transforms and a DataLoader with 8 workers, contiguous images,
   deterministic cuDNN, and `.item()` of loss and correct answers at each step.
 - `plain`: images resident on the device and augmented there in batches (our loader), the config's layout,
-  cuDNN's search, gradients set to None, sums on the device that nobody reads; no more waits than GradScaler's
-  own.
+  cuDNN's search, gradients set to None, sums on the device that nobody reads; GradScaler's own waits alone.
 
 Both use `torch.autocast` and `torch.amp.GradScaler` with `backend=native` and neither with `none`, and SGD as
 PyTorch makes it. Neither uses any of our training code.
@@ -13,6 +11,7 @@ PyTorch makes it. Neither uses any of our training code.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -63,21 +62,14 @@ class Loop:
 
 
 class PilImages(TorchDataset):
-    """torchvision.datasets.CIFAR10 without the download: an array in memory, a PIL image and its transforms
-    each.
-    """
+    """torchvision.datasets.CIFAR10 without the download: an array, each a PIL image transformed."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
         self.labels = labels.tolist()
-        self.transform = transforms.Compose(
-            [
-                transforms.RandomCrop(32, padding=PADDING),
-                transforms.RandomHorizontalFlip(),
-                transforms.ToTensor(),
-                transforms.Normalize(MEAN, STD),
-            ]
-        )
+        augment = [transforms.RandomCrop(32, padding=PADDING), transforms.RandomHorizontalFlip()]
+        convert = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+        self.transform = transforms.Compose([*augment, *convert])
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,7 +82,7 @@ class HandWritten:
     """Model, optimizer and scaler as PyTorch's AMP examples put them together."""
 
     def __init__(
-        self, config: Config, classes: int, device: torch.device, memory_format: torch.memory_format
+        self, config: Config, classes: int, device: torch.device, layout: torch.memory_format
     ) -> None:
         if config.backend not in HAND_WRITTEN:
             known = " and ".join(HAND_WRITTEN)
@@ -99,7 +91,7 @@ class HandWritten:
         self.mixed = config.backend != BASELINE and config.precision.enabled
         torch.manual_seed(config.seed)
         model = build_model(config.model.name, config.model.stem, classes).to(device)
-        self.model: nn.Module = model.to(memory_format=memory_format)
+        self.model: nn.Module = model.to(memory_format=layout)
         options = config.optimizer
         self.optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)
         scales = self.mixed and self.dtype == torch.float16
@@ -163,10 +155,7 @@ def plain(config: Config, data: Dataset, device: torch.device) -> Loop:
 
 def forever(epoch: Callable[[int], Iterable[Any]]) -> Iterator[Any]:
     """Epoch after epoch."""
-    number = 0
-    while True:
-        yield from epoch(number)
-        number += 1
+    return itertools.chain.from_iterable(map(epoch, itertools.count()))
 
 
 BASELINES = {"seed-style": seed_style, "plain": plain}

@@ -1,6 +1,4 @@
-"""What the device does in a step: how much of the time it is busy, in how many kernels, and which take
-longest.
-"""
+"""What the device does in a step: how much of the time it is busy, in how many kernels, in which longest."""
 
 from __future__ import annotations
 
@@ -40,14 +38,9 @@ def summarise(kernels: Sequence[Kernel], steps: int) -> dict[str, Any]:
     for kernel in kernels:
         by_name.setdefault(kernel.name, []).append(kernel.end - kernel.begin)
     longest = sorted(by_name.items(), key=lambda item: -sum(item[1]))[:LISTED]
-    return {
-        "busy_ms": covered((k.begin, k.end) for k in kernels) / steps / 1e3,
-        "kernels": len(kernels) / steps,
-        "longest": [
-            {"name": name, "ms": sum(times) / steps / 1e3, "count": len(times) / steps}
-            for name, times in longest
-        ],
-    }
+    listed = [{"name": n, "ms": sum(t) / steps / 1e3, "count": len(t) / steps} for n, t in longest]
+    busy_ms = covered((k.begin, k.end) for k in kernels) / steps / 1e3
+    return {"busy_ms": busy_ms, "kernels": len(kernels) / steps, "longest": listed}
 
 
 def profile_steps(run: Callable[[], object], steps: int, device: torch.device) -> dict[str, Any] | None:
@@ -61,10 +54,9 @@ def profile_steps(run: Callable[[], object], steps: int, device: torch.device) -
         for _ in range(steps):
             run()
         torch.cuda.synchronize(device)  # sync: all kernels must be in the profile
-    events = [
-        e for e in found.events() or [] if e.device_type == DeviceType.CUDA and not e.is_user_annotation
-    ]
-    if not events:
+    events = [e for e in found.events() or [] if e.device_type == DeviceType.CUDA]
+    spans = [(e.name, e.time_range) for e in events if not e.is_user_annotation]
+    if not spans:
         print("PyTorch's profiler saw no kernel: how busy the GPU is stays unknown", file=sys.stderr)
         return None
-    return summarise([Kernel(e.name, e.time_range.start, e.time_range.end) for e in events], steps)
+    return summarise([Kernel(name, time.start, time.end) for name, time in spans], steps)

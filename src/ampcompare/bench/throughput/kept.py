@@ -34,11 +34,8 @@ class Kept:
 
     def results(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """What was measured of this request here, oldest first."""
-        return [
-            f["result"]
-            for f in self.found
-            if f["request"] == request and f["environment"] == self.environment
-        ]
+        here = [f for f in self.found if f["environment"] == self.environment]
+        return [f["result"] for f in here if f["request"] == request]
 
     def add(self, request: Mapping[str, Any], result: dict[str, Any]) -> None:
         """Keep one, on the disk when this returns."""
@@ -49,6 +46,5 @@ class Kept:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as problem:
-            raise UserError(
-                f"--go-on: {self.path} cannot be written ({reason(problem)}); mend --out"
-            ) from None
+            why = f"cannot be written ({reason(problem)})"
+            raise UserError(f"--go-on: {self.path} {why}; mend --out") from None

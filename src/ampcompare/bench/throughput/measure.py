@@ -1,5 +1,4 @@
-"""One combination's turn: training steps as `run_experiment.py` does them, or a baseline, in the steady
-state.
+"""One combination's turn: the steps of `run_experiment.py`, or of a baseline, in the steady state.
 
 Run as a program it takes {"words", "loop", "warmup", "steps"} and prints one JSON object.
 """
@@ -58,8 +57,7 @@ def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
 
 
 def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) -> dict[str, Any]:
-    """Images a second and ms of each step after `warmup` ones; the host's time to queue a step; peak memory;
-    kernels.
+    """Images a second, ms of each step after `warmup` ones, the host's to queue one, peak memory, kernels.
 
     `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps,
     over the median step without the profiler. None off a GPU.
@@ -67,14 +65,12 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     config = settle(load_config(None, words))
     device = resolve_device(config.device)
     set_numerics(config)
-    data = build_dataset(
-        source=config.data.source, root=config.data.root, train_limit=config.data.train_limit, test_limit=10
-    )
-    if len(data.train) < config.batch_size * config.training.accumulate:
-        raise UserError(
-            f"data.train_limit={config.data.train_limit}: no full step of batch_size={config.batch_size} and "
-            f"training.accumulate={config.training.accumulate} to time; raise it"
-        )
+    source, root, limit = config.data.source, config.data.root, config.data.train_limit
+    data = build_dataset(source=source, root=root, train_limit=limit, test_limit=10)
+    size, accumulate = config.batch_size, config.training.accumulate
+    if len(data.train) < size * accumulate:
+        step = f"no full step of batch_size={size} and training.accumulate={accumulate} to time"
+        raise UserError(f"data.train_limit={limit}: {step}; raise it")
     made = {OURS: ours, **BASELINES}[loop](config, data, device)
     timer = StepTimer(device, warmup)
     host_seconds, images = 0.0, 0
@@ -127,8 +123,5 @@ def count_traffic(words: list[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     request = json.loads(sys.argv[1])
     torch.set_num_threads(int(request.pop("threads", torch.get_num_threads())))
-    print(
-        json.dumps(
-            count_traffic(request["words"]) if request.pop("count", False) else run_throughput(**request)
-        )
-    )
+    counts = request.pop("count", False)
+    print(json.dumps(count_traffic(request["words"]) if counts else run_throughput(**request)))

@@ -1,8 +1,6 @@
 """`ampcompare bench throughput`: backends x executions x batch sizes, in turn, beside the machine's limit.
 
-Beside the executions of a run there are two loops written by hand, `seed-style` and `plain`
-(`bench/baselines.py`).
-
+Beside the executions of a run there are two loops written by hand, `seed-style` and `plain` (`baselines.py`).
 Free of torch: each combination runs in a process of its own, A B C A B C ..., so that a machine that slows
 down over an hour slows all alike.
 """
@@ -22,14 +20,7 @@ from rich.table import Table
 
 from ampcompare.bench.child import measure
 from ampcompare.bench.recipe.table import device_type
-from ampcompare.bench.results import (
-    Median,
-    estimate,
-    header,
-    machine_words,
-    markdown_table,
-    write_results,
-)
+from ampcompare.bench.results import Median, estimate, header, machine_words, markdown_table, write_results
 from ampcompare.bench.throughput import BASELINE, HAND_WRITTEN
 from ampcompare.bench.throughput.kept import Kept
 from ampcompare.config.load import LEAVES, load_config
@@ -70,9 +61,7 @@ class Combination:
 
     @property
     def busy(self) -> float | None:
-        """The share of a step in which the device works: the median over the rounds, None where it is not
-        known.
-        """
+        """The share of a step in which the device works: the median over the rounds, None if not known."""
         shares = [r["busy"] for r in self.results if r["busy"] is not None]
         return statistics.median(shares) if shares else None
 
@@ -116,9 +105,7 @@ def combinations(
     return found
 
 
-def limit(
-    traffic: Sequence[Sequence[float]], roofline: dict[str, Any], dtype: str, tf32: bool = False
-) -> float:
+def limit(ops: Sequence[Sequence[float]], roofline: dict[str, Any], dtype: str, tf32: bool = False) -> float:
     """Images/s if each op took the longer of its arithmetic and its traffic at the measured ceilings.
 
     `dtype` is that of the products; one whose ceiling was not measured gives an infinite rate of them.
@@ -126,7 +113,7 @@ def limit(
     rates, copy = roofline["flop_per_second"], roofline["bytes_per_second"]
     name = "tf32" if dtype == "float32" and tf32 and "tf32" in rates else dtype
     rates = rates | {name: rates.get(name, float("inf"))}
-    return 1 / sum(max(size / copy, flop / rates[name]) for size, flop in traffic)
+    return 1 / sum(max(size / copy, flop / rates[name]) for size, flop in ops)
 
 
 def bench_throughput(
@@ -143,20 +130,15 @@ def bench_throughput(
 ) -> None:
     """Measure, print, write. Raises UserError for bad input or if nothing could be measured.
 
-    `go_on` keeps each measurement in `out` and begins with those that are there, of this machine and these
-    options.
+    `go_on` keeps each measurement in `out` and begins with those there, of this machine and these options.
     """
     where = device_type(device)
     rows = combinations(backends, executions, batch_sizes, words, "cpu" if where == "cpu" else device)
     if where == "cpu":
         console.print(f"On a CPU the model is small ({' '.join(CPU_WORDS)}): no figure here is one of a GPU.")
     warmup = max(10, steps // 5)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    label = TextColumn("{task.description}", markup=False)
+    columns = (label, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         counts = {r.counted for r in rows}
         task = progress.add_task("measuring", total=rounds * len(rows) + 1 + len(counts))
@@ -167,8 +149,7 @@ def bench_throughput(
         for row in rows:
             if row.counted not in traffic:
                 request = {"words": row.words, "count": True}
-                found = measure("throughput.measure", request, f"counting {row.backend}")
-                traffic[row.counted] = found
+                traffic[row.counted] = measure("throughput.measure", request, f"counting {row.backend}")
                 progress.advance(task)
             row.source = traffic[row.counted]["backend_source"]
         end: KeyboardInterrupt | None = None
@@ -196,10 +177,8 @@ def bench_throughput(
         raise UserError("bench throughput: nothing could be measured; the lines above say why")
     if end:
         raise end
-    if go_on and (refused := [row.label for row in rows if row.refused]):
-        raise UserError(
-            f"bench throughput: {', '.join(refused)}: not measured, as said above; try again with --go-on"
-        )
+    if go_on and (refused := ", ".join(row.label for row in rows if row.refused)):
+        raise UserError(f"bench throughput: {refused}: not measured, as said above; try again with --go-on")
 
 
 def _report(
@@ -221,34 +200,24 @@ def _report(
             records.append({"backend": row.backend, "execution": row.execution, "refused": row.refused})
             continue
         counted, tf32 = traffic[row.counted], row.config.tf32
-        limits = {
-            kind: limit(ops, roofline, counted["dtype"], tf32) for kind, ops in counted["per_image"].items()
-        }
+        dtype, kinds = counted["dtype"], counted["per_image"]
+        limits = {kind: limit(ops, roofline, dtype, tf32) for kind, ops in kinds.items()}
         own = base.get((row.execution, row.batch_size))
         share, merged = row.rate.median / limits["eager"], row.rate.median / limits["merged"]
         peak = max(r["peak_mib"] for r in row.results)
-        speed = "" if own is None else f"{row.rate.median / own:.2f}x"
+        ratio = None if own is None else row.rate.median / own
+        speed = "" if ratio is None else f"{ratio:.2f}x"
         # fp16 products are emulated on a CPU, worse than convolutions: their rate is no ceiling there.
-        shares = ["", ""] if on_cpu and counted["dtype"] != "float32" else [f"{share:.0%}", f"{merged:.0%}"]
+        shares = ["", ""] if on_cpu and dtype != "float32" else [f"{share:.0%}", f"{merged:.0%}"]
         busy = "" if row.busy is None else f"{row.busy:.0%}"
         cells.append([*name, str(row.rate), speed, *shares, busy, f"{peak:,.0f}"])
-        records.append(
-            {
-                "backend": row.backend,
-                "execution": row.execution,
-                "batch_size": row.batch_size,
-                "images_per_second": row.rate,
-                "speed_up": None if own is None else row.rate.median / own,
-                "limits": limits,
-                "busy": row.busy,
-                "rounds": row.results,
-            }
-        )
+        run = {"backend": row.backend, "execution": row.execution, "batch_size": row.batch_size}
+        found = {"images_per_second": row.rate, "speed_up": ratio, "limits": limits, "busy": row.busy}
+        records.append({**run, **found, "rounds": row.results})
     table = Table(title="Training throughput", box=None)
     for column in COLUMNS:
-        table.add_column(
-            column, justify="left" if column in COLUMNS[:2] else "right", no_wrap=column != "images/s"
-        )
+        side: Any = "left" if column in COLUMNS[:2] else "right"
+        table.add_column(column, justify=side, no_wrap=column != "images/s")
     for cell in cells:
         table.add_row(*cell)
     console.print(table)
@@ -283,33 +252,24 @@ def _kernels(rows: list[Combination]) -> str:
     """Where the time of a step goes on the device: the longest kernels of each row's last round."""
     parts = []
     for row in rows:
-        found = row.results[-1]["profile"] if row.results else None
-        if found:
+        if found := row.results[-1]["profile"] if row.results else None:
             cells = [
                 [f"`{k['name'].replace('|', ' ')[:90]}`", f"{k['count']:.1f}", f"{k['ms']:.3f}"]
                 for k in found["longest"][:LONGEST]
             ]
-            head = (
-                f"### {row.label}: {found['kernels']:.0f} kernels and {found['busy_ms']:.2f} ms of work "
-                "a step"
-            )
-            parts.append(f"{head}\n\n{markdown_table(('kernel', 'a step', 'ms a step'), cells)}")
+            work = f"{found['kernels']:.0f} kernels and {found['busy_ms']:.2f} ms of work a step"
+            table = markdown_table(("kernel", "a step", "ms a step"), cells)
+            parts.append(f"### {row.label}: {work}\n\n{table}")
     return "\n\n## Where the time of a step goes\n\n" + "\n\n".join(parts) if parts else ""
 
 
 def _chart(rows: list[Combination]) -> Any:
     import altair as alt
 
-    values = [
-        {
-            "backend": r.backend,
-            "run": f"{r.execution}, batch {r.batch_size}",
-            "images/s": r.rate.median,
-            "low": r.rate.low,
-            "high": r.rate.high,
-        }
-        for r in rows
-    ]
+    values = []
+    for row in rows:
+        rate = {"images/s": row.rate.median, "low": row.rate.low, "high": row.rate.high}
+        values.append({"backend": row.backend, "run": f"{row.execution}, batch {row.batch_size}", **rate})
     base = alt.Chart(alt.Data(values=values)).encode(y=alt.Y("backend:N", sort=None, title=None))
     bars = base.mark_bar(height=12).encode(x=alt.X("images/s:Q", title="images per second"))
     spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="images per second"), x2="high:Q")

@@ -34,6 +34,7 @@ from ampcompare.precision.base import Precision
 from ampcompare.precision.native import Native
 
 KINDS = ("eager", "merged", "ideal")
+FREE = ("empty", "empty_like", "empty_strided", "detach", "new_empty")  # beside views
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
         outputs = _sizes(tree_leaves(_written(func, args, kwargs)))
     once = sum(inputs) + sum(outputs)
     if count:
-        # The gradient of the output is an input of both gradients, that of the weights and that of the
-        # inputs.
+        # The gradient of the output is an input of both gradients, the weights' and the inputs'.
         size = once + (sum(_sizes(args[:1])) if name == "convolution_backward" else 0)
         return Op((size, size, size), count(*args, **kwargs, out_val=result))
     if func.namespace == "ampcompare":
@@ -85,9 +85,7 @@ def _count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
 
 
 def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
-    """Our own ops. Where pointwise ops are merged, what they would save is counted as if they were ops of
-    their own.
-    """
+    """Our own ops. Where pointwise ops are merged, what they save is counted as if they were ops apart."""
     if name == "norm_relu":
         twice = once + sum(_sizes(args[:1]))
         return Op((twice, twice, once - sum(_sizes(args[1:2]))))
@@ -101,10 +99,10 @@ def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that an op writes into. Fused optimizers write gradients only where they unscale them."""
-    named = zip(func._schema.arguments, args, strict=False)
+    arguments = func._schema.arguments
     pairs = [
-        *((a, x) for a, x in named),
-        *((a, kwargs[a.name]) for a in func._schema.arguments if a.name in kwargs),
+        *zip(arguments, args, strict=False),
+        *((a, kwargs[a.name]) for a in arguments if a.name in kwargs),
     ]
     kept = "grads" if "_fused_" in func.overloadpacket.__name__ and kwargs.get("grad_scale") is None else ""
     return [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write and a.name != kept]
@@ -116,22 +114,14 @@ def _is_free(func: Any) -> bool:
         return False
     if func.namespace != "aten":
         return True
-    returns = func._schema.returns
-    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    return is_view or func.overloadpacket.__name__ in (
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "detach",
-        "new_empty",
-    )
+    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+    return is_view or func.overloadpacket.__name__ in FREE
 
 
 def _sizes(leaves: Iterable[Any]) -> list[int]:
     # Each tensor once, also where an op has it twice; a broadcast scalar as the one number that it is.
-    return [
-        x.numel() * x.element_size() for x in {id(x): x for x in leaves if isinstance(x, Tensor)}.values()
-    ]
+    tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
+    return [x.numel() * x.element_size() for x in tensors.values()]
 
 
 def count_ops(
@@ -155,8 +145,7 @@ def count_ops(
 def _optimizer_ops(optimizer: torch.optim.Optimizer, precision: Precision) -> list[Op]:
     """A fused step of SGD with momentum: weights and momentum read and written, gradients read.
 
-    PyTorch's GradScaler leaves unscaling to it, so that it writes the gradients, too, unless they were
-    unscaled before.
+    PyTorch's GradScaler leaves unscaling to it, so that it writes gradients not yet unscaled, too.
     """
     size = sum(p.numel() * p.element_size() for group in optimizer.param_groups for p in group["params"])
     scales = precision.scales_dynamically()
@@ -171,18 +160,17 @@ def per_image(
     stem: str,
     dtype: str = "float16",
     batch_size: int = 128,
-    *,
     fuse: bool = False,
 ) -> dict[str, list[list[float]]]:
     """For each of KINDS the (bytes, FLOP) of one image of a batch in every op that moves or computes."""
     small, large = (count_ops(backend, model_name, stem, dtype, size, fuse=fuse) for size in (2, 4))
     found: dict[str, list[list[float]]] = {}
     for number, kind in enumerate(KINDS):
-        sizes = [
-            (_share(a.sizes[number], b.sizes[number], batch_size), _share(a.flop, b.flop, batch_size))
+        of_both = [
+            [_share(a.sizes[number], b.sizes[number], batch_size), _share(a.flop, b.flop, batch_size)]
             for a, b in zip(small, large, strict=True)
         ]
-        found[kind] = [[size, flop] for size, flop in sizes if size or flop]
+        found[kind] = [pair for pair in of_both if any(pair)]
     return found
 
 

@@ -110,9 +110,7 @@ def analyse_runs(
     """
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
-        raise UserError(
-            "the sources hold no training runs, only the charts of an earlier report; name others"
-        )
+        raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
     compared = choose_metric(metric, margin, runs)
     figures = [figures_of(run, metric) for run in runs]
     target = common_target(figures, compared)

@@ -9,7 +9,7 @@ from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.settings import Setting
-from ampcompare.report.words import count, listed, plural, short
+from ampcompare.report.words import count, listed, plural, short, some
 
 
 def cautions(
@@ -46,19 +46,16 @@ def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> list[str]:
     said = []
     for value in dict.fromkeys(g.value for g in groups):
         alike = [g for g in groups if g.value == value]
-        if len(alike) < 2:
-            continue
-        keys = [key for key, _ in alike[0].apart if key not in asked]
-        if not keys:
-            continue
+        keys = [key for key, _ in alike[0].apart if key not in asked]  # none where one group has them all
         shown = []
         for key in keys[:MAX_KEYS]:
             values = dict.fromkeys(short(dict(g.apart)[key]) for g in alike)
             shown.append(f"{key} ({some(list(values), 4)})")
-        more = f" and {len(keys) - MAX_KEYS} more settings" if len(keys) > MAX_KEYS else ""
-        said.append(
-            f"Runs of {value} are not pooled, in {len(alike)} groups: they differ in {listed(shown)}{more}."
-        )
+        if shown:
+            what = listed(shown)
+            if len(keys) > MAX_KEYS:
+                what += f" and {len(keys) - MAX_KEYS} more settings"
+            said.append(f"Runs of {value} are not pooled, in {len(alike)} groups: they differ in {what}.")
     return said
 
 
@@ -69,11 +66,9 @@ def _not_compared(comparisons: Sequence[Comparison]) -> list[str]:
         said.append(f"{len(refused) - MAX_KEYS} more groups are not compared; the lines above say why.")
     if any(not c.same_device for c in comparisons):
         said.append("Backends ran on different devices; speed and memory are not compared across devices.")
-    loose = list(dict.fromkeys(key for c in comparisons for key in c.loose))
-    if loose:
-        said.append(
-            f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
-        )
+    if loose := list(dict.fromkeys(key for c in comparisons for key in c.loose)):
+        names = some(loose, MAX_KEYS)
+        said.append(f"Groups are compared although they differ in {names}: it may come from that.")
     return said
 
 
@@ -87,15 +82,11 @@ def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> 
             f"{which} (n = 1): no interval can be given, and a small difference may be chance: "
             "not enough seeds to tell. Run more seeds."
         )
-    unpaired = [c.group.label for c in comparisons if c.speed and not c.speed.paired]
-    if unpaired:
-        said.append(
-            f"{some(unpaired)} and the baseline share fewer than two seeds: compared without pairing."
-        )
-    left_out = [c for c in comparisons if c.speed and c.speed.left_out]
-    if left_out:
-        which = some([f"{c.group.label}: {c.speed.left_out}" for c in left_out if c.speed])
-        said.append(f"Seeds without a partner are left out of the comparison ({which}).")
+    if unpaired := some([c.group.label for c in comparisons if c.speed and not c.speed.paired]):
+        said.append(f"{unpaired} and the baseline share fewer than two seeds: compared without pairing.")
+    speeds = [(c.group.label, c.speed) for c in comparisons if c.speed]
+    if left_out := some([f"{label}: {speed.left_out}" for label, speed in speeds if speed.left_out]):
+        said.append(f"Seeds without a partner are left out of the comparison ({left_out}).")
     if any(e.n == 2 for c in comparisons for e in (c.speed, c.quality) if e):
         said.append("Two seeds give an interval, but a very wide one; three or more say much more.")
     return said
@@ -105,44 +96,28 @@ def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
     names = {"images_per_second": "throughput", "peak_mib": "peak memory", "quality": metric.name}
     said = []
     for name, words in names.items():
-        without = [g.label for g in groups if g.counted and g.means[name] is None]
-        if without:
-            said.append(f"No {words} is recorded for {some(without)}.")
+        if without := some([g.label for g in groups if g.counted and g.means[name] is None]):
+            said.append(f"No {words} is recorded for {without}.")
     return said
 
 
 def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str]:
     said = []
-    unfinished = [f for f in figures if f.run.state != "finished"]
-    if unfinished:
-        names = some([f"{f.run.name} ({f.run.state})" for f in unfinished])
-        only = [g.label for g in groups if g.is_unfinished]
-        note = (
-            f" For {some(only)} there is none, so the figures are those of unfinished runs." if only else ""
-        )
+    if unfinished := [f"{f.run.name} ({f.run.state})" for f in figures if f.run.state != "finished"]:
         verb = "counts" if len(unfinished) == 1 else "count"
-        said.append(f"{names} did not finish and {verb} only where a backend has no finished run.{note}")
+        note = f"{some(unfinished)} did not finish and {verb} only where a backend has no finished run."
+        if only := some([g.label for g in groups if g.is_unfinished]):
+            note += f" For {only} there is none, so the figures are those of unfinished runs."
+        said.append(note)
     bad = [f for f in figures if f.nan_losses]
     for f in bad[:MAX_KEYS]:
+        rows = plural(f.nan_losses, "row")
         since = "" if f.nan_from is None else f", first at step {count(f.nan_from)}"
-        said.append(
-            f"The training loss of {f.run.name} is not finite in {plural(f.nan_losses, 'row')}{since}."
-        )
+        said.append(f"The training loss of {f.run.name} is not finite in {rows}{since}.")
     if len(bad) > MAX_KEYS:
         said.append(f"So it is in {len(bad) - MAX_KEYS} more runs; the table of runs says which.")
-    jumping = [f.run.name for f in figures if f.clock_jumps]
-    if jumping:
-        said.append(
-            f"The clock of {some(jumping)} goes backwards: left out of the charts by wall-clock time."
-        )
-    damaged = [f.run.name for f in figures if f.run.problems]
-    if damaged:
-        said.append(f"The record of {some(damaged)} has problems; the table of runs says which.")
+    if jumping := some([f.run.name for f in figures if f.clock_jumps]):
+        said.append(f"The clock of {jumping} goes backwards: left out of the charts by wall-clock time.")
+    if damaged := some([f.run.name for f in figures if f.run.problems]):
+        said.append(f"The record of {damaged} has problems; the table of runs says which.")
     return said
-
-
-def some(names: Sequence[str], limit: int = 5) -> str:
-    """The names, of many the first and how many more."""
-    if len(names) <= limit:
-        return listed(names)
-    return f"{', '.join(names[:limit])} and {len(names) - limit} more"

@@ -10,7 +10,7 @@ from ampcompare.report.analysis.groups import BACKEND, Group, differing_keys
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.settings import OF_BACKEND
 from ampcompare.report.analysis.statistics import Equivalence, Estimate, difference, equivalence, ratio
-from ampcompare.report.words import listed
+from ampcompare.report.words import listed, some
 
 ENVIRONMENT = "environment."
 DEVICE = ("environment.device_name", "environment.device_type")
@@ -76,12 +76,10 @@ class Comparison:
 def compare_all(groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric) -> list[Comparison]:
     """Every group but the baselines against the one baseline that fits it; nothing without a baseline."""
     bases = [g for g in groups if g.value == baseline]
-    return [_compare_with_fitting(g, bases, key, metric) for g in groups if bases and g.value != baseline]
+    return [_compare_fitting(g, bases, key, metric) for g in groups if bases and g.value != baseline]
 
 
-def _compare_with_fitting(
-    group: Group, bases: Sequence[Group], key: str, metric: ComparedMetric
-) -> Comparison:
+def _compare_fitting(group: Group, bases: Sequence[Group], key: str, metric: ComparedMetric) -> Comparison:
     gaps = {base.label: gap(group, base, key) for base in bases}
     fitting = [base for base in bases if not any(not k.startswith(ENVIRONMENT) for k in gaps[base.label])]
     if not fitting:
@@ -114,9 +112,7 @@ def compare(
     same_device = len(group.devices | base.devices) == 1
     quality = None
     if not group.is_unfinished and not base.is_unfinished:  # unfinished runs are not as far
-        quality = difference(
-            group.per_seed("quality", metric.factor), base.per_seed("quality", metric.factor)
-        )
+        quality = difference(*(side.per_seed("quality", metric.factor) for side in (group, base)))
 
     def of(name: str) -> Estimate | None:
         return ratio(group.per_seed(name), base.per_seed(name)) if same_device else None
@@ -137,8 +133,5 @@ def compare(
 
 
 def _values(keys: Sequence[str], group: Group, base: Group) -> str:
-    shown = [
-        f"{k} ({group.settings.get(k, 'not set')} against {base.settings.get(k, 'not set')})" for k in keys
-    ]
-    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
-    return (listed(shown) if not more else ", ".join(shown[:MAX_KEYS])) + more
+    ours, theirs = ([side.settings.get(k, "not set") for k in keys] for side in (group, base))
+    return some([f"{k} ({a} against {b})" for k, a, b in zip(keys, ours, theirs, strict=True)], MAX_KEYS)

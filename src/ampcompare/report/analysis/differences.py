@@ -27,10 +27,8 @@ class Environment:
 def config_differences(figures: Sequence[RunFigures]) -> list[list[tuple[str, str, str]]]:
     """For each run: (key, its value, the value that most runs have)."""
     settings = [pooling_settings(f) for f in figures]
-    counts = {
-        key: Counter(one.get(key, NOT_SET) for one in settings)
-        for key in dict.fromkeys(key for one in settings for key in one)
-    }
+    keys = dict.fromkeys(key for one in settings for key in one)
+    counts = {key: Counter(one.get(key, NOT_SET) for one in settings) for key in keys}
     usual = {key: counter.most_common(1)[0][0] for key, counter in counts.items() if len(counter) > 1}
     return [
         [(key, value, common) for key, common in usual.items() if (value := one.get(key, NOT_SET)) != common]

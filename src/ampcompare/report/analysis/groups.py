@@ -29,6 +29,7 @@ NAMES = {
     "optimizer.fused": "fused optimizer",
     "environment.fused": "fused optimizer",
     "environment.backend_source": "source",
+    "environment.model_source": "source of the model",
 }
 QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
@@ -127,10 +128,9 @@ def group_runs(
         differing = differing_keys([settings for settings, _ in alike])
         names = _names(value, [settings for settings, _ in alike], keys[1:], differing)
         for label, (settings, runs) in zip(names, alike, strict=True):
-            finished = tuple(f for f in runs if f.run.state == "finished")
-            counted = finished or tuple(f for f in runs if f.rows)
+            counted = [f for f in runs if f.run.state == "finished"] or [f for f in runs if f.rows]
             apart = tuple((key, settings.get(key, "not set")) for key in differing)
-            groups.append(Group(label, tuple(runs), counted, value, settings, apart))
+            groups.append(Group(label, tuple(runs), tuple(counted), value, settings, apart))
     return groups
 
 

@@ -20,8 +20,7 @@ MAX_NAMES = 12
 class ComparedMetric:
     """A logged metric, in the unit in which it is shown: accuracies are fractions and shown in percent.
 
-    `margin` is the largest difference, in that unit, that still counts as the same; None: equivalence is not
-    tested.
+    `margin` is the largest difference, in that unit, that still counts as the same; None: it is not tested.
     """
 
     key: str = DEFAULT_METRIC
@@ -83,21 +82,14 @@ class ComparedMetric:
 def choose_metric(key: str, margin: float | None, runs: Sequence[RunRecord]) -> ComparedMetric:
     """The metric as it was asked for. Raises UserError where no run has one that is not the default."""
     if margin is not None and not 0 < margin < float("inf"):
-        raise UserError(
-            f"--margin {margin:g}: expected a number above 0, in the unit in which the metric is shown"
-        )
-    logged = dict.fromkeys(
-        name for run in runs for name in run.history.columns if not str(name).startswith("_")
-    )
-    if (
-        key != DEFAULT_METRIC
-        and key not in logged
-        and not any(run.summary_number(key) is not None for run in runs)
-    ):
+        raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
+    names = dict.fromkeys(str(name) for run in runs for name in run.history.columns)
+    logged = [name for name in names if not name.startswith("_")]
+    summarised = any(run.summary_number(key) is not None for run in runs)
+    if key != DEFAULT_METRIC and key not in logged and not summarised:
         near = did_you_mean(key, logged, 0.5)
-        names = ", ".join(sorted(logged)[:MAX_NAMES]) or "nothing"
-        raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {names}")
-    default = ComparedMetric(key, None)
-    if margin is None and default.is_fraction:
+        known = ", ".join(sorted(logged)[:MAX_NAMES]) or "nothing"
+        raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
+    if margin is None and ComparedMetric(key).is_fraction:
         margin = ACCURACY_MARGIN
     return ComparedMetric(key, margin)

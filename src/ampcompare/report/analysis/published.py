@@ -36,9 +36,7 @@ class Relation:
 
 
 def _speedup(unit: str) -> Relation:
-    return Relation(
-        "speed-up", "times as fast as fp32", lambda v, base: base / v, "speed", words.ratio, unit, 1
-    )
+    return Relation("speed-up", "times as fast as fp32", lambda v, b: b / v, "speed", words.ratio, unit, 1)
 
 
 RELATIONS = {
@@ -99,15 +97,12 @@ def set_beside(
 ) -> Reproduction:
     """The runs beside the published comparison of that name. Raises UserError for an unknown one."""
     entry = published(name)
-    rows = [
-        pair
-        for key, relation in RELATIONS.items()
-        for pair in _pairs(relation, entry.get(key, {}), comparisons, metric)
-    ]
+    rows: list[Pair] = []
+    for key, relation in RELATIONS.items():
+        rows += _pairs(relation, entry.get(key, {}), comparisons, metric)
     deviations = tuple(_deviations(figures, entry.get("config", {})))
-    return Reproduction(
-        name, entry["source"], entry.get("setting", ""), entry.get("note", ""), tuple(rows), deviations
-    )
+    setting, note = entry.get("setting", ""), entry.get("note", "")
+    return Reproduction(name, entry["source"], setting, note, tuple(rows), deviations)
 
 
 def _pairs(
@@ -127,9 +122,8 @@ def _deviations(figures: Sequence[RunFigures], config: Mapping[str, Any]) -> Ite
     """Keys of the published setting that the runs have otherwise: `batch_size (16, published 128)`."""
     for key, wanted in config.items():
         theirs = "null" if wanted is None else str(wanted)
-        here = dict.fromkeys(
-            str(f.seed) if key == "seed" else pooling_settings(f).get(key, "not set") for f in figures
-        )
+        every = ({"seed": str(f.seed)} | pooling_settings(f) for f in figures)
+        here = dict.fromkeys(one.get(key, "not set") for one in every)
         if not all(_same(value, theirs) for value in here):
             yield f"{key} ({', '.join(list(here)[:4])}, published {theirs})"
 

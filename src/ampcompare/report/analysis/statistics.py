@@ -120,9 +120,8 @@ def difference(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
         pairs = [ours[seed] - theirs[seed] for seed in seeds]
         left_out = len(ours) + len(theirs) - 2 * len(seeds)
         method = "paired by seed, t interval" if len(pairs) > 1 else "one pair, no interval"
-        return _interval(
-            statistics.fmean(pairs), *_error(pairs), len(pairs), method, T, paired=True, left_out=left_out
-        )
+        value, n = statistics.fmean(pairs), len(pairs)
+        return _interval(value, *_error(pairs), n, method, T, paired=True, left_out=left_out)
     value = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
     n = min(len(ours), len(theirs))
     if n < 2:

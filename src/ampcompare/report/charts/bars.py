@@ -56,11 +56,8 @@ def step_time(analysis: Analysis) -> Spec:
                 {"backend": group.label, "kind": "box", "run": basis, "x": quantiles["p50"], **quantiles}
             )
     parts = _sides(analysis, rows, quantity(alt.X, "step time, ms (mean of each log interval)"))
-    tips = [
-        tip("backend"),
-        tip("run", "over"),
-        *(tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items()),
-    ]
+    tips = [tip("backend"), tip("run", "over")]
+    tips += [tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items()]
     shared = {"y": parts.y, "opacity": parts.dimmed(1.0), "tooltip": tips}
     whisker = parts.of("box").mark_rule(strokeWidth=2, clip=True)
     box = parts.of("box").mark_bar(height={"band": 0.5}, clip=True)

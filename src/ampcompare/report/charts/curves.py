@@ -23,9 +23,8 @@ MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minut
 def train_loss(analysis: Analysis) -> Spec:
     """Training loss (mean over the log interval) by optimizer step."""
     rows = curves(analysis.groups, metrics.STEP, metrics.LOSS)
-    return _curves(
-        analysis, "Training loss", rows, steps("optimizer step"), quantity(alt.Y, "training loss"), ".4g"
-    )
+    x, y = steps("optimizer step"), quantity(alt.Y, "training loss")
+    return _curves(analysis, "Training loss", rows, x, y, ".4g")
 
 
 def train_accuracy(analysis: Analysis) -> Spec:
@@ -43,10 +42,8 @@ def eval_accuracy(analysis: Analysis) -> Spec:
 def metric_curve(analysis: Analysis, metric: ComparedMetric) -> Spec:
     """One metric by epoch."""
     rows = curves(analysis.groups, metrics.EPOCH, metric.key, y_factor=metric.factor)
-    title = f"{capital(metric.name)} by epoch"
-    return _curves(
-        analysis, title, rows, steps(metrics.EPOCH), quantity(alt.Y, metric.axis), ".4~g", markers=True
-    )
+    title, y = f"{capital(metric.name)} by epoch", quantity(alt.Y, metric.axis)
+    return _curves(analysis, title, rows, steps(metrics.EPOCH), y, ".4~g", markers=True)
 
 
 def eval_accuracy_time(analysis: Analysis) -> Spec:
@@ -54,9 +51,8 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
     metric = analysis.metric
     rows = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
     longest = max((row["x"] or 0 for row in rows), default=0)
-    unit, factor = (
-        ("hours", 3600) if longest >= HOURS else ("minutes", 60) if longest >= MINUTES else ("seconds", 1)
-    )
+    units = (HOURS, "hours", 3600), (MINUTES, "minutes", 60), (0, "seconds", 1)
+    unit, factor = next((unit, factor) for least, unit, factor in units if longest >= least)
     for row in rows:
         row["x"] = round(row["x"] / factor, 4)
     x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
@@ -81,27 +77,16 @@ def scale_factor(analysis: Analysis) -> Spec:
     for row in rows:
         if row["kind"].endswith("skip"):
             row["size"] = CROSS_SIZE + CROSS_STEP * covered[row["backend"]]
-    kinds = {"skip": parts.dimmed(1.0), "run-skip": parts.on_demand(1.0)}
-    kinds = {kind: opacity for kind, opacity in kinds.items() if parts.has(kind)}
-    for kind, opacity in kinds.items():
-        crosses = parts.of(kind).mark_point(shape="cross", angle=45, filled=True, clip=True)
-        layers.append(
-            crosses.encode(
-                x=parts.x,
-                y=parts.y,
-                color=parts.colour(),
-                opacity=opacity,
-                size=drawn_as("size", alt.Size),
-                tooltip=[
-                    tip("backend"),
-                    tip("run"),
-                    tip("x", "optimizer step", ","),
-                    tip("new", "skipped since last row", ","),
-                    tip("skipped", "skipped so far", ","),
-                ],
-            )
-        )
-    note = "✕ marks skipped steps" if kinds else "no step was skipped"
+    tips = [tip("backend"), tip("run"), tip("x", "optimizer step", ",")]
+    tips += [tip("new", "skipped since last row", ","), tip("skipped", "skipped so far", ",")]
+    size = drawn_as("size", alt.Size)
+    shared = {"x": parts.x, "y": parts.y, "color": parts.colour(), "size": size, "tooltip": tips}
+    note = "no step was skipped"
+    for kind, opacity in (("skip", parts.dimmed(1.0)), ("run-skip", parts.on_demand(1.0))):
+        if parts.has(kind):
+            crosses = parts.of(kind).mark_point(shape="cross", angle=45, filled=True, clip=True)
+            layers.append(crosses.encode(**shared, opacity=opacity))
+            note = "✕ marks skipped steps"
     if parts.has("run"):
         note += "; one run of each backend"
     return finish(layers, analysis.setting, "Loss scale factor", rows, note=note, params=[parts.show_runs])
@@ -109,9 +94,7 @@ def scale_factor(analysis: Analysis) -> Spec:
 
 def line_note(parts: Parts) -> str | None:
     """What the lines of a chart are, where they stand for several runs."""
-    if parts.has_intervals:
-        return "line: mean over seeds; band: lowest to highest seed"
-    return None
+    return "line: mean over seeds; band: lowest to highest seed" if parts.has_intervals else None
 
 
 def _curves(
@@ -121,7 +104,6 @@ def _curves(
     x: alt.X,
     y: alt.Y,
     y_format: str,
-    *,
     markers: bool = False,
 ) -> Spec:
     drawn = drawn_styles(analysis, rows)
@@ -143,9 +125,8 @@ def _log2_axis(rows: Sequence[Datum]) -> alt.Y:
     stride = max(1, math.ceil((high - low) / 9))
     ticks = [k for k in range(low, high + 1) if k % stride == 0]
     labels = [f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks]
-    axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
     # Room for a line's width above the highest scale and below the lowest.
     domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
     y = quantity(alt.Y, "loss scale", type="log", base=2, domain=domain, nice=False)
-    y.axis = axis
+    y.axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
     return y

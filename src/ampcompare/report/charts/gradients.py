@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -33,19 +34,14 @@ def underflow(analysis: Analysis) -> Spec:
     parts = Parts(rows, drawn_styles(analysis, rows), x, y)
     dash = alt.Scale(domain=list(SIDES.values()), range=[[1, 0], [4, 3]])
     # A symbol of its own: two legends for one field would be merged.
-    legend = alt.Legend(
-        title=None, orient="bottom", symbolType="stroke", symbolSize=420, symbolStrokeWidth=2.5
-    )
+    symbol: dict[str, Any] = {"symbolType": "stroke", "symbolSize": 420, "symbolStrokeWidth": 2.5}
+    legend = alt.Legend(title=None, orient="bottom", **symbol)
     side = alt.StrokeDash(field="side", type="nominal", scale=dash, legend=legend)
-    layers = []
-    if parts.has_intervals:
-        layers.append(parts.band())
-    line = parts.of("line").mark_line(strokeWidth=2.5, clip=True)
+    layers: list[alt.Chart] = [parts.band()] if parts.has_intervals else []
     detail = alt.Detail(field="id", type="nominal")
-    encoded = line.encode(
-        x=x, y=y, color=parts.colour(), strokeDash=side, detail=detail, opacity=parts.dimmed(1.0)
-    )
-    layers.append(encoded.add_params(parts.pick, parts.zoom))
+    look: dict[str, Any] = {"color": parts.colour(), "strokeDash": side, "opacity": parts.dimmed(1.0)}
+    line = parts.of("line").mark_line(strokeWidth=2.5, clip=True).encode(x=x, y=y, detail=detail, **look)
+    layers.append(line.add_params(parts.pick, parts.zoom))
     for hover in parts.hover(".4~g"):
         hover.encoding.tooltip = [tip("side", "gradients"), *hover.encoding.tooltip]
         layers.append(hover)
@@ -57,8 +53,7 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
     rows: list[Datum] = []
     for group in analysis.groups[:MAX_GROUPS]:
         for layer in _layers(group):
-            ends = {key: _mean_percent(group, f"{key}/{layer}") for key in SIDES}
-            low, high = ends[WITH], ends[WITHOUT]
+            low, high = (_mean_percent(group, f"{key}/{layer}") for key in (WITH, WITHOUT))
             if low is None or high is None:
                 continue
             head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {group.n} runs"}
@@ -70,13 +65,8 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
     y = alt.Y(field="layer", type="nominal", sort=layers_in_order, title=None, axis=alt.Axis(labelLimit=110))
     parts = Parts(rows, drawn, x, y, legend="symbols")
     offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in drawn])
-    tips = [
-        tip("backend"),
-        tip("layer"),
-        tip("kind", "loss scaling"),
-        tip("x", TITLE, ".4~g"),
-        tip("run", "over"),
-    ]
+    tips = [tip("backend"), tip("layer"), tip("kind", "loss scaling"), tip("x", TITLE, ".4~g")]
+    tips.append(tip("run", "over"))
     shared = {"y": y, "yOffset": offset, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
     link = parts.of("link").mark_rule(strokeWidth=2)
     hollow = parts.of("without").mark_point(filled=False, size=45, strokeWidth=2)
@@ -93,13 +83,9 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
 
 
 def _layers(group: Group) -> list[str]:
-    names = dict.fromkeys(
-        str(name).removeprefix(f"{WITH}/")
-        for f in group.counted
-        for name in f.run.history.columns
-        if str(name).startswith(f"{WITH}/")
-    )
-    return sorted(names, key=_natural)
+    start = f"{WITH}/"
+    names = dict.fromkeys(str(name) for f in group.counted for name in f.run.history.columns)
+    return sorted((n.removeprefix(start) for n in names if n.startswith(start)), key=_natural)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

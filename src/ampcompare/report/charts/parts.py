@@ -36,8 +36,7 @@ class Parts:
         """`legend` shows "lines" or "symbols"; "none" where names stand beside what is drawn."""
         self.rows, self.styles, self.x, self.y = rows, styles, x, y
         self._legend = legend if len(styles) <= MANY else "none"
-        # A click on a name in the legend singles it out, with shift several; the page hands it on to all
-        # charts.
+        # A click on a name in the legend singles it out, with shift several; the page tells all charts.
         bind: Any = "legend" if self._legend != "none" else alt.Undefined
         self.pick = alt.selection_point(name="pick", fields=["backend"], bind=bind)
         # Dragging moves, the wheel zooms only with shift or ctrl, and a finger still scrolls the page.
@@ -82,16 +81,12 @@ class Parts:
             return None
         widest = min(LABEL_CHARS, max((len(style.label) for style in self.styles), default=1))
         columns = max(1, min(len(self.styles), LEGEND_CHARS // (widest + 7)))
-        filled = self._legend == "symbols"
-        return alt.Legend(
-            title=None,
-            orient="top",
-            columns=columns,
-            symbolSize=90 if filled else 420,  # a line must be long enough for its dashes to be seen
-            symbolType=alt.Undefined if filled else "stroke",
-            symbolStrokeWidth=0 if filled else LINE_WIDTH,
-            labelLimit=7 * LABEL_CHARS,
-        )
+        # A line must be long enough for its dashes to be seen.
+        symbol: dict[str, Any] = {"symbolSize": 420, "symbolType": "stroke", "symbolStrokeWidth": LINE_WIDTH}
+        if self._legend == "symbols":
+            symbol = {"symbolSize": 90, "symbolStrokeWidth": 0}
+        limit = 7 * LABEL_CHARS
+        return alt.Legend(title=None, orient="top", columns=columns, labelLimit=limit, **symbol)
 
     def dimmed(self, full: float, faint: float = 0.08) -> Any:
         """The opacity of what is picked, and next to nothing for the rest."""
@@ -105,25 +100,18 @@ class Parts:
     def band(self, interpolate: Any = "linear") -> alt.Chart:
         """From the lowest to the highest seed, behind the mean."""
         area = self.spans("line").mark_area(interpolate=interpolate, clip=True)
-        y, y2 = over(self.y, "low"), alt.Y2(field="high")
+        span: dict[str, Any] = {"x": self.x, "y": over(self.y, "low"), "y2": alt.Y2(field="high")}
         detail = alt.Detail(field="id", type="nominal")
-        return area.encode(
-            x=self.x, y=y, y2=y2, color=self.colour(), detail=detail, fillOpacity=self.dimmed(0.2, 0.03)
-        )
+        return area.encode(**span, color=self.colour(), detail=detail, fillOpacity=self.dimmed(0.2, 0.03))
 
     def lines(self, covered: Mapping[str, int], interpolate: Any = "linear") -> list[alt.Chart]:
         """Bands, single runs (on demand, thin and faint), then each backend's line in a layer of its own.
 
         `covered` tells for each backend how many later lines lie on its own: each is drawn wider than those
-        on it, and with the dashes of the upper ones all stay visible. Rows have a `place`, 0 for the lowest
-        line.
+        on it, and with the dashes of the upper ones all stay visible. The lowest line's rows have `place` 0.
         """
-        shared = {
-            "x": self.x,
-            "y": self.y,
-            "detail": alt.Detail(field="id", type="nominal"),
-            "color": self.colour(),
-        }
+        detail = alt.Detail(field="id", type="nominal")
+        shared = {"x": self.x, "y": self.y, "detail": detail, "color": self.colour()}
         layers = []
         if self.has_intervals:
             layers.append(self.band(interpolate))
@@ -146,12 +134,8 @@ class Parts:
 
     def hover(self, y_format: str) -> list[alt.Chart]:
         """Invisible points that carry the tooltips, of single runs while they are shown."""
-        tips = [
-            tip("backend"),
-            tip("run"),
-            tip("x", self.x["title"], ",~r"),
-            tip("y", self.y["title"], y_format),
-        ]
+        x, y = self.x["title"], self.y["title"]
+        tips = [tip("backend"), tip("run"), tip("x", x, ",~r"), tip("y", y, y_format)]
         if self.has_intervals:
             tips += [tip("low", "lowest seed", y_format), tip("high", "highest seed", y_format)]
         layers = []
@@ -203,9 +187,8 @@ def steps(title: str) -> alt.X:
 
 def tip(field: str, title: str | None = None, format: str | None = None) -> alt.Tooltip:
     """One line of a tooltip."""
-    if format is None:
-        return alt.Tooltip(field=field, type="nominal", title=title or field)
-    return alt.Tooltip(field=field, type="quantitative", title=title or field, format=format)
+    of_kind: dict[str, Any] = {"type": "quantitative", "format": format} if format else {"type": "nominal"}
+    return alt.Tooltip(field=field, title=title or field, **of_kind)
 
 
 def finish(
@@ -219,9 +202,7 @@ def finish(
     params: Sequence[alt.Parameter] = (),
 ) -> Spec:
     """The specification with title, the setting and machine as subtitle, its fonts and its data."""
-    subtitle = textwrap.wrap(setting.whole, SUBTITLE_CHARS) or [""]
-    if note:
-        subtitle += textwrap.wrap(note, SUBTITLE_CHARS)
+    subtitle = textwrap.wrap(setting.whole, SUBTITLE_CHARS) + textwrap.wrap(note or "", SUBTITLE_CHARS)
     chart = (
         alt.layer(*layers)
         .properties(
@@ -242,9 +223,7 @@ def finish(
         .configure_rule(color=INK)
         .configure_view(stroke=None)
     )
-    if params:
-        chart = chart.add_params(*params)
-    spec = chart.to_dict()
+    spec = chart.add_params(*params).to_dict()
     spec["description"] = f"{title}. {' '.join(subtitle)}"
     spec["datasets"] = {DATA: rows}
     return spec

@@ -23,6 +23,7 @@ from ampcompare.report.words import short
 LINE_POINTS = 300
 ROW_BUDGET = 6_000  # rows per chart, so that a page of 30 runs stays under 5 MB
 MIN_POINTS = 24
+DIGITS = 5
 EXACT = 17  # digits; 131,072 must not become 131,070 on an axis of powers of two
 COINCIDENT = 0.015  # some 4 pixels of a chart 250 px high
 MANY_LINES = 24  # beyond it each pair is not looked at: nobody could tell them apart
@@ -42,7 +43,12 @@ def curves(groups: Sequence[Group], x: str, y: str, *, y_factor: float = 1.0) ->
     rows: list[Datum] = []
     for group in groups:
         tracks = [(f, track) for f in group.runs if len((track := _track(f, x, y, y_factor))[0])]
-        rows += _line_and_runs(group, tracks, limit)
+        counted = [track for f, track in tracks if f in group.counted]
+        if len(counted) > 1:
+            rows += _band_rows(_mean_head(group, len(counted)), *_mean(counted), limit)
+        for f, track in tracks:
+            kind = "line" if len(counted) == 1 and f in group.counted else "run"
+            rows += _rows(_head(group, kind, f), track, limit)
     return rows
 
 
@@ -65,7 +71,7 @@ def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> li
             seconds = np.mean([np.interp(epochs, track[0], at[id(f)]) for f, track in counted], axis=0)
             rows += _band_rows(_mean_head(group, len(counted)), seconds, mean, low, high, limit)
         for f, track in values:
-            kind = "line" if len(counted) == 1 and f is counted[0][0] else "run"
+            kind = "line" if len(counted) == 1 and f in group.counted else "run"
             rows += _rows(_head(group, kind, f), (at[id(f)], track[1]), limit)
     return rows
 
@@ -73,19 +79,6 @@ def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> li
 def _limit(groups: Sequence[Group]) -> int:
     lines = sum(len(g.runs) + 1 for g in groups)
     return max(MIN_POINTS, min(LINE_POINTS, ROW_BUDGET // max(1, lines)))
-
-
-def _line_and_runs(group: Group, tracks: Sequence[tuple[RunFigures, Track]], limit: int) -> list[Datum]:
-    rows: list[Datum] = []
-    counted = [(f, track) for f, track in tracks if f in group.counted]
-    if len(counted) == 1:
-        rows += _rows(_head(group, "line", counted[0][0]), counted[0][1], limit)
-    elif counted:
-        rows += _band_rows(_mean_head(group, len(counted)), *_mean([track for _, track in counted]), limit)
-    for figures, track in tracks:
-        if len(counted) != 1 or figures is not counted[0][0]:
-            rows += _rows(_head(group, "run", figures), track, limit)
-    return rows
 
 
 def scale_curves(groups: Sequence[Group]) -> list[Datum]:
@@ -112,8 +105,7 @@ def lay_out(rows: Sequence[Datum], labels: Sequence[str], *, log2: bool = False)
     """Give each row its backend's `place`, and tell for each backend how many later lines lie on its own.
 
     A line lies on another where nine in ten of the points at the same x are nearer than COINCIDENT of the
-    height. Loss curves and loss scales of several backends often coincide; they are then drawn inside each
-    other.
+    height. Loss curves and scales of several backends often coincide; they are then drawn inside each other.
     """
     lines: dict[str, dict[float, float]] = {label: {} for label in labels}
     for row in rows:
@@ -129,9 +121,10 @@ def lay_out(rows: Sequence[Datum], labels: Sequence[str], *, log2: bool = False)
         distances = [abs(one[x] - other[x]) for x in one.keys() & other.keys()]
         return bool(distances) and sum(d <= near for d in distances) >= 0.9 * len(distances)
 
+    pairs = list(lines.items())
     return {
-        label: sum(coincide(lines[label], lines[later]) for later in labels[i + 1 :])
-        for i, label in enumerate(labels)
+        label: sum(coincide(line, later) for _, later in pairs[i:])
+        for i, (label, line) in enumerate(pairs, 1)
     }
 
 
@@ -181,8 +174,7 @@ def _once(track: Track) -> Track:
 def _mean(tracks: Sequence[Track]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """x, and mean, lowest and highest run there, at each x that all runs have.
 
-    Where the runs were logged at other steps they are interpolated at those of the first, as far as all of
-    them go.
+    Where the runs were logged at other steps they are interpolated at the first's, as far as all of them go.
     """
     each = [_once(track) for track in tracks]
     x = each[0][0]
@@ -192,11 +184,7 @@ def _mean(tracks: Sequence[Track]) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
             x = common
         else:
             x = x[(x >= max(t[0][0] for t in each)) & (x <= min(t[0][-1] for t in each))]
-        ys = np.array([np.interp(x, *track) for track in each])
-    else:
-        ys = np.array([y for _, y in each])
-    if not len(x):
-        return x, x, x, x
+    ys = np.array([np.interp(x, *track) for track in each])  # exact where it was logged
     return x, ys.mean(axis=0), ys.min(axis=0), ys.max(axis=0)
 
 
@@ -234,30 +222,24 @@ def _mean_head(group: Group, n: int) -> Datum:
     return {"backend": group.label, "run": f"mean of {n} runs", "id": "mean", "kind": "line"}
 
 
-def _rows(head: Datum, track: Track, limit: int, digits: int = 5) -> list[Datum]:
+def _rows(head: Datum, track: Track, limit: int, digits: int = DIGITS) -> list[Datum]:
     x, y = track
     return [_row(head, x[i], y[i], digits) for i in thin(x, y, limit)]
 
 
 def _band_rows(
-    head: Datum, x: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, limit: int, digits: int = 5
+    head: Datum, x: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, limit: int
 ) -> list[Datum]:
-    if not len(x):
-        return []
-    kept = functools.reduce(
-        np.union1d, (thin(x, part, max(MIN_POINTS, limit // 2)) for part in (y, low, high))
-    )
-    return [
-        _row(head, x[i], y[i], digits) | {"low": _short(low[i], digits), "high": _short(high[i], digits)}
-        for i in kept
-    ]
+    limit = max(MIN_POINTS, limit // 2)
+    kept = functools.reduce(np.union1d, (thin(x, part, limit) for part in (y, low, high)))
+    return [_row(head, x[i], y[i]) | {"low": _short(low[i]), "high": _short(high[i])} for i in kept]
 
 
-def _row(head: Datum, x: float, y: float, digits: int) -> Datum:
+def _row(head: Datum, x: float, y: float, digits: int = DIGITS) -> Datum:
     return {**head, "x": _short(x, 8), "y": _short(y, digits)}
 
 
-def _short(value: float, digits: int) -> float | int | None:
+def _short(value: float, digits: int = DIGITS) -> float | int | None:
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")

@@ -18,12 +18,10 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
     metric = analysis.metric
     rows: list[Datum] = []
     for group in analysis.groups:
-        if group.is_unfinished:
-            continue
         head = {"backend": group.label}
         speed = group.means["images_per_second"]
         quality = mean(group.per_seed("quality", metric.factor))
-        if speed is None or quality is None:
+        if group.is_unfinished or speed is None or quality is None:
             continue
         basis = "one seed" if speed.n == 1 else f"mean of {speed.n} seeds"
         row: Datum = head | {"kind": "mean", "run": basis, "x": speed.value, "y": quality.value}
@@ -53,12 +51,8 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
         layers.append(rule.encode(x=x, y=over(y, "low"), y2=alt.Y2(field="high"), **drawn))
     points = parts.of("mean").mark_point(filled=True, size=170, clip=True, stroke="white", strokeWidth=1)
     layers.append(points.encode(**shared, opacity=parts.dimmed(1.0)).add_params(parts.pick, parts.zoom))
-    note = (
-        f"cross: 95 % {analysis.interval_kind} intervals over seeds; small: single runs"
-        if parts.has("run")
-        else None
-    )
-    return finish(layers, analysis.setting, title, rows, note=note)
+    note = f"cross: 95 % {analysis.interval_kind} intervals over seeds; small: single runs"
+    return finish(layers, analysis.setting, title, rows, note=note if parts.has("run") else None)
 
 
 def _around(values: list[float]) -> list[float]:

@@ -47,29 +47,24 @@ def custom_panels(charts: Mapping[str, Spec], entity: str) -> list[Any]:
     """Each chart of the page as a panel: its preset over its table in the charts' run."""
     import wandb_workspaces.reports.v2 as wr
 
-    panels = []
-    for place, (name, spec) in enumerate(charts.items()):
-        panels.append(
-            wr.CustomChart(
-                query={"summaryTable": {"tableKey": table_key(name)}},
-                chart_name=f"{entity}/{preset_name(name, custom_chart(spec))}",
-                chart_fields={name: name for name in columns_of(spec["datasets"][DATA])},
-                chart_strings={},
-                layout=wr.Layout(x=12 * (place % 2), y=9 * (place // 2), w=12, h=9),
-            )
+    return [
+        wr.CustomChart(
+            query={"summaryTable": {"tableKey": table_key(name)}},
+            chart_name=f"{entity}/{preset_name(name, custom_chart(spec))}",
+            chart_fields={name: name for name in columns_of(spec["datasets"][DATA])},
+            chart_strings={},
+            layout=wr.Layout(x=12 * (place % 2), y=9 * (place // 2), w=12, h=9),
         )
-    return panels
+        for place, (name, spec) in enumerate(charts.items())
+    ]
 
 
 def live_panels(analysis: Analysis) -> list[Any]:
     """W&B's own panels over the same metrics, grouped by the compared key; they follow runs as they go on."""
     import wandb_workspaces.reports.v2 as wr
 
-    group: dict[str, Any] = {
-        "groupby": wr.Config(analysis.keys[0]),
-        "groupby_aggfunc": "mean",
-        "groupby_rangefunc": "minmax",
-    }
+    group: dict[str, Any] = {"groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
+    group["groupby"] = wr.Config(analysis.keys[0])
     metric = analysis.metric.key
     titles = {key: listed.title for key, listed in metrics.METRICS.items()}
     titles[metric] = capital(analysis.metric.name)
@@ -80,11 +75,8 @@ def live_panels(analysis: Analysis) -> list[Any]:
     ]
     bars = (metrics.THROUGHPUT, metrics.PEAK_MEMORY)
     panels += [wr.BarPlot(title=titles[key], metrics=[key], **group) for key in bars]
-    trade = wr.ScatterPlot(
-        title=f"{capital(analysis.metric.name)} against throughput",
-        x=wr.SummaryMetric(metrics.THROUGHPUT),
-        y=wr.SummaryMetric(metric),
-    )
+    x, y = wr.SummaryMetric(metrics.THROUGHPUT), wr.SummaryMetric(metric)
+    trade = wr.ScatterPlot(title=f"{titles[metric]} against throughput", x=x, y=y)
     return [*panels, trade, wr.RunComparer(diff_only=True)]
 
 
@@ -93,15 +85,15 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces.expr import Config
 
-    ours = [ws.Section(name=VIEW_TITLE, panels=custom_panels(charts, entity), is_open=True, pinned=True)]
+    sections = [ws.Section(name="Live", panels=live_panels(analysis), is_open=True)]
+    if charts:
+        ours = custom_panels(charts, entity)
+        sections.insert(0, ws.Section(name=VIEW_TITLE, panels=ours, is_open=True, pinned=True))
     view = ws.Workspace(
         entity=entity,
         project=project,
         name=VIEW_TITLE,
-        sections=[
-            *(ours if charts else []),
-            ws.Section(name="Live", panels=live_panels(analysis), is_open=True),
-        ],
+        sections=sections,
         settings=ws.WorkspaceSettings(x_axis=metrics.STEP, max_runs=100),
         runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
     )
@@ -130,11 +122,8 @@ def build_report(analysis: Analysis, entity: str, project: str, charts: Mapping[
 def as_json(analysis: Analysis, entity: str, project: str) -> str:
     """View, charts and verdict as they would be saved, for a look without a server."""
     charts = drawn_charts(analysis)
-    view = (
-        build_workspace(analysis, entity, project, charts)
-        ._to_model()
-        .model_dump(by_alias=True, exclude_none=True)
-    )
+    model = build_workspace(analysis, entity, project, charts)._to_model()
+    view = model.model_dump(by_alias=True, exclude_none=True)
     specs = {name: custom_chart(spec) for name, spec in charts.items()}
     return json.dumps({"view": view, "charts": specs, "verdict": to_markdown(analysis)}, indent=1) + "\n"
 
@@ -162,10 +151,8 @@ def save(
         if charts:
             _log_tables(charts, entity, project, say)
     except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
-        raise UserError(
-            f"{entity}/{project}: W&B does not take it: {reason(problem)}; check the name and "
-            f"`{as_typed('wandb', 'login')}`"
-        ) from None
+        advice = f"check the name and `{as_typed('wandb', 'login')}`"
+        raise UserError(f"{entity}/{project}: W&B does not take it: {reason(problem)}; {advice}") from None
 
 
 def table_key(name: str) -> str:
@@ -196,30 +183,18 @@ def _log_tables(charts: Mapping[str, Spec], entity: str, project: str, say: Call
     """Put the tables into the one run that is kept for them; no report reads it as a training run."""
     import wandb
 
-    settings = wandb.Settings(
-        console="off",
-        quiet=True,
-        x_disable_stats=True,
-        disable_git=True,
-        finish_timeout=FINISH_TIMEOUT_SECONDS,
-    )
+    what: dict[str, Any] = {"id": CHARTS_RUN, "name": "charts of AMP Compare", "job_type": CHARTS_JOB}
+    quiet: dict[str, Any] = {"console": "off", "quiet": True, "x_disable_stats": True, "disable_git": True}
+    settings = wandb.Settings(finish_timeout=FINISH_TIMEOUT_SECONDS, **quiet)
     try:
-        run = wandb.init(
-            entity=entity,
-            project=project,
-            id=CHARTS_RUN,
-            name="charts of AMP Compare",
-            job_type=CHARTS_JOB,
-            resume="allow",
-            settings=settings,
-        )
+        run = wandb.init(entity=entity, project=project, resume="allow", settings=settings, **what)
         for name, spec in charts.items():
             columns, cells = table_of(spec["datasets"][DATA])
             run.log({table_key(name): wandb.Table(columns=[*columns], data=cells, allow_mixed_types=True)})
         run.finish()
-    except Exception as problem:  # tables are artifacts, which ask much of the client; the view is saved
-        why = reason(problem)
-        say(f"the data of the custom charts could not be uploaded ({why}): their panels stay empty")
+    except Exception as problem:  # tables are artifacts, of which the client asks much; the view is saved
+        why = f"could not be uploaded ({reason(problem)})"
+        say(f"the data of the custom charts {why}: their panels stay empty")
 
 
 def _find(api: Any, entity: str, project: str, kind: str, name: str, title: str) -> str:
@@ -231,8 +206,6 @@ def _find(api: Any, entity: str, project: str, kind: str, name: str, title: str)
     if found is None:
         raise UserError(f"{entity}/{project}: no such project, or it may not be read with this key")
     nodes = [edge["node"] for edge in (found.get("allViews") or {}).get("edges") or []]
-    for matches in (lambda n: name and n.get("name") == name, lambda n: n.get("displayName") == title):
-        for node in nodes:
-            if matches(node):
-                return node["id"]
-    return ""
+    named = [node["id"] for node in nodes if name and node.get("name") == name]
+    titled = [node["id"] for node in nodes if node.get("displayName") == title]
+    return next(iter(named + titled), "")

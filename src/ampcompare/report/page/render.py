@@ -1,8 +1,7 @@
 """The page: one self-contained HTML file that asks the network for nothing.
 
 The chart library, the style, the script and the data are all inside. A content security policy in the page
-forbids every request and runs only the two scripts whose hashes it names; names and settings from the runs
-are text.
+forbids every request and runs only the two scripts whose hashes it names; what comes from runs is text.
 """
 
 from __future__ import annotations
@@ -79,13 +78,9 @@ def script_json(value: Any) -> str:
 
 
 def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    strict, loader = jinja2.StrictUndefined, jinja2.FileSystemLoader(HERE)
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict, **blocks)
     environment.globals |= {"words": words, "dash_array": _dash_array, "sortable": _sortable}
     return environment
 
@@ -108,15 +103,12 @@ def _inline_script(source: str) -> str:
 
 
 def _policy(*scripts: str, connect: str = "") -> str:
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    digests = (hashlib.sha256(script.encode("utf-8")).digest() for script in scripts)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode('ascii')}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'" + (f"; connect-src {connect}" if connect else "")
     )
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 
 def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, Any]:

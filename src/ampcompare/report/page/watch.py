@@ -34,9 +34,8 @@ class ReportServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as problem:
-            raise UserError(
-                f"--port {port}: cannot be had ({reason(problem)}); name another, or 0 for any free one"
-            ) from None
+            why = f"cannot be had ({reason(problem)})"
+            raise UserError(f"--port {port}: {why}; name another, or 0 for any free one") from None
 
     @property
     def url(self) -> str:
@@ -110,9 +109,8 @@ def watch(
             say(f"watching: {server.url}  (end with Ctrl-C)")
             while True:
                 time.sleep(max(POLL_SECONDS, rest))
-                now = signature(sources)
-                if now != seen:
-                    seen = now
+                before_that, seen = seen, signature(sources)
+                if seen != before_that:
                     rest = _rebuild(build, server, say)
         except KeyboardInterrupt:
             say("watching ended")
