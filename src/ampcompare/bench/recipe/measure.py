@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.bench.recipe.config import RecipeConfig
-from ampcompare.machine.device import resolve_device
+from ampcompare.machine.device import is_cuda, peak_bytes, reset_peak, resolve_device, wait_for
 from ampcompare.machine.environment import describe_environment
 from ampcompare.precision import build_precision
 from ampcompare.precision.base import Precision
@@ -33,9 +33,8 @@ def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict
     """Train the recipe under a backend.
 
     Returns `seconds` (the whole training, the device waited for at both ends), `peak_bytes` (allocated by
-    tensors during it; None on a CPU, where PyTorch does not count), the last `loss`, and the `environment`.
+    tensors during it; None where PyTorch counts no peak), the last `loss`, and the `environment`.
     """
-    cuda = device.type == "cuda"
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     torch.manual_seed(0)
     shape = (config.batch_size, config.width)
@@ -47,10 +46,10 @@ def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=config.lr))
     loss: Tensor = torch.zeros(())
     _load_kernels(precision, device)
-    if cuda:
+    if is_cuda(device):
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-        torch.cuda.synchronize(device)  # sync: the clock starts on an idle device
+    reset_peak(device)
+    wait_for(device)  # sync: the clock starts on an idle device
     began = time.perf_counter()
     with precision.session():
         for _ in range(config.epochs):
@@ -60,13 +59,12 @@ def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict
                 precision.backward(loss)
                 precision.step(optimizer)
                 optimizer.zero_grad(set_to_none=True)
-    if cuda:
-        torch.cuda.synchronize(device)  # sync: the clock stops when the work is done
+    wait_for(device)  # sync: the clock stops when the work is done
     seconds = time.perf_counter() - began
     return {
         "backend": backend,
         "seconds": seconds,
-        "peak_bytes": torch.cuda.max_memory_allocated(device) if cuda else None,
+        "peak_bytes": peak_bytes(device) if is_cuda(device) else None,
         "loss": float(loss.detach()),
         "skipped_steps": int(precision.skipped_steps()),
         "environment": describe_environment(device),
