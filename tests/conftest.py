@@ -26,6 +26,7 @@ ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 @pytest.fixture(autouse=True)
 def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reaches a W&B account or reads the user's settings."""
+    os.environ.pop("WANDB_SERVICE", None)  # not put back behind the test, which may have ended that service
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
     empty = tmp_path_factory.getbasetemp() / "no-account"

@@ -102,12 +102,21 @@ def test_options_that_it_does_not_take_are_refused(words: tuple[str, ...], said:
     assert said in str(caught.value)
 
 
+def test_a_prepare_that_gives_nothing_is_one_line(here: Path):
+    with (here / "mine.py").open("a") as file:
+        file.write("\n    def prepare(self, model, optimizer): pass\n")
+    with pytest.raises(UserError) as caught:
+        train(MINE)
+    said = "its prepare gave a NoneType; expected model and optimizer"
+    assert str(caught.value) == f"backend='./mine.py:Mine': {said}"
+
+
 def test_the_report_gives_it_a_group_of_its_own_and_pools_one_source_only(here: Path):
     for words in (("backend=none",), (MINE,), (MINE, "seed=1")):
         train(*words)
     analysis = analyse_runs(load_runs(["runs"]))
     assert [(group.label, len(group.runs)) for group in analysis.groups] == [("none", 1), ("mine_bf16", 2)]
-    assert analysis.looks["mine_bf16"].meaning == "autocast, no scaling, bf16"
+    assert analysis.styles["mine_bf16"].meaning == "autocast, no scaling, bf16"
     (comparison,) = analysis.comparisons
     assert not comparison.refusal
     assert not comparison.loose  # that it is another backend is what is compared
@@ -209,6 +218,9 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     site.mkdir()
     install(site, "good-one", "careful", "good_careful:Mine", label="careful")
     install(site, "taker", "native", "taker:Mine", label="taker")
+    (site / "taker-1.0.dist-info" / "entry_points.txt").write_text(
+        "[ampcompare.backends]\nnative = taker:Mine\n[ampcompare.data]\ncifar10 = taker:build\n"
+    )
     path = f"{site}{os.pathsep}{os.environ['PYTHONPATH']}"
     entry = str(ROOT / "run_experiment.py")
     shown = command(sys.executable, entry, "--help", PYTHONPATH=path)
@@ -219,8 +231,9 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     done = command(sys.executable, entry, *words, PYTHONPATH=path)
     assert not done.returncode, done.stderr
     assert (
-        "warning: backend=native is the built-in one; that of taker (taker:Mine) is left out" in done.stderr
-    )
+        "warning: backend=native is the built-in one; that of taker (taker:Mine) is left out\n"
+        "warning: data.source=cifar10 is the built-in one; that of taker (taker:build) is left out\n"
+    ) in done.stderr
     (record,) = records()
     assert record.config["backend"] == "careful"
 

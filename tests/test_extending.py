@@ -44,7 +44,7 @@ def train(out: Path, *words: str) -> RunRecord:
 
 
 def test_every_file_of_the_page_is_short():
-    assert len(FILES) == 3
+    assert len(FILES) == 4
     assert all(len(content.splitlines()) < MOST_LINES for content in FILES.values())
 
 
@@ -52,6 +52,13 @@ def test_the_pages_backend_trains(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(folder)
     record = train(folder / "mine", "backend=./bf16_forward.py:Bf16Forward")
     assert record.config["environment"]["backend_label"] == "bf16_forward"
+
+
+def test_the_pages_network_trains(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    record = train(folder / "wide", "model.name=./wide.py:build", "backend=native")
+    assert record.name == "torch-amp_wide-py-build_synthetic"
+    assert len(record.config["environment"]["model_source"]) == 16
 
 
 def test_the_pages_data_source_is_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch):

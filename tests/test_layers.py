@@ -18,9 +18,9 @@ SOURCE = ROOT / "src" / "ampcompare"
 
 # From the ground up. A room may import from the floors below its own, none from its own floor or above.
 FLOORS = (
-    {"errors", "metrics", "models", "wandb_client"},
+    {"errors", "metrics", "wandb_client"},
     {"plugins", "program"},
-    {"data", "precision", "published", "records"},
+    {"data", "models", "precision", "published", "records"},
     {"config"},
     {"machine", "report", "tracking"},
     {"fusion", "measure"},

@@ -1,11 +1,21 @@
-"""The networks: parameter counts and shapes."""
+"""The networks: parameter counts and shapes; those from elsewhere."""
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pytest
 import torch
+from rich.console import Console
+from support.quick import QUICK
 
+from ampcompare.config.load import load_config
+from ampcompare.errors import UserError
+from ampcompare.experiment import run
 from ampcompare.models import build_model
+from ampcompare.records import load_runs
+from ampcompare.report import analyse_runs
 
 
 def parameters(model: torch.nn.Module) -> int:
@@ -39,3 +49,58 @@ def test_the_same_seed_gives_the_same_weights():
         return torch.cat([p.flatten() for p in build_model("resnet18", "cifar", 10).parameters()])
 
     assert torch.equal(weights(), weights())
+
+
+NET = """from torch import nn
+
+def build(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes){more})
+
+def number(num_classes):
+    return num_classes
+
+def breaks(num_classes):
+    raise RuntimeError("no")
+
+def odd(width):
+    pass
+"""
+MINE = "model.name=./net.py:build"
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET.format(more=""))
+    return tmp_path / "net.py"
+
+
+def train(*words: str) -> int:
+    return run(load_config(None, [*QUICK, MINE, *words]), Console(file=io.StringIO())).exit_code
+
+
+def test_another_version_of_a_file_is_another_network_to_reports_and_to_resume(net: Path):
+    assert train("seed=1", "max_steps=5", "checkpoint.every_epochs=1", "output_dir=begun") == 0
+    assert train("seed=2") == 0
+    assert len(analyse_runs(load_runs(["runs"])).groups) == 1
+    net.write_text(NET.format(more=", nn.Identity()"))
+    with pytest.raises(UserError, match="no unfinished run of this config"):
+        train("seed=1", "resume=must", "output_dir=begun")
+    assert train("seed=3") == 0
+    assert len(analyse_runs(load_runs(["runs"])).groups) == 2
+    net.write_text(NET.format(more=""))
+    assert train("seed=1", "resume=must", "output_dir=begun") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("number", "returned a int; expected a torch.nn.Module"),
+        ("breaks", "no network for num_classes=10 \\(line 10: RuntimeError: no\\)"),
+        ("odd", "no network for num_classes=10 \\(TypeError: "),
+        ("none", "no none in ./net.py; it has build, number, breaks, odd"),
+    ],
+)
+def test_what_is_no_network_is_one_line(net: Path, name: str, why: str):
+    with pytest.raises(UserError, match=f"model.name='./net.py:{name}': {why}"):
+        build_model(f"./net.py:{name}", "cifar", 10)

@@ -51,6 +51,41 @@ def test_a_file_is_run_once_however_often_it_is_asked_for(here: Path):
     assert load(DOOR, "./mine.py:A").value is load(DOOR, f"{here}/mine.py:A").value
 
 
+def test_a_file_that_leaves_the_working_directory_does_not_take_the_program_along(here: Path):
+    (here / "mine.py").write_text("import os\nos.chdir('/')\nA = 1\n")
+    assert load(DOOR, "./mine.py:A").value == load(DOOR, "./mine.py:A").value == 1
+    assert Path.cwd() == here
+
+
+def test_a_file_has_the_annotations_that_python_gives_it(here: Path):
+    """Not as texts, which a `from __future__` of our own would make of them."""
+    (here / "mine.py").write_text("def f(x: int): pass\n")
+    assert load(DOOR, "./mine.py:f").value.__annotations__ == {"x": int}
+
+
+def test_two_files_of_one_name_are_two(here: Path):
+    (here / "sub").mkdir()
+    for path in ("mine.py", "sub/mine.py"):
+        (here / path).write_text(f"class A: where = {path!r}\n")
+    assert load(DOOR, "./mine.py:A").value.where == "mine.py"
+    assert load(DOOR, "./sub/mine.py:A").value.where == "sub/mine.py"
+
+
+def test_the_hash_of_a_module_is_of_what_was_imported(here: Path, monkeypatch: pytest.MonkeyPatch):
+    """A module is imported once in a process; its file may be edited meanwhile."""
+    monkeypatch.syspath_prepend(str(here))
+    (here / "imported_once.py").write_text("class A: pass\n")
+    before = load(DOOR, "imported_once:A").source
+    (here / "imported_once.py").write_text("class B: pass\n")
+    assert load(DOOR, "imported_once:A").source == before
+
+
+@pytest.mark.parametrize("raised", ["ValueError(name)", "SystemExit(0)"])
+def test_a_module_that_cannot_be_asked_is_one_line(here: Path, raised: str):
+    (here / "mine.py").write_text(f"def __getattr__(name): raise {raised}\n")
+    assert refusal("./mine.py:A").startswith("A cannot be taken from ./mine.py (line 1: ")
+
+
 def test_a_file_may_lie_outside_the_working_directory(here: Path):
     (here.parent / "shared.py").write_text("A = 1\n")
     assert load(DOOR, "../shared.py:A").value == 1
@@ -68,6 +103,12 @@ def test_a_file_may_lie_outside_the_working_directory(here: Path):
         ("\n\ndef f(:\n", "line 3: invalid syntax"),
         ("\x00", "source code string cannot contain null bytes"),
         ("def f():\n    raise KeyError\nf()\n", "line 2: KeyError"),
+        ("raise GeneratorExit\n", "line 1: GeneratorExit"),
+        ("class Mute(Exception):\n    __str__ = None\nraise Mute\n", "line 3: Mute"),
+        ("\nraise SyntaxError('by hand')\n", "line 2: SyntaxError: by hand"),
+        ("compile('x = (', 'other.py', 'exec')\n", "other.py, line 1: '(' was never closed"),
+        ("import sys\ndel sys.modules[__name__]\nraise ValueError('first')\n", "line 3: ValueError: first"),
+        ("def f(): f()\nf()\n", "line 1: RecursionError: maximum recursion depth exceeded"),
     ],
 )
 def test_a_file_that_does_not_run_is_one_line_with_the_place(here: Path, content: str, said: str):
@@ -123,19 +164,62 @@ def test_an_object_without_a_file_is_refused():
 
 # Backends: what a class has to say and to have.
 
+META = "class Meta(type):\n    def __getattr__(cls, name): return getattr(cls, name)\n"
 CLASSES = {
+    f"{META}class Mine(metaclass=Meta): pass": "Mine cannot be asked what it has (line 2: RecursionError: ",
+    "class Endless:\n    def __getattr__(self, name): return getattr(self, name)\nMine = Endless()": (
+        "a Endless; expected a class that inherits from Precision"
+    ),
     "class Mine: pass": "no backend: Mine lacks ",
     "def Mine(): pass": "a function; expected a class that",
     "Mine = 3": "a int; expected a class that",
     f"{BACKEND}\nclass Mine(Precision): pass": "Mine says nothing of itself; give it declares = Backend(",
     f"{BACKEND}\nclass Mine(Precision): declares = Backend('native', 'mine')": "label='native' is that of a",
-    f"{BACKEND}\nclass Mine(Precision): declares = Backend('a/b', 'mine')": (
-        "cannot be imported (line 2: ValueError: label='a/b': expected 1 to 40 letters"
-    ),
-    f"{BACKEND}\nclass Mine(Precision): declares = Backend('mine', 'mine', ('int8',))": (
-        "cannot be imported (line 2: ValueError: dtypes=('int8',): expected a tuple of some of float16"
-    ),
 }
+
+
+DECLARATIONS = {
+    "'a\\x1b[31m', 'mine'": "label='a\\x1b[31m': expected 1 to 40 letters",
+    "'a\\n', 'mine'": "label='a\\n': expected 1 to 40 letters",
+    "'a' * 41, 'mine'": f"label='{'a' * 41}': expected 1 to 40 letters",
+    "'😀', 'mine'": "label='😀': expected 1 to 40 letters",
+    "5, 'mine'": "label=5: expected 1 to 40 letters",
+    "'mine', 'mine', run_word='a/b'": "run_word='a/b': expected 1 to 40 letters",
+    "'mine', 'two\\nlines'": "words='two\\nlines': expected a line of at most 100 characters",
+    "'mine', 'w' * 101": f"words='{'w' * 101}': expected a line of",
+    "'mine', ''": "words='': expected a line of",
+    "'mine', 7": "words=7: expected a line of",
+    "'mine', 'mine', ()": "dtypes=(): expected a tuple of some of float16",
+    "'mine', 'mine', 'bfloat16'": "dtypes='bfloat16': expected a tuple of some of float16",
+    "'mine', 'mine', {'bfloat16'}": "dtypes={'bfloat16'}: expected a tuple of some of float16",
+    "'mine', 'mine', ('int8',)": "dtypes=('int8',): expected a tuple of some of float16",
+}
+
+
+@pytest.mark.parametrize("declared", DECLARATIONS, ids=range(len(DECLARATIONS)))
+def test_what_a_class_says_of_itself_and_cannot_be_is_one_line(here: Path, declared: str):
+    (here / "mine.py").write_text(f"{BACKEND}\nclass Mine(Precision): declares = Backend({declared})\n")
+    with pytest.raises(UserError) as caught:
+        backend_of("./mine.py:Mine")
+    (line,) = caught.value.lines
+    said = f"cannot be imported (line 2: ValueError: {DECLARATIONS[declared]}"
+    assert line.startswith(f"backend='./mine.py:Mine': {said}")
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("def __init__(self, device, options, more): pass", "TypeError: Mine.__init__() missing 1 required"),
+        ("def __init__(self, device, options): raise OSError('none\\nhere')", "line 4: OSError: none)"),
+    ],
+)
+def test_a_class_that_cannot_be_made_is_one_line(here: Path, method: str, said: str):
+    declared = "declares = Backend('mine', 'mine')"
+    (here / "mine.py").write_text(f"{BACKEND}\nclass Mine(Precision):\n    {declared}\n    {method}\n")
+    with pytest.raises(UserError) as caught:
+        build_precision("./mine.py:Mine")
+    (line,) = caught.value.lines
+    assert line.startswith(f"backend='./mine.py:Mine': Mine(device, options) cannot be made ({said}")
 
 
 @pytest.mark.parametrize("content", CLASSES, ids=range(len(CLASSES)))
@@ -210,6 +294,35 @@ def test_a_distribution_whose_metadata_are_broken_is_said_and_the_others_work(si
     assert line.startswith("the entry points of dist-d cannot be read (")
     assert backend_of("whole").label == "whole"
     assert build_precision("native").name == "native"
+
+
+def test_a_distribution_without_metadata_still_has_its_entry_points(site: Path):
+    install(site, "dist-m", "lost", "lost_module:Mine", content="raise OSError('gone')\n")
+    (site / "dist_m-1.0.dist-info" / "METADATA").write_bytes(b"\xff\xfe")
+    said = (
+        "entry point of a distribution without a name (lost_module:Mine): cannot be imported (OSError: gone)"
+    )
+    assert refusal("lost", BACKENDS) == said
+
+
+@pytest.mark.parametrize("name", ["a:b", "${seed}", "a\x1b[31m"])
+def test_an_entry_point_of_a_name_that_no_option_can_hold_is_said_and_left_out(site: Path, name: str):
+    install(site, "dist-n", name, "named_module:Mine", label="named")
+    install(site, "dist-w", "with a space", "spaced_module:Mine", label="spaced")
+    assert list(installed(BACKENDS)) == ["with a space"]
+    assert left_out(BACKENDS, REGISTRY) == [
+        f"backend={name!r} of dist-n (named_module:Mine) is left out: no such name works"
+    ]
+    assert backend_of(load_config(None, ["backend=with a space"]).backend).label == "spaced"
+
+
+def test_an_entry_point_runs_no_file_of_the_working_directory(site: Path, here: Path):
+    (here / "mine.py").write_text("raise OSError\n")
+    install(site, "dist-p", "near", "near_module:Mine", label="near")
+    (site / "dist_p-1.0.dist-info" / "entry_points.txt").write_text(
+        "[ampcompare.backends]\nnear = ./mine.py:A\n"
+    )
+    assert "names no object; its author has to write pkg.mod:Name" in refusal("near", BACKENDS)
 
 
 @pytest.mark.parametrize("value", ["no such:Mine", ":Mine", "cut_module:", "a:b:c"])

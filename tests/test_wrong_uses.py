@@ -105,7 +105,8 @@ WORDS = {
         f"data.source='imagenet': expected one of cifar10, image_folder, synthetic{DOORS}"
     ),
     "model.name=resnet-50": (
-        "model.name='resnet-50': expected one of resnet50, resnet18, tiny; did you mean resnet50?"
+        "model.name='resnet-50': expected one of resnet50, resnet18, tiny, "
+        "pkg.mod:Name, ./file.py:Name; did you mean resnet50?"
     ),
     "wandb.mode=off": (
         "wandb.mode='off': expected one of auto, online, offline, disabled; did you mean disabled?"

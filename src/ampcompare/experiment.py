@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from ampcompare.errors import reason
 from ampcompare.machine.processes import World, is_loss_of_another, join
 from ampcompare.measure.memory import is_out_of_memory
 from ampcompare.program.console import print_line
-from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
@@ -30,8 +28,6 @@ from ampcompare.train.build import Parts, prepare
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.fit import Fit
 from ampcompare.train.rows import Row, TrainingError
-
-RECORDED_INTERRUPTED = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 
 
 @dataclass(frozen=True)
@@ -73,9 +69,9 @@ def _run(config: Config, world: World, console: Console) -> Result:
     with TrainingDisplay(console, parts.total_steps, config.wandb.name or run_name(config)) as display:
         say = display.say
         say(_headline(config, parts))
-        source = parts.trainer.precision.declares.source
         device = parts.environment["device_type"]
-        identity = Identity(config, parts.data.fingerprint, device, world.size, source)
+        sources = {key: value for key, value in parts.environment.items() if key.endswith("_source")}
+        identity = Identity(config, parts.data.fingerprint, device, world.size, sources)
         resumed = find_together(identity, parts.total_steps, say, world)
         state = resumed.state if resumed else None
         tracker: Tracker = NoRecord()
@@ -117,7 +113,8 @@ def _run(config: Config, world: World, console: Console) -> Result:
                 if exit_code == 0 and world.leads:
                     store.mark_recorded(fit.step, say)
                 store.unlock()
-    _say_where(console, config, tracker)
+    for line in tracker.where(Path(config.output_dir)):
+        print_line(console, line)
     return Result(exit_code, tracker.record, summary)
 
 
@@ -135,7 +132,7 @@ def _finish(
         if lack and not fit.stopped:  # else it has been said; a request behind the last step stopped nothing
             say(f"error: {lack}{_resume_hint(fit, 'complete it')}")
             return exit_code or EXIT_FAILED
-    elif not tracker.finish_stopped(summary, RECORDED_INTERRUPTED, preempted=stop.is_preemption()):
+    elif not tracker.finish_stopped(summary, preempted=stop.is_preemption()):
         say("the record is on the disk, but was not sent whole in time")
     return exit_code
 
@@ -183,19 +180,3 @@ def _headline(config: Config, parts: Parts) -> str:
         f"{parts.trainer.precision.name}: {config.model.name} on {source}, {images:,} training images, "
         f"batch {config.batch_size}, {parts.environment['device_name']}"
     )
-
-
-def _say_where(console: Console, config: Config, tracker: Tracker) -> None:
-    say = partial(print_line, console)
-    if tracker.record is None:
-        say("record: none (W&B is disabled)")
-        return
-    say(f"record: {tracker.record}")
-    if tracker.url:
-        say(f"page:   {tracker.url}")
-        sync = as_typed("wandb", "sync", "--include-online", tracker.record)
-        say(f"sync:   if the upload was cut short: {sync}")
-    else:
-        say(f"sync:   {as_typed('wandb', 'sync', tracker.record)}")
-    say(f"see:    {as_typed('ampcompare', 'report', Path(config.output_dir), '--out', 'report')}")
-    say(f"        {as_typed('wandb', 'leet', tracker.record.parent)}")

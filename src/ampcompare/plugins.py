@@ -11,22 +11,24 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
 FORMS = "pkg.mod:Name or ./file.py:Name"
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")  # of a module, and of what is in it
 _HASH_DIGITS = 16
+_MOST_SAID = 300  # characters of what an exception says
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Door:
 
 BACKENDS = Door("backend", "ampcompare.backends")
 DATA = Door("data.source", "ampcompare.data")
+MODELS = Door("model.name", "ampcompare.models")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def installed(door: Door) -> dict[str, list[EntryPoint]]:
 
 
 def _scan(door: Door) -> tuple[list[EntryPoint], list[str]]:
-    """The entry points of a group, and a line for each distribution whose entry points cannot be read.
+    """The entry points of a group, and a line for each that cannot be: unreadable, or of an impossible name.
 
     `importlib.metadata.entry_points` would raise for all because of one.
     """
@@ -88,17 +91,28 @@ def _scan(door: Door) -> tuple[list[EntryPoint], list[str]]:
         try:
             entries = distribution.entry_points.select(group=door.group)
         except Exception as problem:
-            name = distribution.name or "a distribution without a name"
-            broken.append(f"the entry points of {name} cannot be read ({what_happened(problem)})")
+            what = f"the entry points of {_name_of(distribution)} cannot be read"
+            broken.append(f"{what} ({what_happened(problem)})")
             continue
         for entry in entries:
-            found.setdefault((entry.name, entry.value), entry)  # one may lie on the path twice
-    return [found[key] for key in sorted(found)], broken
+            if is_object(entry.name) or "${" in entry.name or not entry.name.isprintable():
+                broken.append(
+                    f"{door.option}={entry.name!r} of {_origin(entry)} is left out: no such name works"
+                )
+            else:
+                found.setdefault((entry.name, entry.value), entry)
+    # One may lie on the path twice.
+    return [found[key] for key in sorted(found)], list(dict.fromkeys(broken))
 
 
 def is_object(text: str) -> bool:
     """Whether it is the name of a Python object rather than of something that is known."""
     return ":" in text
+
+
+def short(text: str) -> str:
+    """The last part of the name, as a word that may stand in names of runs: `mine-py-build`."""
+    return re.sub(r"\W+", "-", text.rpartition("/")[2])
 
 
 def check_name(door: Door, text: str) -> None:
@@ -122,25 +136,37 @@ def load(door: Door, text: str) -> Plugin:
             raise door.refusal(text, f"{names} both have it; name one of them in full")
         (entry,) = entries
         where, target = f"entry point of {_origin(entry)}: ", entry.value.partition("[")[0].strip()
-        if not is_object(target):
+        if not is_object(target) or _is_file(target.partition(":")[0]):
             raise door.refusal(text, f"{where}names no object; its author has to write pkg.mod:Name")
     else:
         check_name(door, text)
     left, _, name = target.partition(":")
     path = _path_of(door, text, left) if _is_file(left) else None
-    content = path.read_bytes() if path else b""
-    try:
+    with blame(door, text, f"{where}cannot be imported", path), chdir("."):  # which a module may leave
+        content = path.read_bytes() if path else b""
         module = _module_of_file(path, content) if path else import_module(left)
-    except (Exception, SystemExit) as problem:
-        raise door.refusal(text, f"{where}cannot be imported ({what_happened(problem, path)})") from None
+    with blame(door, text, f"{where}{name} cannot be taken from {left}", path):
+        try:
+            value = reduce(getattr, name.split("."), module)
+        except AttributeError:
+            made_here = (
+                k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
+            )
+            has = f"it has {', '.join(islice(made_here, 5)) or 'no class or function'}"
+            raise door.refusal(text, f"{where}no {name} in {left}; {has}") from None
+        file = path or _file_of(door, text, value, module)
+        return Plugin(value, _hash(content) if path else _hash_of_module(file), file)
+
+
+@contextmanager
+def blame(door: Door, text: str, what: str, path: Path | None = None) -> Iterator[None]:
+    """Whatever somebody else's code raises as one line, a UserError that begins with `what`."""
     try:
-        value = reduce(getattr, name.split("."), module)
-    except AttributeError:
-        made_here = (k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
-        has = f"it has {', '.join(islice(made_here, 5)) or 'no class or function'}"
-        raise door.refusal(text, f"{where}no {name} in {left}; {has}") from None
-    file = path or _file_of(door, text, value, module)
-    return Plugin(value, _hash(content or file.read_bytes()), file)
+        yield
+    except (UserError, KeyboardInterrupt):
+        raise
+    except BaseException as problem:  # SystemExit too: it would end the program as if all were well
+        raise door.refusal(text, f"{what} ({what_happened(problem, path)})") from None
 
 
 def left_out(door: Door, built_in: Collection[str]) -> list[str]:
@@ -152,7 +178,15 @@ def left_out(door: Door, built_in: Collection[str]) -> list[str]:
 
 
 def _origin(entry: EntryPoint) -> str:
-    return f"{entry.dist.name if entry.dist else 'an unknown distribution'} ({entry.value})"
+    return f"{_name_of(entry.dist)} ({entry.value})"
+
+
+def _name_of(distribution: Distribution | None) -> str:
+    """Its metadata may be missing or broken, too."""
+    name = None
+    with suppress(Exception):
+        name = distribution.name if distribution else None
+    return name or "a distribution without a name"
 
 
 def _is_file(left: str) -> bool:
@@ -168,7 +202,7 @@ def _path_of(door: Door, text: str, left: str) -> Path:
             return path.resolve()
         what = "is a folder" if path.is_dir() else f"is not there (looked for from {Path.cwd()})"
     except (OSError, ValueError) as problem:  # a NUL in it, a name too long
-        what = f"cannot be looked for ({getattr(problem, 'strerror', None) or problem})"
+        what = f"cannot be looked for ({reason(problem)})"
     raise door.refusal(text, f"{left} {what}; expected ./file.py:Name")
 
 
@@ -185,15 +219,23 @@ def _module_of_file(path: Path, content: bytes) -> types.ModuleType:
     module.__file__ = str(path)
     sys.modules[name] = module  # before it runs: dataclasses and pickle look there
     try:
-        exec(compile(content, str(path), "exec"), vars(module))  # noqa: S102 - the user named this file to be run
+        # dont_inherit: else this module's `from __future__ import annotations` would hold in the file, too
+        code = compile(content, str(path), "exec", dont_inherit=True)
+        exec(code, vars(module))  # noqa: S102 - the user named this file to be run
     except BaseException:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         raise
     return module
 
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:_HASH_DIGITS]
+
+
+@cache
+def _hash_of_module(file: Path) -> str:
+    """Taken once, as a module is imported once: its file may be edited while that runs."""
+    return _hash(file.read_bytes())
 
 
 def _file_of(door: Door, text: str, value: Any, module: types.ModuleType) -> Path:
@@ -209,10 +251,14 @@ def what_happened(problem: BaseException, path: Path | None = None) -> str:
     """The kind of the exception, its first line, and the last line of the plug-in's own file on the way."""
     import traceback
 
-    lines = str(problem).strip().splitlines()
-    said = f"{type(problem).__name__}: {lines[0]}" if lines else type(problem).__name__
-    if isinstance(problem, SyntaxError):
-        return f"line {problem.lineno}: {problem.msg}"
+    if isinstance(problem, SyntaxError) and problem.lineno:
+        elsewhere = "" if problem.filename == str(path) else f"{problem.filename}, "
+        return f"{elsewhere}line {problem.lineno}: {problem.msg}"
+    try:
+        lines = str(problem).strip().splitlines()
+    except Exception:  # its author's mistake, too
+        lines = []
+    said = f"{type(problem).__name__}: {lines[0][:_MOST_SAID]}" if lines else type(problem).__name__
     trail = traceback.extract_tb(problem.__traceback__)
     own = [frame.lineno for frame in trail if frame.filename == str(path)]
     return f"line {own[-1]}: {said}" if own else said

@@ -45,6 +45,14 @@ def test_a_function_gives_both_splits():
     assert (len(data.train), len(data.test), len(data.classes)) == (40, 32, 4)
 
 
+def test_a_view_that_runs_backwards_is_taken(here: Path):
+    forwards = build_dataset("./mine.py:build").train.images
+    (here / "mine.py").write_text(
+        SOURCE.format(train=64, step=60).replace("3), labels", "3)[::-1], labels[::-1]")
+    )
+    assert build_dataset("./mine.py:build").train.images.equal(forwards.flip(0))
+
+
 def test_runs_on_it_are_named_by_it_and_pooled_while_the_images_are_the_same(here: Path):
     train("seed=1")
     train("seed=2")
@@ -63,6 +71,18 @@ def test_runs_on_it_are_named_by_it_and_pooled_while_the_images_are_the_same(her
     [
         ("build = 3", "no images and labels for train=True (TypeError: 'int' object is not callable)"),
         ("def build(train):\n    return 1", "no images and labels for train=True (TypeError: cannot unpack"),
+        (
+            "def build(train):\n    raise SystemExit(0)",
+            "no images and labels for train=True (line 2: SystemExit: 0)",
+        ),
+        (
+            SOURCE.format(train=64, step=60).replace("3), labels", "3), labels + 10**12"),
+            "label 1000000000003: expected the numbers of at most",
+        ),
+        (
+            SOURCE.format(train=64, step=60).replace("3), labels", "3), labels + np.inf"),
+            "cannot convert float",
+        ),
         ("def build(train):\n    1 / 0", "no images and labels for train=True (line 2: ZeroDivisionError"),
         (
             "def build(train):\n    return [[1.0]], [1]",

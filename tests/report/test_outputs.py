@@ -12,6 +12,7 @@ import pytest
 from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
+from ampcompare.report.charts.catalogue import CHARTS
 from ampcompare.report.exports import to_csv, to_json, to_markdown
 from ampcompare.report.outputs import write_report
 from ampcompare.report.page.pack import pack
@@ -35,6 +36,25 @@ def test_json_holds_values_intervals_methods_and_runs(analysis):
     assert set(native["compared"]["equivalence"]) == {"margin", "p", "low_90", "high_90", "holds"}
     assert content["groups"][0]["compared"] is None
     assert [run["seed"] for run in content["runs"]] == [1, 2, 3, 1, 2, 3]
+
+
+def test_every_figure_of_the_bar_charts_is_in_the_json(analysis):
+    groups = {group["label"]: group for group in json.loads(to_json(analysis))["groups"]}
+    figures = {
+        "throughput-bars": "images_per_second",
+        "peak-memory": "peak_mib",
+        "energy": "joules_per_image",
+        "time-to-accuracy": "seconds_to_target",
+    }
+    for chart, figure in figures.items():
+        bars = [r for r in CHARTS[chart](analysis)["datasets"]["data"] if r["kind"] == "bar"]
+        assert [bar["x"] for bar in bars] == [groups[b["backend"]]["figures"][figure]["value"] for b in bars]
+        assert len(bars) == 2
+    for box in CHARTS["step-time"](analysis)["datasets"]["data"]:
+        spread = groups[box["backend"]]["step_times_ms"]
+        assert [box[q] for q in ("p5", "p50", "p95")] == pytest.approx(
+            [spread[q] for q in ("p5", "p50", "p95")], rel=1e-4
+        )
 
 
 def test_csv_is_one_row_a_group_with_the_same_figures(analysis):

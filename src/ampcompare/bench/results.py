@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 CONFIDENCE = 0.95
 
@@ -97,7 +97,7 @@ def write_results(
     except ImportError as problem:
         print(f"no chart of {paths[0]}: {problem}", file=sys.stderr)
     except OSError as problem:
-        why = f"cannot be written ({problem.strerror})"
+        why = f"cannot be written ({reason(problem)})"
         raise UserError(f"--out {str(folder)!r}: {why}; give another folder") from None
     return paths
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,15 @@ class Identity:
     data: str
     device_type: str
     processes: int = 1
-    backend_source: str = ""  # the hash of a plug-in's file
+    sources: Mapping[str, str] = field(default_factory=dict)  # hashes of the files of what is not ours
 
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
         config = {key: self.config.value(key) for key in LEAVES if key not in MAY_DIFFER}
         last = is_channels_last(self.config, torch.device(self.device_type))
         config["memory_format"] = "channels_last" if last else "contiguous"
-        source = {"backend_source": self.backend_source} if self.backend_source else {}
         here = {"device": self.device_type, "data": self.data, "processes": self.processes}
-        return {**config, **here, **source}
+        return {**config, **here, **self.sources}
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In what a checkpoint differs, `key (theirs there, ours here)` each."""

@@ -50,9 +50,8 @@ def _value_after(key: str, rest: list[str]) -> str:
     if leaf and leaf.base is bool and (follows is None or follows.lower() not in ("true", "false")):
         return "true"
     if follows is None:
-        raise UserError(
-            f"--{key}: expected a value after it, {leaf.allowed if leaf else 'a group of options'}"
-        )
+        allowed = leaf.allowed if leaf else "a group of options"
+        raise UserError(f"--{key}: expected a value after it, {allowed}")
     return rest.pop()
 
 
@@ -68,9 +67,8 @@ def _words(text: str, origin: str) -> list[str]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise UserError(
-            f'{origin}: not valid JSON ({problem}); expected such as {{"backend": "native"}}'
-        ) from None
+        expected = 'expected such as {"backend": "native"}'
+        raise UserError(f"{origin}: not valid JSON ({reason(problem)}); {expected}") from None
     if not isinstance(content, dict):
         raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
     return [f"{key}={value}" for key, value in content.items()]

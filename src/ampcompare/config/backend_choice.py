@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ampcompare.config.check import check_backend
 from ampcompare.config.schema import Config
-from ampcompare.plugins import BACKENDS, left_out
+from ampcompare.data.sources import SOURCES
+from ampcompare.plugins import BACKENDS, DATA, left_out
 from ampcompare.precision import REGISTRY, backend_of
 
 
@@ -19,7 +20,7 @@ def settle(config: Config) -> Config:
     cannot be had, and for options that the backend cannot take.
     """
     if os.environ.get("RANK", "0") == "0":
-        for line in left_out(BACKENDS, REGISTRY):
+        for line in dict.fromkeys([*left_out(BACKENDS, REGISTRY), *left_out(DATA, SOURCES)]):
             sys.stderr.write(f"warning: {line}\n")
     backend = backend_of(config.backend)
     check_backend(config, backend)

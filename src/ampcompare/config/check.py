@@ -24,14 +24,11 @@ def check(config: Config) -> None:
 def _check_optimizer(config: Config) -> None:
     optimizer = config.optimizer
     if optimizer.nesterov and not (optimizer.name == "sgd" and optimizer.momentum > 0):
-        raise UserError(
-            "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
-        )
+        needs = "needs optimizer.name=sgd and optimizer.momentum above 0"
+        raise UserError(f"optimizer.nesterov=true: {needs}; set them")
     if optimizer.momentum and optimizer.name != "sgd":
-        raise UserError(
-            f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; set it to 0 or use "
-            "optimizer.name=sgd"
-        )
+        todo = "set it to 0 or use optimizer.name=sgd"
+        raise UserError(f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; {todo}")
 
 
 def _check_data(config: Config) -> None:
@@ -43,43 +40,37 @@ def _check_data(config: Config) -> None:
             raise UserError(f"data.{name}={values}: expected three numbers{above}, one per channel")
     source = source_of(data.source)
     if source.needs_root and data.root is None:
-        raise UserError(
-            f"data.root=None: data.source={source.name} needs a {source.root}; set data.root=PATH"
-        )
+        needs = f"data.source={source.name} needs a {source.root}"
+        raise UserError(f"data.root=None: {needs}; set data.root=PATH")
 
 
 def _check_scale_bounds(precision: PrecisionConfig) -> None:
     floor, ceiling = precision.min_loss_scale, precision.max_loss_scale
-    if floor is not None and ceiling is not None and floor > ceiling:
-        raise UserError(
-            f"precision.min_loss_scale={floor:g}: expected at most precision.max_loss_scale={ceiling:g}; "
-            "lower it"
-        )
-    if floor is not None and floor > precision.init_scale:
-        raise UserError(
-            f"precision.min_loss_scale={floor:g}: expected at most "
-            f"precision.init_scale={precision.init_scale:g}; lower it or raise init_scale"
-        )
+    if floor is None:
+        return
+    wrong = f"precision.min_loss_scale={floor:g}: expected at most precision"
+    if ceiling is not None and floor > ceiling:
+        raise UserError(f"{wrong}.max_loss_scale={ceiling:g}; lower it")
+    if floor > precision.init_scale:
+        raise UserError(f"{wrong}.init_scale={precision.init_scale:g}; lower it or raise init_scale")
 
 
 def _check_execution(config: Config) -> None:
-    if config.training.gradient_penalty:
+    training, given = config.training, f"execution={config.execution!r}"
+    is_graph = config.execution.endswith("_graph")
+    if training.gradient_penalty:
         raise UserError(
-            f"execution={config.execution!r}: training.gradient_penalty={config.training.gradient_penalty:g} "
-            "needs the gradient of a gradient, which this execution does not give; use execution=eager"
+            f"{given}: training.gradient_penalty={training.gradient_penalty:g} needs the gradient of a "
+            "gradient, which this execution does not give; use execution=eager"
         )
-    if config.execution.endswith("_graph"):
-        if config.training.accumulate > 1:
-            raise UserError(
-                f"execution={config.execution!r}: training.accumulate={config.training.accumulate} has more "
-                "than one micro-batch in a step, the graph holds one; use execution=compile, or a larger "
-                "batch_size"
-            )
-        if config.optimizer.fused is False:
-            raise UserError(
-                f"execution={config.execution!r}: needs optimizer.fused=true, other optimizers decide on the "
-                "host; leave optimizer.fused out"
-            )
+    if is_graph and training.accumulate > 1:
+        raise UserError(
+            f"{given}: training.accumulate={training.accumulate} has more than one micro-batch in a step, "
+            "the graph holds one; use execution=compile, or a larger batch_size"
+        )
+    if is_graph and config.optimizer.fused is False:
+        why = "other optimizers decide on the host"
+        raise UserError(f"{given}: needs optimizer.fused=true, {why}; leave optimizer.fused out")
 
 
 def check_backend(config: Config, backend: Backend) -> None:

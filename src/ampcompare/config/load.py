@@ -1,5 +1,4 @@
-"""How files and `key=value` words become the configuration of a run. The options themselves are in
-`schema.py`.
+"""How files and `key=value` words become the configuration of a run; `schema.py` has the options.
 
 This module must stay free of torch: `--help` answers in under 0.5 s.
 """
@@ -16,15 +15,14 @@ from ampcompare.config.options import Leaf
 from ampcompare.config.schema import GROUPS, KEY_HINTS, LEAVES, Config
 from ampcompare.config.values import Values
 from ampcompare.config.yaml_file import read_yaml
-from ampcompare.errors import UserError, did_you_mean
+from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 
 
 def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:
     """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
 
-    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None means the defaults
-    alone.
+    `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None: the defaults alone.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
     values = Values(Config)
@@ -32,19 +30,14 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
         path = find_config(name)
         content = read_config(path)
         if "benchmark" in content:
-            raise UserError(
-                f"{path}: the config of a benchmark; run it with: "
-                + as_typed("ampcompare", "bench", content["benchmark"])
-            )
+            command = as_typed("ampcompare", "bench", content["benchmark"])
+            raise UserError(f"{path}: the config of a benchmark; run it with: {command}")
         try:
-            for leaf, value in _options(content):
-                values.put(leaf, value)
+            _put(values, content)
         except UserError as problem:
             raise UserError(f"{path.name}: {problem}") from None
     for word in overrides:
-        key, value = split_override(word)
-        for leaf, inner in _options({key: value}):
-            values.put(leaf, inner)
+        _put(values, dict([split_override(word)]))
     config = values.finished()
     check(config)
     return config
@@ -52,9 +45,7 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
 
 def check_option(key: str, value: Any) -> None:
     """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
-    values = Values(Config)
-    for leaf, inner in _options({key: value}):
-        values.put(leaf, inner)
+    _put(Values(Config), {key: value})
 
 
 def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,11 +53,19 @@ def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError.
     """
-    values, found = Values(config), list(_options(given))
-    for leaf, value in found:
-        values.put(leaf, value)
+    values = Values(config)
+    keys = _put(values, given)
     made = values.finished()
-    return {leaf.key: made.value(leaf.key) for leaf, _ in found}
+    return {key: made.value(key) for key in keys}
+
+
+def _put(values: Values, tree: Mapping[Any, Any]) -> list[str]:
+    """Set every option of a tree; returns their keys."""
+    keys = []
+    for leaf, value in _options(tree):
+        values.put(leaf, value)
+        keys.append(leaf.key)
+    return keys
 
 
 def find_config(name: str) -> Path:
@@ -74,7 +73,7 @@ def find_config(name: str) -> Path:
     try:
         found = find_shipped(name, "configs")
     except (OSError, ValueError) as problem:  # a name too long, a NUL in it, no right to look
-        raise UserError(f"--config {name!r}: cannot be read ({problem})") from None
+        raise UserError(f"--config {name!r}: cannot be read ({reason(problem)})") from None
     if found:
         return found
     known = ", ".join(names_shipped("configs"))
@@ -89,10 +88,8 @@ def read_config(path: Path) -> dict[Any, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected lines of the form key: value, found a {type(content).__name__}")
     if "method" in content and "parameters" in content:
-        raise UserError(
-            f"{path}: this is a sweep, not a config; run it with: {as_typed('ampcompare', 'sweep', path)} "
-            "(or wandb sweep, then wandb agent), or give --config a file of configs/"
-        )
+        todo = f"run it with: {as_typed('ampcompare', 'sweep', path)} (or wandb sweep, then wandb agent)"
+        raise UserError(f"{path}: this is a sweep, not a config; {todo}, or give --config a file of configs/")
     return content
 
 

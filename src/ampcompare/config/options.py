@@ -104,10 +104,8 @@ class Leaf:
         words = ", ".join([*map(str, meta["choices"]), *others])
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
-            said = " and ".join(
-                f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None
-            )
-            text = f"{noun} {said}".strip() + (f", or {words}" if words else "")
+            bounds = [f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None]
+            text = f"{noun} {' and '.join(bounds)}".strip() + (f", or {words}" if words else "")
         elif base is bool:
             text = "true or false"
         elif base == list[float]:
@@ -121,10 +119,10 @@ class Leaf:
     def wrong(self, said: Any, why: str = "") -> UserError:
         """The line for a value that was given as `said`, with the word that was meant where it is known."""
         hint = self.meta["hints"].get(str(said).strip().lower())
-        tail = f"; did you mean {hint}?" if hint else ""
-        if not hint and isinstance(said, str) and self.meta["choices"]:
+        near = f"did you mean {hint}?" if hint else ""
+        if not hint and isinstance(said, str):
             near = did_you_mean(said.lower(), map(str, self.meta["choices"]), 0.75)
-            tail = f"; {near}" if near else ""
+        tail = f"; {near}" if near else ""
         return UserError(f"{self.key}={said!r}: {why}expected {self.allowed}{tail}")
 
     def check(self, value: Any, said: Any) -> None:

@@ -13,17 +13,14 @@ from typing import Any
 
 from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, option
 from ampcompare.data.sources import SOURCES
-from ampcompare.plugins import BACKENDS, DATA
+from ampcompare.plugins import BACKENDS, DATA, MODELS
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.options import PrecisionOptions
 
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
-_KEEPS = ", ".join(
-    f"{name} {'yes' if backend.keeps_batchnorm else 'no'}"
-    for name, backend in REGISTRY.items()
-    if backend.half_weights
-)
+_HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
+_KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF.items())
 
 # What the options are called elsewhere, by the last part of a key.
 KEY_HINTS = {
@@ -41,7 +38,7 @@ KEY_HINTS = {
 
 @dataclass
 class ModelConfig:
-    name: str = option("resnet50", "network", choices=("resnet50", "resnet18", "tiny"))
+    name: str = option("resnet50", "network", choices=("resnet50", "resnet18", "tiny"), door=MODELS)
     stem: str = option(
         "cifar",
         "first layers: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
@@ -87,9 +84,7 @@ class ScheduleConfig:
 @dataclass
 class PrecisionConfig:
     enabled: bool = option(_PRECISION.enabled, "false makes any backend a plain fp32 run")
-    dtype: str | None = option(
-        None, "low-precision type, one that the backend takes; null: its own", choices=TYPES
-    )
+    dtype: str | None = option(None, "low-precision type, the backend's own if null", choices=TYPES)
     loss_scale: float | str = option(
         _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
     )
@@ -194,9 +189,7 @@ class Config:
         hints=HINTS,
         door=BACKENDS,
     )
-    seed: int = option(
-        223, "seed of weights, order and augmentation", low=0, high=2**63 - 1, role=Role.REPEAT
-    )
+    seed: int = option(223, "seed of weights, order, augmentation", low=0, high=2**63 - 1, role=Role.REPEAT)
     batch_size: int = option(128, "images per micro-batch", low=1)
     epochs: int = option(100, "passes over the training images", low=1)
     max_steps: int | None = option(

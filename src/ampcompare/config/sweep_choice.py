@@ -27,9 +27,8 @@ def check_chosen(config: Config) -> None:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as problem:
-        raise UserError(
-            f"WANDB_SWEEP_PARAM_PATH={path}: cannot be read ({problem}); is it from W&B's agent?"
-        ) from None
+        why = f"cannot be read ({problem}); is it from W&B's agent?"
+        raise UserError(f"WANDB_SWEEP_PARAM_PATH={path}: {why}") from None
     entries = content.items() if isinstance(content, Mapping) else ()
     check_parameters(config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v})
 
@@ -40,7 +39,6 @@ def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     for key, value in typed_values(config, ours).items():
         given = config.value(key)
         if given != value:
-            raise UserError(
-                f"{key}={given!r}: the sweep chose {value!r} and its command did not pass that on; let "
-                "the command end with ${args_no_hyphens}, which has every parameter"
-            )
+            why = f"the sweep chose {value!r} and its command did not pass that on"
+            todo = "let the command end with ${args_no_hyphens}, which has every parameter"
+            raise UserError(f"{key}={given!r}: {why}; {todo}")

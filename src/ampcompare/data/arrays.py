@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
+
 
 @dataclass(frozen=True)
 class Arrays:
@@ -32,6 +34,10 @@ class Arrays:
         """
         if classes is None:
             count = 1 + max((int(labels.max()) for _, labels in (train, test) if labels.size), default=-1)
+            if count > MOST_CLASSES:
+                raise ValueError(
+                    f"label {count - 1}: expected the numbers of at most {MOST_CLASSES:,} classes"
+                )
             classes = tuple(str(number) for number in range(count))
         digest = hashlib.sha256(repr((classes, train[0].shape, test[0].shape)).encode())
         for images, labels in (train, test):
@@ -45,15 +51,11 @@ class Arrays:
             raise ValueError("class names are missing or double")
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise ValueError("training and test images differ in size")
-        splits = {
-            "train": (self.train_images, self.train_labels),
-            "test": (self.test_images, self.test_labels),
-        }
-        for split, (images, labels) in splits.items():
+        train, test = (self.train_images, self.train_labels), (self.test_images, self.test_labels)
+        for split, (images, labels) in {"train": train, "test": test}.items():
             if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] != 3 or images.size == 0:
-                raise ValueError(
-                    f"{split} images are {images.dtype} {images.shape}, expected uint8 [N, 3, H, W]"
-                )
+                what = f"{split} images are {images.dtype} {images.shape}"
+                raise ValueError(f"{what}, expected uint8 [N, 3, H, W]")
             if labels.dtype != np.int64 or labels.shape != images.shape[:1]:
                 raise ValueError(f"{split} labels are {labels.dtype} {labels.shape}, expected int64 [N]")
             if labels.min() < 0 or labels.max() >= len(self.classes):

@@ -80,8 +80,7 @@ def batch_in_one_pass(
     channels_last: bool,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Gather, crop, flip, normalise and cast as one expression of each output pixel: for torch.compile, one
-    kernel.
+    """Gather, crop, flip, normalise and cast as one expression of each output pixel: one compiled kernel.
 
     images: uint8 [N, C, H, W]; plan: int64 [4, B] (image, top, left, flip); the rest as for `normalize`.
     Returns [B, C, H, W] in `dtype`, within float rounding what the functions above give. Uncompiled it is

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ampcompare.program.files import replacing
 
 # Part of every key: raise it when the file's layout, or what a source is decoded to, changes.
 FORMAT = 1
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 ABANDONED_SECONDS = 24 * 3600
 
 log = logging.getLogger("ampcompare")
@@ -73,14 +75,9 @@ def _load(path: Path, key: str) -> Arrays | None:
         with np.load(path, allow_pickle=False) as stored:
             if str(stored["key"]) != key:
                 raise ValueError("it belongs to other data")
-            return Arrays(
-                train_images=stored["train_images"],
-                train_labels=stored["train_labels"],
-                test_images=stored["test_images"],
-                test_labels=stored["test_labels"],
-                classes=tuple(stored["classes"].tolist()),
-                fingerprint=str(stored["fingerprint"]),
-            ).checked()
+            arrays: dict[str, Any] = {name: stored[name] for name in ARRAYS}
+            classes = tuple(stored["classes"].tolist())
+            return Arrays(**arrays, classes=classes, fingerprint=str(stored["fingerprint"])).checked()
     except Exception as error:  # any damage at all: a zip reader meets it as one of a dozen exception types
         log.warning("data cache %s is not usable (%s): building it again", path, reason(error))
         return None
@@ -91,23 +88,12 @@ def _store(path: Path, key: str, arrays: Arrays) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
         with replacing(path) as file:
-            np.savez(
-                file,
-                key=np.array(key),
-                train_images=arrays.train_images,
-                train_labels=arrays.train_labels,
-                test_images=arrays.test_images,
-                test_labels=arrays.test_labels,
-                classes=np.array(arrays.classes),
-                fingerprint=np.array(arrays.fingerprint),
-            )
+            parts: dict[str, Any] = {name: np.asarray(value) for name, value in vars(arrays).items()}
+            np.savez(file, key=np.array(key), **parts)
     except OSError as error:
-        log.warning(
-            "cannot keep the decoded data in %s (%s): going on without; set AMPCOMPARE_CACHE to a folder "
-            "with room to load faster next time",
-            path.parent,
-            reason(error),
-        )
+        todo = "set AMPCOMPARE_CACHE to a folder with room to load faster next time"
+        what = "cannot keep the decoded data in %s (%s): going on without; %s"
+        log.warning(what, path.parent, reason(error), todo)
 
 
 def _remove_abandoned(path: Path) -> None:

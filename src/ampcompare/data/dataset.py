@@ -37,10 +37,7 @@ class Dataset:
 
 
 def build_dataset(
-    source: str,
-    root: str | None = None,
-    train_limit: int | None = None,
-    test_limit: int | None = None,
+    source: str, root: str | None = None, train_limit: int | None = None, test_limit: int | None = None
 ) -> Dataset:
     """Load the images of one of `SOURCES`.
 
@@ -73,18 +70,11 @@ def balanced_subset(labels: np.ndarray, limit: int, seed: int = SUBSET_SEED) -> 
 
 
 def _take(split: str, images: np.ndarray, labels: np.ndarray, limit: int | None, source: str) -> ImageSet:
-    if _checked(split, limit, len(labels), source) < len(labels):
-        chosen = balanced_subset(labels, limit or 0)
+    count = len(labels)
+    if limit is not None and limit > count:
+        todo = f"give at most {count}, or null for all"
+        raise UserError(f"data.{split}_limit={limit}: {source} has {count} {split} images; {todo}")
+    if limit is not None and limit < count:
+        chosen = balanced_subset(labels, limit)
         images, labels = images[chosen], labels[chosen]
     return ImageSet(torch.from_numpy(images), torch.from_numpy(labels))
-
-
-def _checked(split: str, limit: int | None, count: int, source: str) -> int:
-    if limit is None:
-        return count
-    if limit > count:
-        raise UserError(
-            f"data.{split}_limit={limit}: {source} has {count} {split} images; give at most {count}, or null "
-            "for all"
-        )
-    return limit

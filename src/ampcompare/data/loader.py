@@ -61,14 +61,9 @@ class DeviceLoader:
             raise ValueError(f"batch_size={batch_size}: must be at least 1")
         if data.images.dtype != torch.uint8 or data.images.ndim != 4 or data.labels.dtype != torch.int64:
             raise ValueError("expected uint8 images [N, C, H, W] and int64 labels [N]")
-        self.batch_size = batch_size
-        self.device = torch.device(device)
-        self.augment = augment
-        self.shuffle = shuffle
-        self.seed = seed
-        self.channels_last = channels_last
-        self.pinned = pinned
-        self.rank, self.processes = rank, processes
+        self.device, self.pinned, self.channels_last = torch.device(device), pinned, channels_last
+        self.augment, self.shuffle, self.seed = augment, shuffle, seed
+        self.batch_size, self.rank, self.processes = batch_size, rank, processes
         self.in_one_pass: Callable[..., Tensor] | None = None  # what makes images as `batch_in_one_pass` does
         self.dtype = torch.float32  # of the images that it makes
         # sync: once, before training; pageable memory to the device.
@@ -86,8 +81,7 @@ class DeviceLoader:
         return self.labels.shape[0]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images, float32 (or `dtype`) [B, C, H, W], and labels, int64 [B], from batch number `start`
-        on.
+        """Yield images, float32 (or `dtype`) [B, C, H, W], and labels, int64 [B], from batch `start` on.
 
         Starting at batch k gives the same batches as skipping k. Nothing in here waits for the device.
         """
@@ -102,10 +96,8 @@ class DeviceLoader:
 
     def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield what `batch` makes the batches of an epoch of: int64 [4, B], on the device."""
-        slices = self._slices(start)
-        plan = self._plan(epoch)
-        for batch in slices:
-            yield plan[:, batch]
+        slices, plan = self._slices(start), self._plan(epoch)
+        yield from (plan[:, batch] for batch in slices)
 
     def whole_sizes(self) -> list[int]:
         """Images of each batch of an epoch, in all processes together."""
@@ -124,16 +116,15 @@ class DeviceLoader:
     def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""
         index, top, left, flip = plan.unbind(0)
+        labels = self.labels.index_select(0, index)
         if self.in_one_pass:
             how = {"padding": PADDING, "augment": self.augment, "channels_last": self.channels_last}
             images = self.in_one_pass(self.images, plan, self.scale, self.shift, **how, dtype=self.dtype)
-            return images, self.labels.index_select(0, index)
+            return images, labels
         images = self.images.index_select(0, index)
         if self.augment:
             images = batch_flip(batch_crop(images, top, left, PADDING), flip)
-        return normalize(images, self.scale, self.shift, self.channels_last), self.labels.index_select(
-            0, index
-        )
+        return normalize(images, self.scale, self.shift, self.channels_last), labels
 
     def _plan(self, epoch: int) -> Tensor:
         plan = draw_plan(self.sample_count, self.seed, epoch, self.shuffle)

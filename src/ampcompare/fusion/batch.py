@@ -13,10 +13,8 @@ from ampcompare.fusion.compiled import define
 
 
 def one_launch(images: Tensor, plan: Tensor, *others: Any, **how: Any) -> Tensor:
-    """`data.augment.batch_in_one_pass`, compiled for its arguments. On a GPU: on a CPU the separate ops are
-    faster.
-
-    (Measured for 128 images of 3x32x32 on one busy core, torch 2.14.1: 1.36 ms against 0.44 ms.)
+    """`data.augment.batch_in_one_pass`, compiled for its arguments. On a CPU the separate ops are faster:
+    1.36 ms against 0.44 ms, measured for 128 images of 3x32x32 on one busy core, torch 2.14.1.
     """
     # Contiguous: a graph has a copy of its plan, others are parts of an epoch's; the code is one for both.
     return torch.ops.ampcompare.batch(images, plan.contiguous(), *others, *(how[name] for name in NAMES))

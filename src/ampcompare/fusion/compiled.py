@@ -1,6 +1,4 @@
-"""Ops of our own, each one piece of Inductor's code for the arguments that come by, looked up in a
-dictionary.
-"""
+"""Ops of our own, each one piece of Inductor's code for the arguments that come by, looked up."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ INDUCTOR = {
 
 _compiled: dict[Any, Compiled] = {}
 # Compiled in a thread of its own: what is in force in this one (autocast, O1's casts, modes) is not to be
-# compiled in. Always the same one: PyTorch 2.11 crashes when a second thread traces after a first one has
-# ended.
+# compiled in. Always the same one: PyTorch 2.11 crashes when a second thread traces after a first has ended.
 _apart = ThreadPoolExecutor(1, "compile")
 _rehearsed: set[Any] = set()  # what fake tensors came by with
 _library = torch.library.Library("ampcompare", "DEF")
@@ -44,8 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def define(name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Make `torch.ops.ampcompare.NAME` of a function of tensors; `fake` gives its results' shapes, without
-    arithmetic.
+    """Make `torch.ops.ampcompare.NAME` of a function of tensors; `fake` gives only its results' shapes.
 
     An op of PyTorch's, so that who looks on (tracing, counting, FakeTensorMode) sees one op and not what it
     is made of.

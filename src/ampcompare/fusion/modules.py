@@ -1,6 +1,4 @@
-"""The fused op in the networks: modules become subclasses of themselves, so that names and states stay as
-they were.
-"""
+"""The fused op in the networks: modules become subclasses of themselves, so that names and states stay."""
 
 from __future__ import annotations
 
@@ -58,15 +56,12 @@ class CountTogether:
 
 
 def fuse_model(model: nn.Module, *, blocks: bool = True) -> None:
-    """Make the model's BatchNorms count together and, with `blocks`, take the ReLU that follows and the
-    residual in.
+    """Make the model's BatchNorms count together and, with `blocks`, take ReLU and residual in.
 
     In place; parameters, buffers and their names stay. `model` is to be called as a whole. Compiled
     executions need no `blocks`, since the compiler sees the whole step.
     """
-    norms: list[Any] = [
-        module for module in model.modules() if type(module) is nn.BatchNorm2d and _is_usual(module)
-    ]
+    norms: list[Any] = [m for m in model.modules() if type(m) is nn.BatchNorm2d and _is_usual(m)]
     for norm in norms:
         norm.__class__ = UncountedNorm
     if blocks:

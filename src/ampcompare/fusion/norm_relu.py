@@ -1,5 +1,4 @@
-"""BatchNorm, the sum with a residual and ReLU as one op, forward and backward, of `torch.compile`'s own
-kernels.
+"""BatchNorm, the sum with a residual and ReLU as one op, forward and backward, of Inductor's own kernels.
 
 In training the forward reads its input twice (sums, result) and the residual once; the backward reads
 gradient and input twice, with a residual also the output, which the next convolution keeps anyway: the ReLU
@@ -32,25 +31,13 @@ def norm_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -
     x and residual are [B, C, H, W], both fp32 or both half. Can be differentiated twice. Raises ValueError,
     as PyTorch does, for a training batch of one value a channel.
     """
+    given = (x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var)
     if norm.training:
-        return _NormRelu.apply(
-            *(
-                x,
-                residual,
-                norm.weight,
-                norm.bias,
-                norm.running_mean,
-                norm.running_var,
-                norm.momentum,
-                norm.eps,
-            )
-        )
+        return _NormRelu.apply(*given, norm.momentum, norm.eps)
     if torch.is_grad_enabled():  # nobody trains like that here
         y = norm_alone(norm, x)
         return F.relu(y if residual is None else y + residual)
-    return torch.ops.ampcompare.norm_relu_eval(
-        x, residual, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.eps
-    )
+    return torch.ops.ampcompare.norm_relu_eval(*given, norm.eps)
 
 
 def norm_alone(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -90,24 +77,17 @@ def _differentiable_backward(
     normed = F.batch_norm(x, None, None, weight, bias, training=True, eps=eps)
     gradient = torch.where(~((normed if y is None else y) <= 0), dy, torch.zeros_like(dy))
     inputs = (x, weight, bias)
-    found = iter(
-        torch.autograd.grad(normed, [t for t in inputs if t.requires_grad], gradient, create_graph=True)
-    )
+    wanted = [t for t in inputs if t.requires_grad]
+    found = iter(torch.autograd.grad(normed, wanted, gradient, create_graph=True))
     dx, d_weight, d_bias = (next(found) if t.requires_grad else None for t in inputs)
     return dx, None if y is None else gradient, d_weight, d_bias
 
 
 def _training(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
+    x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The result, and fp32 mean and 1 / deviation of the batch, [C] each. Moves the running statistics."""
+    running_mean, running_var, momentum, eps = others
     F._verify_batch_size(list(x.shape))  # type: ignore[attr-defined]
     count = x.numel() // x.shape[1]
     wide = x.float()
@@ -118,15 +98,8 @@ def _training(
     return _result(wide, residual, _normed(wide, weight, bias, mean, inverse), x.dtype), mean, inverse
 
 
-def _evaluation(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    eps: float,
-) -> Tensor:
+def _evaluation(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, *others: Any) -> Tensor:
+    running_mean, running_var, eps = others
     wide, inverse = x.float(), torch.rsqrt(running_var.float() + eps)
     return _result(wide, residual, _normed(wide, weight, bias, running_mean, inverse), x.dtype)
 

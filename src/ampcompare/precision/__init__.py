@@ -6,6 +6,7 @@ A built-in backend is one new file and one entry in REGISTRY (`backends.py`), ot
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from ampcompare import plugins
 from ampcompare.precision.backends import REGISTRY, Backend
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from ampcompare.precision.base import Precision
@@ -28,8 +31,7 @@ def backend_of(name: str) -> Backend:
 
 
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
-    """The backend `name` for tensors on `device`: a built-in one, an entry point, `pkg.mod:Class` or
-    `./file.py:Class`.
+    """The backend `name` (built in, an entry point, `pkg.mod:Class`, `./file.py:Class`) on `device`.
 
     `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
     it is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown
@@ -53,41 +55,42 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     from ampcompare.precision.base import Precision
     from ampcompare.precision.options import PrecisionOptions
 
+    blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:
         backend = REGISTRY[name]
         module, _, attribute = backend.target.partition(":")
         cls = getattr(import_module(module), attribute)
     else:
-        backend, cls = _plugin(name)
+        backend, cls, file = _plugin(name)
+        what = f"{cls.__name__}(device, options) cannot be made"
+        blame = plugins.blame(plugins.BACKENDS, name, what, file)
     settings = PrecisionOptions(**options | {"dtype": options.get("dtype") or backend.dtypes[0]})
-    precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
-    precision.name, precision.declares = backend.label, backend
+    with blame:
+        precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
+        precision.name, precision.declares = backend.label, backend
     return precision
 
 
-def _plugin(name: str) -> tuple[Backend, type[Precision]]:
-    """A backend from elsewhere: what its class declares, and the class."""
+def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
+    """A backend from elsewhere: what its class declares, the class, and its file."""
     from ampcompare.precision.base import CONTRACT
 
     door = plugins.BACKENDS
     if not door.takes(name):
         raise ValueError(door.unknown(name, REGISTRY))
     found = plugins.load(door, name)
-    cls, declared = found.value, getattr(found.value, "declares", None)
+    cls = found.value
     if not isinstance(cls, type):
         raise door.refusal(name, f"a {type(cls).__name__}; expected a class that inherits from Precision")
-    lacking = [method for method in CONTRACT if not hasattr(cls, method)]
+    with plugins.blame(door, name, f"{cls.__name__} cannot be asked what it has", found.file):
+        declared = getattr(cls, "declares", None)
+        lacking = [method for method in CONTRACT if not hasattr(cls, method)]
     if lacking:
-        raise door.refusal(
-            name, f"no backend: {cls.__name__} lacks {', '.join(lacking)}; let it inherit from Precision"
-        )
-    if not isinstance(declared, Backend):
-        raise door.refusal(
-            name,
-            f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")',
-        )
-    if declared.label in REGISTRY:
-        raise door.refusal(
-            name, f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
-        )
-    return replace(declared, source=found.source), cls
+        why = f"no backend: {cls.__name__} lacks {', '.join(lacking)}; let it inherit from Precision"
+    elif not isinstance(declared, Backend):
+        why = f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")'
+    elif declared.label in REGISTRY:
+        why = f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
+    else:
+        return replace(declared, source=found.source), cls, found.file
+    raise door.refusal(name, why)

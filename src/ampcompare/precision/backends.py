@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")  # of `precision.dtype`
+_MOST_WORDS = 100  # characters: they stand in a legend
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")  # it goes into names of runs, files and W&B's tags
 
 
@@ -35,25 +37,23 @@ class Backend:
     source: str = ""  # of a plug-in: the hash of its file
 
     def __post_init__(self) -> None:
-        if not _LABEL.fullmatch(self.label):
-            raise ValueError(f"label={self.label!r}: expected 1 to 40 letters, digits or any of _ . + -")
-        if not self.dtypes or not set(self.dtypes) <= set(TYPES) or isinstance(self.dtypes, str):
+        for name, text in (("label", self.label), ("run_word", self.run_word or self.label)):
+            if not isinstance(text, str) or not _LABEL.fullmatch(text):
+                raise ValueError(f"{name}={text!r}: expected 1 to 40 letters, digits or any of _ . + -")
+        words = self.words
+        if not isinstance(words, str) or not 0 < len(words) <= _MOST_WORDS or not words.isprintable():
+            raise ValueError(f"words={words!r}: expected a line of at most {_MOST_WORDS} characters")
+        if not isinstance(self.dtypes, tuple) or not self.dtypes or not set(self.dtypes) <= set(TYPES):
             raise ValueError(f"dtypes={self.dtypes!r}: expected a tuple of some of {', '.join(TYPES)}")
 
     def record(self) -> dict[str, str]:
         """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
-        if not self.source:
-            return {}
-        return {
-            "backend_label": self.label,
-            "backend_words": self.words,
-            "backend_type": self.dtypes[0],
-            "backend_source": self.source,
-        }
+        said = {"label": self.label, "words": self.words, "type": self.dtypes[0], "source": self.source}
+        return {f"backend_{key}": value for key, value in said.items()} if self.source else {}
 
 
 HERE = "ampcompare.precision"
-FP16 = ("float16",)
+APEX_FP16: dict[str, Any] = {"dtypes": ("float16",), "scales": True, "bounded_scale": True}
 REGISTRY: dict[str, Backend] = {
     backend.label: backend
     for backend in (
@@ -72,18 +72,15 @@ REGISTRY: dict[str, Backend] = {
             ("float16", "bfloat16"),
             scales=True,
             run_word="torch-amp",
-            also=(
-                *("amp", "torch.amp", "torch_amp", "torch-amp", "autocast", "16-mixed", "fp16-mixed"),
-                *("mixed", "mixed_float16"),
+            also=tuple(
+                "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16".split()
             ),
             target=f"{HERE}.native:Native",
         ),
         Backend(
             "apex_o1",
             "apex O1",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             run_word="nvidia-apex-amp",
             also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
             target=f"{HERE}.apex.o1:ApexO1",
@@ -91,9 +88,7 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "apex_o2",
             "apex O2",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             half_weights=True,
             keeps_batchnorm=True,
             run_word="nvidia-apex-amp-o2",
@@ -103,9 +98,7 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "fp16",
             "pure fp16",
-            FP16,
-            scales=True,
-            bounded_scale=True,
+            **APEX_FP16,
             half_weights=True,
             keeps_batchnorm=False,
             run_word="pure-fp16",

@@ -16,11 +16,9 @@ def decides_on_device(optimizer: Optimizer) -> bool:
 
 
 def step_unless(optimizer: Optimizer, found_inf: Tensor, step: Callable[[], Any] | None = None) -> Any:
-    """Step the optimizer (by `step`, if its own was replaced) unless `found_inf` (0-d, on the device) is
-    non-zero.
+    """Step the optimizer (by `step`, if its own was replaced) unless `found_inf`, 0-d on the device, is set.
 
-    A skipped step counts as a call for learning-rate schedulers, which otherwise warn that they were stepped
-    first.
+    For learning-rate schedulers a skipped step is a call: else they would warn that they were stepped first.
     """
     step = step or optimizer.step
     create_momentum_buffers(optimizer)

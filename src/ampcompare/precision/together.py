@@ -1,6 +1,4 @@
-"""Casts of many tensors in few launches: the low-precision copies of weights, and their gradients back to
-fp32.
-"""
+"""Casts of many tensors in few launches: low-precision copies of weights, their gradients back to fp32."""
 
 from __future__ import annotations
 
@@ -35,10 +33,9 @@ def casting_modules(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def weights_together(modules: Sequence[nn.Module], dtype: torch.dtype) -> Iterator[None]:
-    """The fp32 weights of `modules` as `dtype`, cast TOGETHER a launch; frozen ones stay, or they would get
-    gradients.
+    """The fp32 weights of `modules` as `dtype`, cast TOGETHER a launch: who reads one inside gets the copy.
 
-    Whoever reads such a weight inside gets the copy.
+    Frozen ones stay, or they would get gradients.
     """
     places: dict[int, list[tuple[nn.Module, str]]] = {}  # where each weight is: several modules may share one
     weights: dict[int, Tensor] = {}
@@ -83,9 +80,8 @@ class CastTogether(torch.autograd.Function):
         present = [g for g in gradients if g is not None]
         # A gradient of which the gradient is wanted goes by ops that have one.
         # Likewise a batch of gradients (`is_grads_batched`).
-        together = not torch.is_grad_enabled() and all(
-            g.layout == torch.strided and not _is_batch(g) for g in present
-        )
+        are_plain = all(g.layout == torch.strided and not _is_batch(g) for g in present)
+        together = are_plain and not torch.is_grad_enabled()
         wide = iter(copy_together(present, ctx.wide) if together else [g.to(ctx.wide) for g in present])
         return (None, *(None if g is None else next(wide) for g in gradients))
 

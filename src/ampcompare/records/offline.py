@@ -29,7 +29,7 @@ def read_fragment(path: Path, *, now: float | None = None) -> Fragment:
 
     `now` is the time in seconds since 1970 by which a file without an exit record counts as still written to.
     """
-    fragment = Fragment(path=path, id=_id_from_name(path), state="crashed")
+    fragment = Fragment(path=path, id=path.stem.removeprefix("run-") or path.stem, state="crashed")
     reading = _Reading(fragment)
     try:
         # A pipe or device under such a name would block for ever; only plain files are opened.
@@ -127,7 +127,3 @@ def _name_the_state(fragment: Fragment, now: float) -> None:
         fragment.state = "finished" if fragment.exit_code == 0 else "failed"
     elif fragment.last_write and abs(now - fragment.last_write.timestamp()) <= RUNNING_SECONDS:
         fragment.state = "running"
-
-
-def _id_from_name(path: Path) -> str:
-    return path.stem.removeprefix("run-") or path.stem

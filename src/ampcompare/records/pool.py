@@ -1,5 +1,4 @@
-"""Many files read by several processes: parsing is Python's work, and 800,000 rows take a quarter of a minute
-of it.
+"""Many files read by several processes: parsing is Python's work, of which 800,000 rows take 15 seconds.
 
 The helpers are Python processes of their own, not forks: a fork of a program with threads may hang, and a
 spawned one would run the caller's script again.
@@ -49,12 +48,11 @@ class _Helper:
         before = os.environ.get("PYTHONPATH")
         environment = os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{before}" if before else package}
         command = [sys.executable, "-c", "from ampcompare.records.pool import help_out; help_out()"]
-        self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:  # it died; `result` says so
-            pickle.dump(paths, pipe)
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as file:  # it died; `result` says so
+            pickle.dump(paths, file)
 
     def result(self) -> list[Fragment]:
         """Its fragments. Raises RuntimeError if it died."""

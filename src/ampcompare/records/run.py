@@ -75,9 +75,8 @@ class RunRecord(RunInfo):
         """A number of the summary, or None. W&B keeps `{"max": ...}` for some metrics."""
         value = lookup(self.summary, key)
         if isinstance(value, dict):
-            value = next(
-                (value[kind] for kind in ("last", "max", "min", "mean", "best") if kind in value), None
-            )
+            kinds = ("last", "max", "min", "mean", "best")
+            value = next((value[kind] for kind in kinds if kind in value), None)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         try:
@@ -122,9 +121,8 @@ def merge(fragments: Sequence[Fragment]) -> RunRecord:
         summary = {**summary, **fragment.summary}
     keep, replaced = _kept_rows(ordered)
     if replaced:
-        problems.append(
-            f"{replaced:,} rows were logged again by a later part of the run; the later ones count."
-        )
+        again = "rows were logged again by a later part of the run; the later ones count."
+        problems.append(f"{replaced:,} {again}")
 
     def newest(attribute: str) -> Any:
         return next((v for f in reversed(ordered) if (v := getattr(f, attribute))), getattr(last, attribute))
@@ -149,16 +147,13 @@ def _age(fragment: Fragment) -> tuple[float, str]:
 
 
 def _config_changes(before: dict[str, Any], fragment: Fragment) -> list[str]:
-    if not before or not fragment.config:
-        return []
     old, new = dict(flatten(before)), dict(flatten(fragment.config))
     changed = [k for k in sorted(old.keys() | new.keys()) if repr(old.get(k)) != repr(new.get(k))]
-    if not changed:
+    if not (before and fragment.config and changed):
         return []
     more = f" and {len(changed) - MAX_KEYS_TOLD} more" if len(changed) > MAX_KEYS_TOLD else ""
-    return [
-        f"Its parts differ in config: {', '.join(changed[:MAX_KEYS_TOLD])}{more}; the later values are shown."
-    ]
+    told = ", ".join(changed[:MAX_KEYS_TOLD]) + more
+    return [f"Its parts differ in config: {told}; the later values are shown."]
 
 
 def _kept_rows(ordered: Sequence[Fragment]) -> tuple[list[np.ndarray], int]:
@@ -179,9 +174,7 @@ def _kept_rows(ordered: Sequence[Fragment]) -> tuple[list[np.ndarray], int]:
 
 def _steps(fragment: Fragment) -> np.ndarray:
     column = fragment.columns.get(metrics.STEP)
-    if column is None:
-        return np.full(fragment.rows, np.nan)
-    return as_numbers(column)
+    return np.full(fragment.rows, np.nan) if column is None else as_numbers(column)
 
 
 def _stack(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> pd.DataFrame:

@@ -62,18 +62,14 @@ def _told_in_one_line(source: str) -> Iterator[None]:
         yield
     except wandb.errors.UsageError as problem:
         raise UserError(
-            f"{source}: {reason(problem).rstrip('.')}, or name a folder of runs (wandb.mode=offline)"
+            f"{source}: {reason(problem)}, or name a folder of runs (wandb.mode=offline)"
         ) from None
     except wandb.errors.AuthenticationError as problem:
-        raise UserError(
-            f"{source}: W&B's server cannot be asked: {reason(problem).rstrip('.')}; see WANDB_BASE_URL, "
-            f"WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
-        ) from None
+        todo = f"see WANDB_BASE_URL, WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
+        raise UserError(f"{source}: W&B's server cannot be asked: {reason(problem)}; {todo}") from None
     # ValueError: what is not there, and an answer that is no JSON.
     except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:
-        raise UserError(
-            f"{source}: W&B's server says: {reason(problem).rstrip('.')}; expected {FORMS}"
-        ) from None
+        raise UserError(f"{source}: W&B's server says: {reason(problem)}; expected {FORMS}") from None
     finally:
         # Leave the process as it was: the client holds a service and what it read of settings.
         if wandb.run is None:
@@ -102,28 +98,24 @@ def _read_run(run: Any) -> RunRecord:
     for row in _rows(run, problems):
         table.add_values(flatten(row))
     columns = table.arrays()
-    # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not. The server's
-    # order of names is by chance.
-    history = pd.DataFrame(
-        {name: pd.Series(columns[name], dtype=columns[name].dtype) for name in sorted(columns)}
-    )
+    # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
+    history = {name: pd.Series(column, dtype=column.dtype) for name, column in sorted(columns.items())}
+    texts: dict[str, Any] = {name: _text(run, name) for name in ("group", "job_type", "notes")}
     return RunRecord(
         id=run.id,
         name=_text(run, "name") or run.id,
-        group=_text(run, "group"),
         state=_state(_text(run, "state"), problems),
         config=_plain(run, "config"),
         summary=_plain(run, "summary_metrics"),
-        history=history,
+        history=pd.DataFrame(history),  # in the order of names: the server's is by chance
         problems=problems,
         nan_rows=table.nan_rows(),
         project=run.project,
         entity=run.entity,
-        job_type=_text(run, "job_type"),
         sweep_id=_text(run, "sweep_name"),
-        notes=_text(run, "notes"),
         tags=tuple(getattr(run, "tags", None) or ()),
         started_at=_moment(_text(run, "created_at")),
+        **texts,
     )
 
 
@@ -132,8 +124,7 @@ def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
     rows = list(run.scan_history(use_cache=False))
     logged = getattr(run, "history_line_count", None)
     if not rows and logged != 0:
-        # `scan_history` reads nothing where the server does not tell the last step; this does, but may be a
-        # sample.
+        # `scan_history` reads nothing where the server tells no last step; this does, but may be a sample.
         rows = run.history(samples=logged or MANY_ROWS, pandas=False)
     found: dict[Any, dict[str, Any]] = {}
     for number, row in enumerate(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -40,9 +41,7 @@ def load_runs(sources: Iterable[str | Path]) -> list[RunRecord]:
     for source in on_server:
         for run in read_server(source):
             _add(runs, run)
-    return sorted(
-        runs, key=lambda run: (run.started_at.timestamp() if run.started_at else float("inf"), run.id)
-    )
+    return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
 
 
 def _add(runs: list[RunRecord], new: RunRecord) -> None:
@@ -95,10 +94,9 @@ def _files(source: str | Path) -> list[Path]:
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
         raise UserError(f"{source}: cannot be read: {reason(problem)}") from None
     if not files:
-        raise UserError(
-            f"{source}: no runs in this folder (looked for offline-run-*/run-*.wandb at any depth); "
-            "name the output_dir of a run that was recorded with wandb.mode=offline or online"
-        )
+        what = "no runs in this folder (looked for offline-run-*/run-*.wandb at any depth)"
+        todo = "name the output_dir of a run that was recorded with wandb.mode=offline or online"
+        raise UserError(f"{source}: {what}; {todo}")
     return files
 
 

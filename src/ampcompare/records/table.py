@@ -115,8 +115,5 @@ class Table:
 
     def nan_rows(self) -> dict[str, np.ndarray]:
         """For each column with logged NaNs, the numbers of their rows."""
-        return {
-            name: np.array(column.nan_rows, dtype=np.int64)
-            for name, column in self.columns.items()
-            if len(column.nan_rows)
-        }
+        found = {name: np.array(column.nan_rows, dtype=np.int64) for name, column in self.columns.items()}
+        return {name: rows for name, rows in found.items() if len(rows)}

@@ -51,9 +51,8 @@ class Tree:
         if path not in self._above:
             return []
         self._above.discard(path)
-        return [
-            self._writes.pop(p) for p in list(self._writes) if len(p) > len(path) and p[: len(path)] == path
-        ]
+        below = [p for p in self._writes if len(p) > len(path) and p[: len(path)] == path]
+        return [self._writes.pop(p) for p in below]
 
     def build(self) -> dict[str, Any]:
         """The nested dictionary. W&B's own `_wandb` key is left out."""

@@ -18,7 +18,12 @@ from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.published import Reproduction
 from ampcompare.report.analysis.statistics import CONFIDENCE, Estimate
 
-RATIOS = {"speedup": "speed", "memory_ratio": "memory", "energy_ratio": "energy"}  # column -> of Comparison
+RATIOS = {  # column -> of Comparison
+    "speedup": "speed",
+    "memory_ratio": "memory",
+    "energy_ratio": "energy",
+    "time_ratio": "time",
+}
 MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&"})
 
 
@@ -31,6 +36,7 @@ def to_json(analysis: Analysis) -> str:
         "metric": analysis.metric.key,
         "metric_shown_times": analysis.metric.factor,
         "margin": analysis.metric.margin,
+        "target": analysis.target,
         "confidence": CONFIDENCE,
         "group_by": list(analysis.keys),
         "baseline": None if analysis.baseline is None else analysis.baseline.value,
@@ -97,6 +103,7 @@ def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
         "line": dict(analysis.verdict.lines)[group.label],
         "figures": {name: _as_dict(estimate) for name, estimate in group.means.items()},
         "medians": group.medians,
+        "step_times_ms": group.step_times,
         "compared": None if comparison is None else _comparison(comparison, analysis),
     }
 

@@ -39,8 +39,7 @@ class SweepRow:
 
 def run_of(trial: Trial | FrozenTrial) -> dict[str, Any]:
     """Id, parameters and number of the attempt; empty before they are decided."""
-    run: dict[str, Any] = json.loads(trial.user_attrs.get("run", "{}"))
-    return run
+    return dict(json.loads(trial.user_attrs.get("run", "{}")))
 
 
 def state_of(trial: FrozenTrial) -> str:
@@ -48,9 +47,8 @@ def state_of(trial: FrozenTrial) -> str:
     if trial.state == TrialState.FAIL:
         # One without a word of its own was failed by another worker, for want of signs of life.
         return str(trial.user_attrs.get("state", "lost"))
-    return {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}.get(
-        trial.state, trial.state.name.lower()
-    )
+    ended = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}
+    return ended.get(trial.state, trial.state.name.lower())
 
 
 def is_first(trial: FrozenTrial) -> bool:
@@ -78,9 +76,7 @@ def repeated(trials: Sequence[FrozenTrial]) -> set[int]:
     return {t.user_attrs["repeats"] for t in trials if "repeats" in t.user_attrs}
 
 
-def to_repeat(
-    trials: Sequence[FrozenTrial], total: int | None
-) -> Iterator[tuple[FrozenTrial, dict[str, Any]]]:
+def to_repeat(trials: Sequence[FrozenTrial], total: int | None) -> Iterator[tuple[FrozenTrial, dict]]:
     """What was interrupted, and once what was lost, with the attributes of the trial that repeats it."""
     done = repeated(trials)
     for trial in trials:

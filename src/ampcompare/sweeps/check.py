@@ -73,10 +73,8 @@ def first_parameters(sweep: Sweep) -> dict[str, Any]:
 def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (trains_here(sweep) and Path(named).name == PROGRAM):
-        yield (
-            f"program={named!r}: no such file in {Path.cwd()}; start the sweep from the folder that "
-            "has it, or write the path out"
-        )
+        todo = "start the sweep from the folder that has it, or write the path out"
+        yield f"program={named!r}: no such file in {Path.cwd()}; {todo}"
     varied = {parameter.key for parameter in sweep.parameters}
     for word in words:
         key = word.removeprefix("--").lstrip("+").partition("=")[0]
@@ -84,16 +82,15 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             yield f"{word}: the sweep varies {key}; take it out of the file or out of the command line"
     if not trains_here(sweep):
         return
-    told: set[str] = set()
+    told: dict[str, str] = {}  # what is wrong, and where it is first
     for parameter in sweep.parameters:
         where = "parameters." + ".parameters.".join(parameter.path)
         for value in parameter.examples():
             try:
                 check_option(parameter.key, str(value))  # as the program will see it
             except UserError as problem:
-                if str(problem) not in told:
-                    told.add(str(problem))
-                    yield f"{where}: {problem}"
+                told.setdefault(str(problem), where)
+    yield from (f"{where}: {problem}" for problem, where in told.items())
     for word in words:
         try:
             check_option(*split_override(word))
@@ -104,18 +101,15 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
 
 
 def _metric_problems(name: str, early: bool) -> Iterator[str]:
-    metric = metrics.find(name)
+    metric, listed = metrics.find(name), "docs/metrics.md lists every metric"
     if metric is None:
-        tail = did_you_mean(name, metrics.METRICS, 0.5) or "docs/metrics.md lists every metric"
-        yield f"metric.name={name!r}: the training never logs it; {tail}"
+        near = did_you_mean(name, metrics.METRICS, 0.5)
+        yield f"metric.name={name!r}: the training never logs it; {near or listed}"
     elif metric.no_goal:
-        why = f"is {metric.no_goal}, nothing to go by"
-        yield f"metric.name={name!r}: {why}; docs/metrics.md lists every metric"
+        yield f"metric.name={name!r}: is {metric.no_goal}, nothing to go by; {listed}"
     elif early and metric.when == metrics.END:
-        yield (
-            f"metric.name={name!r}: is logged at the end only, and early_terminate looks at a run as it "
-            "goes on"
-        )
+        why = "is logged at the end only, and early_terminate looks at a run as it goes on"
+        yield f"metric.name={name!r}: {why}"
 
 
 def _first_command(sweep: Sweep, words: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Mapping
 from statistics import median
-from types import TracebackType
 from typing import Any
 
 from rich import box
@@ -42,20 +41,15 @@ class SweepDisplay:
         self.jobs: dict[tuple[str, int], Job] = {}
         self._lock = threading.RLock()
         self._waiting_for = 0
-        self._live = (
-            Live(console=console, get_renderable=self._table, refresh_per_second=4)
-            if console.is_terminal
-            else None
-        )
+        live = Live(console=console, get_renderable=self._table, refresh_per_second=4)
+        self._live = live if console.is_terminal else None
 
     def __enter__(self) -> SweepDisplay:
         if self._live:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._live:
             with contextlib.suppress(OSError):  # the terminal has gone
                 self._live.stop()
@@ -122,27 +116,20 @@ class SweepDisplay:
         if any(job.gpu for job in jobs):
             table.add_column("GPU")
         for job in jobs:
+            what = Text(one_line(in_words(job.parameters)))
+            state = Text(job.state, style=STYLES.get(job.state, ""))
+            value = "" if job.value is None else f"{job.value:.6g}"
             seconds = time.monotonic() - job.began if job.state == "running" else job.seconds
-            cells: list[Text | str] = [
-                str(job.number),
-                Text(one_line(in_words(job.parameters))),
-                Text(job.state, style=STYLES.get(job.state, "")),
-                "" if job.value is None else f"{job.value:.6g}",
-                _time(seconds),
-            ]
-            table.add_row(*cells, *([Text(job.gpu or "")] if any(j.gpu for j in jobs) else []))
+            cells = (str(job.number), what, state, value, _time(seconds), Text(job.gpu or ""))
+            table.add_row(*cells[: len(table.columns)])
         return Group(table, Text(self._foot(), style="dim"))
 
     def _foot(self) -> str:
         total, left = self.sweep.total(), self.seconds_left()
-        parts = [
-            f"{self.done} of {total} done"
-            if total
-            else f"{self.done} done, no run_cap: Ctrl-C ends the sweep"
-        ]
-        values = [
-            job.value for job in self.jobs.values() if job.state == "finished" and job.value is not None
-        ]
+        of_all = f"of {total} done" if total else "done, no run_cap: Ctrl-C ends the sweep"
+        parts = [f"{self.done} {of_all}"]
+        finished = [job for job in self.jobs.values() if job.state == "finished"]
+        values = [job.value for job in finished if job.value is not None]
         if values and self.sweep.metric:
             best = (max if self.sweep.metric.maximize else min)(values)
             parts.append(f"best {self._metric} {best:.6g}")

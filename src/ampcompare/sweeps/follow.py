@@ -30,10 +30,8 @@ class Follower:
         if not now and began < self._next:
             return self._values
         files = self.files()
-        size = sum(size_of(f) for f in files)
-        if size != self._size:
-            self._size = size
-            self._values = self._read(files)
+        if (size := sum(size_of(f) for f in files)) != self._size:
+            self._size, self._values = size, self._read(files)
         self._next = time.monotonic() + max(1.0, (time.monotonic() - began) / SHARE_OF_TIME)
         return self._values
 
@@ -47,17 +45,11 @@ class Follower:
         return sorted((self.folder / "wandb").glob(f"*run-*/run-{self.run_id}.wandb"))
 
     def _read(self, files: list[Path]) -> list[float]:
-        fragments = [read_fragment(f) for f in files]
-        if not fragments:
+        if not files or self.metric is None:
             return []
-        assert self.metric is not None
-        run = merge(fragments)
+        run = merge([read_fragment(f) for f in files])
         logged = run.numbers(self.metric)
-        is_nan = run.nan_rows.get(self.metric)
-        keep = {
-            *(i for i, v in enumerate(logged) if not math.isnan(v)),
-            *(is_nan if is_nan is not None else ()),
-        }
+        keep = {i for i, v in enumerate(logged) if not math.isnan(v)} | {*run.nan_rows.get(self.metric, ())}
         values = [float(logged[i]) for i in sorted(keep)]
         if not values and (summary := run.summary_number(self.metric)) is not None:
             values = [summary]  # a metric of the summary alone, such as best/eval_accuracy

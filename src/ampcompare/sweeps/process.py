@@ -17,8 +17,7 @@ REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 
 # A process of its own that outlives a SIGKILL of ours: it knows the process groups of our runs from a pipe
-# and ends them when the pipe closes. Otherwise a killed worker's run would go on while another worker repeats
-# it.
+# and ends them when the pipe closes. Else a killed worker's run would go on while another repeats it.
 _GUARD = """
 import os, signal, sys, time
 groups = set()
@@ -45,6 +44,8 @@ class Guard:
             text=True,
             start_new_session=True,  # a Ctrl-C in the terminal is not for it
         )
+        assert self._process.stdin
+        self._pipe = self._process.stdin
         self._lock = threading.Lock()
 
     def watch(self, group: int) -> None:
@@ -55,15 +56,12 @@ class Guard:
 
     def close(self) -> None:
         """There is nothing left to guard."""
-        assert self._process.stdin
-        self._process.stdin.close()
+        self._pipe.close()
         self._process.wait()
 
     def _say(self, line: str) -> None:
-        assert self._process.stdin
         with self._lock:
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
+            print(line, file=self._pipe, flush=True)
 
 
 class Run:
@@ -108,11 +106,9 @@ class Run:
             if number is not None:
                 self._signal(number)
             until = time.monotonic() + REST_SECONDS
-            while self._is_there():
-                if time.monotonic() > until:
-                    break
+            while (is_there := self._is_there()) and time.monotonic() <= until:
                 time.sleep(0.02)
-            else:
+            if not is_there:
                 return
 
     def _is_there(self) -> bool:
@@ -145,13 +141,11 @@ def run_environment(
         "WANDB_RUN_ID": run_id,
         "WANDB_SWEEP_PARAM_PATH": str(parameters_file),
         "WANDB_DIR": str(folder),
+        "WANDB_PROJECT": project,
+        "WANDB_ENTITY": entity,
         "AMPCOMPARE_LOCAL_SWEEP": sweep_id,
+        # `ampcompare run` of a command is found also where the environment is not activated.
+        "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
     }
-    if project:
-        given["WANDB_PROJECT"] = project
-    if entity:
-        given["WANDB_ENTITY"] = entity
     inherited = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
-    # `ampcompare run` of a command is found also where the environment is not activated.
-    given["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-    return inherited | given
+    return inherited | {key: value for key, value in given.items() if value}

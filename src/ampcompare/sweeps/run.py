@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import signal
 import sys
 import threading
@@ -48,12 +49,11 @@ def run_sweep(
     name: str | None = None,
     grace_seconds: float = GRACE_SECONDS,
 ) -> int:
-    """Run what is left of the sweep in the file, a path or the name of one that comes along; returns the exit
-    code.
+    """Run what is left of the sweep in the file, a path or the name of one that comes along.
 
-    0: every run finished or was stopped by hyperband; 1: some failed; 128 + signal: stopped by Ctrl-C or
-    SIGTERM.
-    Raises UserError, with nothing started, for a bad file, bad words or a storage that cannot be used.
+    Returns the exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed; 128 + signal
+    if stopped by Ctrl-C or SIGTERM. Raises UserError, with nothing started, for a bad file, bad words or a
+    storage that cannot be used.
     """
     given = dict(split_override(word) for word in words)
     sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, words, is_whole))
@@ -82,9 +82,8 @@ def run_sweep(
     # A run that is tried again has the same id, and goes on from its checkpoint.
     again = [] if "resume" in given else ["resume=auto"]
     behind = (*own, *again, f"output_dir={folder}") if here else tuple(own)
-    context = WorkerContext(
-        sweep, search, folder, behind, guard, here, stop, kill, display.change, display.waiting
-    )
+    told = (display.change, display.waiting)
+    context = WorkerContext(sweep, search, folder, behind, guard, here, stop, kill, *told)
     threads = [Worker(i, context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
     with _signals(stop, kill, display.say) as received, display:
         for worker in threads:
@@ -100,12 +99,9 @@ def run_sweep(
     rows = search.rows()
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if received:
-        options: dict[str, Any] = {
-            "--workers": workers,
-            "--storage": storage and shown(search.url),
-            "--name": name,
-        }
-        options["--grace"] = grace_seconds if grace_seconds != GRACE_SECONDS else None
+        grace = grace_seconds if grace_seconds != GRACE_SECONDS else None
+        kept_storage = storage and shown(search.url)
+        options = {"--workers": workers, "--storage": kept_storage, "--name": name, "--grace": grace}
         again = [f"{key}={value}" for key, value in (options | given).items() if value is not None]
         command = as_typed("ampcompare", "sweep", path, *again)
         print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
@@ -132,22 +128,22 @@ def check_name(name: str) -> None:
 
     is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
     if not is_word or len(name.encode()) > 200:
-        raise UserError(
-            f"name={name!r}: expected 1 to 100 characters that can be a folder's name; set name or --name"
-        )
+        expected = "expected 1 to 100 characters that can be a folder's name"
+        raise UserError(f"name={name!r}: {expected}; set name or --name")
 
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
     """Ctrl-C, SIGTERM, the terminal's end: once, let the runs end; twice, at once. Yields what came."""
     received: list[int] = []
-    times: list[float] = []
+    last = -math.inf
 
     def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal last
         now = time.monotonic()
-        if times and now - times[-1] < SAME_REQUEST_SECONDS:  # a terminal and a wrapper may both send it
+        if now - last < SAME_REQUEST_SECONDS:  # a terminal and a wrapper may both send it
             return
-        times.append(now)
+        last = now
         received.append(number)
         if len(received) == 1:
             stop.set()
@@ -186,19 +182,14 @@ def _report(console: Console, sweep: Sweep, folder: Path) -> None:
         return
     keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key != "seed"]
     by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
-    # A grid has the same values under every backend; a search has values of its own, and is compared by
-    # backend.
+    # A grid has the same values under every backend; a search has its own, and is compared by backend.
     groups, ignored = (by, by[:0]) if sweep.is_grid else (["backend"], [k for k in by if k != "backend"])
     values = [str(p.grid_value(0)) for p in sweep.parameters if p.key == groups[0] and p.is_listed]
     baseline = "none" if groups[0] == "backend" else values[0]
     formats = tuple(name for name in FORMATS if name not in PICTURES)
     out = str(folder / "report")
+    how: dict[str, Any] = {"group_by": tuple(groups), "ignore": tuple(ignored), "formats": formats}
     try:
-        make_report(
-            Request(
-                [str(folder)], out, baseline, group_by=tuple(groups), ignore=tuple(ignored), formats=formats
-            ),
-            console,
-        )
+        make_report(Request([str(folder)], out, baseline, **how), console)
     except UserError as problem:
         print_line(console, one_line(f"no report: {problem}"))

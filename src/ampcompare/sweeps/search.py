@@ -94,11 +94,10 @@ class Search:
         """Record an attempt's end: finished, stopped (by hyperband), failed. False if it was taken over."""
         if state == "stopped":
             return self._end(attempt, TrialState.PRUNED)
-        if state == "finished" and self.sweep.metric is None:
-            # Optuna wants a value of a complete trial. Without a metric there is none; nothing reads this 0.
-            return self._end(attempt, TrialState.COMPLETE, [0.0])
+        if self.sweep.metric is None:
+            value = 0.0  # Optuna wants one of a complete trial; nothing reads it
         if state == "finished" and value is not None:
-            return self._end(attempt, TrialState.COMPLETE, [value])
+            return self._end(attempt, TrialState.COMPLETE, value)
         return self._end(attempt, TrialState.FAIL, word=state)
 
     def give_up(self, attempt: Attempt, word: str = "interrupted") -> bool:
@@ -118,14 +117,9 @@ class Search:
         return [self._row(trial) for trial in counted]
 
     def _row(self, trial: FrozenTrial) -> SweepRow:
-        run = attempts.run_of(trial)
-        return SweepRow(
-            number=trial.number,
-            state=attempts.state_of(trial),
-            run_id=run.get("id", ""),
-            parameters=run.get("parameters", {}),
-            value=trial.value if trial.state == TrialState.COMPLETE and self.sweep.metric else None,
-        )
+        run, state = attempts.run_of(trial), attempts.state_of(trial)
+        value = trial.value if trial.state == TrialState.COMPLETE and self.sweep.metric else None
+        return SweepRow(trial.number, state, run.get("id", ""), run.get("parameters", {}), value)
 
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""
@@ -145,9 +139,14 @@ class Search:
         return Attempt(trial, run["id"], run["parameters"], run["attempt"])
 
     def _has_all(self, trials: Sequence[FrozenTrial]) -> bool:
-        total = self.sweep.total()
-        has_all = total is not None and sum(map(attempts.is_first, trials)) >= total
-        return has_all or self._target_reached(trials)
+        """Whether every point was taken, or the target of the metric reached."""
+        total, metric = self.sweep.total(), self.sweep.metric
+        if total is not None and sum(map(attempts.is_first, trials)) >= total:
+            return True
+        if metric is None or metric.target is None:
+            return False
+        values = [t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
+        return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
 
     def _repair(self) -> None:
         """Make good what dead workers left: trials without sign of life, runs not queued again."""
@@ -161,29 +160,21 @@ class Search:
         self._queue_lost()
 
     def _queue_lost(self) -> None:
-        """Queue again what was interrupted, and once what was lost. Two workers may do so at once: see
-        `attempts.is_surplus`.
+        """Queue again what was interrupted, and once what was lost. Two may do so at once: see `is_surplus`.
 
         Optuna's RetryHeartbeatStaleTrialCallback is called once, by the worker that has just failed a trial:
         if that one dies in between, the run is lost. It knows neither interrupted runs nor those that died
         before they knew their point of the grid.
         """
         for trial, attributes in attempts.to_repeat(self._trials(), self.sweep.total()):
-            self.study.add_trial(
-                create_trial(
-                    state=TrialState.WAITING,
-                    params=trial.params,
-                    distributions=trial.distributions,
-                    user_attrs=attributes,
-                )
-            )
+            drawn: dict[str, Any] = {"params": trial.params, "distributions": trial.distributions}
+            self.study.add_trial(create_trial(state=TrialState.WAITING, **drawn, user_attrs=attributes))
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
 
-    def _end(
-        self, attempt: Attempt, state: TrialState, values: list[float] | None = None, word: str | None = None
-    ) -> bool:
+    def _end(self, attempt: Attempt, state: TrialState, value: float | None = None, word: str = "") -> bool:
+        values = None if value is None else [value]
         with as_user_error(self.url):
             try:
                 if word:  # how it failed; first, so that one who dies in between has said it
@@ -192,13 +183,6 @@ class Search:
             except UpdateFinishedTrialError:
                 return False
         return True
-
-    def _target_reached(self, trials: Sequence[FrozenTrial]) -> bool:
-        metric = self.sweep.metric
-        if metric is None or metric.target is None:
-            return False
-        values = [t.value for t in trials if t.state == TrialState.COMPLETE and t.value is not None]
-        return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
 
     def _agree_on_definition(self, words: Sequence[str]) -> None:
         """Keep what the sweep runs with the study; refuse a study that runs something else."""
@@ -210,9 +194,8 @@ class Search:
         text = json.dumps(ours)
         theirs = self.study.user_attrs.get("sweep")
         if theirs is None and self.study.trials:
-            raise UserError(
-                f"--storage {shown(self.url)}: it has a study {self.name!r} of another program; set --name"
-            )
+            what = f"it has a study {self.name!r} of another program"
+            raise UserError(f"--storage {shown(self.url)}: {what}; set --name")
         if theirs is None:
             self.study.set_user_attr("sweep", text)
         elif theirs != text:

@@ -87,16 +87,9 @@ class Worker(threading.Thread):
 
     def _see_through(self, attempt: Attempt) -> None:
         context = self.context
-        job = Job(
-            number=attempt.trial.number,
-            run_id=attempt.run_id,
-            parameters=attempt.parameters,
-            attempt=attempt.attempt,
-            began=time.monotonic(),
-            worker=self.number,
-            gpu=self.gpu,
-            log=context.folder / "logs" / f"{attempt.run_id}.log",
-        )
+        what = (attempt.trial.number, attempt.run_id, attempt.parameters, attempt.attempt)
+        log = context.folder / "logs" / f"{attempt.run_id}.log"
+        job = Job(*what, began=time.monotonic(), worker=self.number, gpu=self.gpu, log=log)
         context.on_change(job)
         metric = context.sweep.metric
         follower = Follower(context.folder, attempt.run_id, metric.name if metric else None)
@@ -119,9 +112,8 @@ class Worker(threading.Thread):
             # By the machine (no memory left) or by someone: once more, as with a run whose worker died.
             job.state = "lost" if context.search.give_up(attempt, "lost") else "taken over"
             return context.on_change(job)
-        return self._close(
-            attempt, job, follower, "stopped" if stopped_early else "finished" if code == 0 else "failed"
-        )
+        state = "stopped" if stopped_early else "finished" if code == 0 else "failed"
+        return self._close(attempt, job, follower, state)
 
     def _close(self, attempt: Attempt, job: Job, follower: Follower, state: str) -> None:
         values = follower.values(now=True)
@@ -131,8 +123,7 @@ class Worker(threading.Thread):
         self.context.on_change(job)
 
     def _watch(self, run: Run, attempt: Attempt, job: Job, follower: Follower) -> tuple[bool, bool, int]:
-        """Wait for the end, sending signs of life, comparing at the bands of hyperband, stopping when asked
-        to.
+        """Wait for the end: send signs of life, compare at the bands of hyperband, stop when asked to.
 
         Returns whether hyperband stopped it, whether the user did, and the exit code.
         """
@@ -143,9 +134,7 @@ class Worker(threading.Thread):
         while (code := run.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
             if now >= next_sign:
-                if not context.search.alive(
-                    attempt
-                ):  # we were silent too long, and another worker repeats it
+                if not context.search.alive(attempt):  # we were silent too long: another worker repeats it
                     run.kill()
                 next_sign = now + context.search.heartbeat_seconds
             if context.sweep.metric:
@@ -178,9 +167,8 @@ class Worker(threading.Thread):
         files.mkdir(parents=True, exist_ok=True)
         parameters_file = files / f"config-{attempt.run_id}.yaml"
         save_parameters(parameters_file, attempt.parameters)
-        words = build_command(
-            sweep.command, sweep.program, attempt.parameters, parameters_file.with_suffix(".json")
-        )
+        json_file = parameters_file.with_suffix(".json")
+        words = build_command(sweep.command, sweep.program, attempt.parameters, json_file)
         environment = run_environment(
             context.search.name, attempt.run_id, parameters_file, context.folder, sweep.project, sweep.entity
         )

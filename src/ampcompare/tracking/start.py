@@ -19,6 +19,7 @@ from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError, reason
+from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.tracker import NoRecord, Tracker
@@ -35,7 +36,7 @@ def run_name(config: Config) -> str:
     """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
     backend = backend_of(config.backend)
     word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
-    return f"{word}_{config.model.name}_{source_of(config.data.source).short}"
+    return f"{word}_{short(config.model.name)}_{source_of(config.data.source).short}"
 
 
 def start_tracker(
@@ -127,9 +128,9 @@ def _init(
     given = os.environ.get
     if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
         resume = None  # the client would warn; offline, parts are put together when they are read
-    in_sweep = given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID")
     return wandb.init(
-        id=None if in_sweep else run_id,  # the client warns of one's own
+        # A sweep gave it, and the client warns of one's own.
+        id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
         dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
         project=None if given("WANDB_PROJECT") else options.project,

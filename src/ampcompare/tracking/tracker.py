@@ -14,9 +14,10 @@ from typing import Any
 class Tracker(ABC):
     """The record of one run, from its start to its end. Called from the thread that trains.
 
-    `run_id` names the run, and the folder of its checkpoints. A tracker that goes on with a resumed run is
-    made with the `state_dict` of the checkpoint: rows that were logged after it come again and must be in
-    the record once, rows before it must not be missing.
+    `run_id` names the run, and the folder of its checkpoints. A tracker that goes on with a resumed run has
+    the `run_id` of before, and is made with the `state_dict` of the checkpoint: rows that were logged after
+    it come again and must be in the record once, rows before it must not be missing. One of the two ends is
+    called, once, whatever ended the training; a process that was killed calls neither.
     """
 
     run_id: str
@@ -26,15 +27,15 @@ class Tracker(ABC):
         """The folder of the record on this machine, if it has one."""
         return None
 
-    @property
-    def url(self) -> str | None:
-        """The page of the run, if it has one."""
-        return None
+    def where(self, output_dir: Path) -> list[str]:
+        """Lines for the user, at the end: where the record is, and what shows it."""
+        return [f"record: {self.record}"] if self.record else []
 
     @abstractmethod
     def log(self, row: Mapping[str, Any]) -> None:
-        """Record one row of `ampcompare.metrics`, whose step is its `global_step`; values are numbers and
-        Histograms. The loop waits for this: keep the row and return. May raise what went wrong earlier.
+        """Record one row of `ampcompare.metrics`, whose step is its `global_step` (a step may have several);
+        values are numbers and Histograms. The loop waits for this: keep the row and return. May raise what
+        went wrong earlier.
         """
 
     @abstractmethod
@@ -43,14 +44,14 @@ class Tracker(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on with the record from here: plain values, for the checkpoint."""
+        """What it takes to go on with the record from here, after `flush`: plain values, no Histograms."""
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         """End the record: finished with exit code 0, else failed. Returns in words what it lacks on disk."""
 
     @abstractmethod
-    def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
+    def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
         """End the record of a run that was stopped, within seconds (a batch system kills soon); whether all
         of it was sent. `preempted`: the machine was taken away, and the run may be started again.
         """
@@ -65,6 +66,9 @@ class NoRecord(Tracker):
     def __init__(self, run_id: str = "", state: Mapping[str, Any] | None = None) -> None:
         self.run_id, self._state = run_id, dict(state or {"rows": 0, "tail": []})
 
+    def where(self, output_dir: Path) -> list[str]:
+        return ["record: none (W&B is disabled)"]
+
     def log(self, row: Mapping[str, Any]) -> None:
         pass
 
@@ -77,5 +81,5 @@ class NoRecord(Tracker):
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         return None
 
-    def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
+    def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
         return True

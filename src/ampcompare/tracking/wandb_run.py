@@ -13,12 +13,14 @@ from typing import Any
 import wandb
 
 from ampcompare import metrics
+from ampcompare.program.place import as_typed
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.row_queue import RowQueue
 from ampcompare.tracking.tracker import Tracker
 from ampcompare.wandb_client.service import USUAL_SECONDS, end_service
 
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
+STOPPED_EXIT_CODE = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 TAIL_ROWS = 500  # at least so many are kept in a checkpoint: rows that did not reach the record before a kill
 FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
 SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
@@ -54,9 +56,17 @@ class WandbRun(Tracker):
     def record(self) -> Path | None:
         return Path(self._run.dir).parent
 
-    @property
-    def url(self) -> str | None:
-        return None if self._run.offline else self._run.url
+    def where(self, output_dir: Path) -> list[str]:
+        """As `Tracker.where`."""
+        folder = Path(self._run.dir).parent
+        lines = [f"record: {folder}"]
+        if self._run.offline or not self._run.url:
+            lines.append(f"sync:   {as_typed('wandb', 'sync', folder)}")
+        else:
+            sync = as_typed("wandb", "sync", "--include-online", folder)
+            lines += [f"page:   {self._run.url}", f"sync:   if the upload was cut short: {sync}"]
+        lines.append(f"see:    {as_typed('ampcompare', 'report', output_dir, '--out', 'report')}")
+        return [*lines, f"        {as_typed('wandb', 'leet', folder.parent)}"]
 
     def log(self, row: Mapping[str, Any]) -> None:
         """As `Tracker.log`. Raises what W&B raised for an earlier row."""
@@ -142,7 +152,7 @@ class WandbRun(Tracker):
             return f"the record {self._file.path} is not whole: {why or SERVICE_ENDED}"
         return None
 
-    def finish_stopped(self, summary: Mapping[str, Any], exit_code: int, *, preempted: bool) -> bool:
+    def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
         """As `Tracker.finish_stopped`. What is on the disk is whole anyway; `wandb sync` sends the rest."""
         ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
@@ -151,7 +161,7 @@ class WandbRun(Tracker):
                 self._rows.close()
                 if preempted and not self._ended:
                     self._run.mark_preempting()
-                self._finish(summary, exit_code, STOPPED_SECONDS / 2)
+                self._finish(summary, STOPPED_EXIT_CODE, STOPPED_SECONDS / 2)
                 ends.put(None)
             except Exception as problem:
                 ends.put(problem)

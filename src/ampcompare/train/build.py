@@ -21,7 +21,7 @@ from ampcompare.machine import device as machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.processes import World, check_last_batch
-from ampcompare.models import build_model
+from ampcompare.models import build_model, source_of
 from ampcompare.precision import build_precision
 from ampcompare.program.files import make_folder
 from ampcompare.train.execution import captures, check_execution, compiles
@@ -63,6 +63,7 @@ def prepare(config: Config, world: World) -> Parts:
         "fused": is_fused(config, device),
         "processes": world.size,
         **trainer.precision.declares.record(),
+        **source_of(config.model.name),
         **({} if config.data.source in SOURCES else {"data_fingerprint": data.fingerprint}),
     }
     environment = describe_environment(device, **settings)
@@ -107,7 +108,11 @@ def build_trainer(
         from ampcompare.fusion.batch import fuse_batches
 
         fuse_batches(train, precision.input_dtype)
-    model, optimizer = precision.prepare(model, build_optimizer(config, model, device))
+    prepared = precision.prepare(model, build_optimizer(config, model, device))
+    if not isinstance(prepared, tuple) or len(prepared) != 2:
+        why = f"its prepare gave a {type(prepared).__name__}; expected model and optimizer"
+        raise UserError(f"backend={config.backend!r}: {why}")
+    model, optimizer = prepared
     per_epoch = steps_per_epoch(config, train)
     name, total = config.schedule.name, config.epochs * per_epoch
     warmup = config.schedule.warmup_epochs * per_epoch

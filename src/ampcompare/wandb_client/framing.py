@@ -53,10 +53,9 @@ class LogReader:
         if self._lost_bytes:
             said.append(f"{self._lost_bytes:,} bytes in all were skipped as damaged.")
         if self._tail_bytes:
-            said.append(
-                f"The file ends inside a record (last {self._tail_bytes:,} bytes unused): "
-                "normal while a run writes or after it was killed."
-            )
+            unused = f"last {self._tail_bytes:,} bytes unused"
+            why = "normal while a run writes or after it was killed"
+            said.append(f"The file ends inside a record ({unused}): {why}.")
         if self.size == 0:
             said.append("The file is empty: the run had written nothing yet.")
         return said
@@ -90,9 +89,8 @@ class LogReader:
                         yield b"".join(pending)
                         pending = None
                 elif not after_gap:
-                    self._damage(
-                        f"The record before byte {base + position:,} has no beginning; it was skipped."
-                    )
+                    place = f"byte {base + position:,}"
+                    self._damage(f"The record before {place} has no beginning; it was skipped.")
                 after_gap = after_gap and kind == MIDDLE
                 position = end
         if pending is not None:
@@ -148,9 +146,8 @@ class LogReader:
             if what != "zero bytes" and end <= len(view) and not FULL <= kind <= LAST:
                 what = f"an unknown chunk type {kind}"
             self._lost_bytes += rest
-            self._damage(
-                f"Damaged at byte {base + position:,} ({what}): skipped to byte {base + len(view):,}."
-            )
+            place, end = base + position, base + len(view)
+            self._damage(f"Damaged at byte {place:,} ({what}): skipped to byte {end:,}.")
         return None, 1
 
     def _damage(self, sentence: str) -> None:

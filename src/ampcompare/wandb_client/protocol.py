@@ -14,6 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 PACKAGE = "ampcompare.wandb_log"
 
+ITEM = {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")}
 # message -> field -> (number, type); "[]" marks a repeated field, a capital a message.
 SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "Record": {
@@ -38,11 +39,11 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
         "start_time": (17, "Timestamp"),
     },
     "ConfigRecord": {"update": (1, "ConfigItem[]"), "remove": (2, "ConfigItem[]")},
-    "ConfigItem": {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")},
+    "ConfigItem": ITEM,
     "SummaryRecord": {"update": (1, "SummaryItem[]"), "remove": (2, "SummaryItem[]")},
-    "SummaryItem": {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")},
+    "SummaryItem": ITEM,
     "HistoryRecord": {"item": (1, "HistoryItem[]")},
-    "HistoryItem": {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")},
+    "HistoryItem": ITEM,
     "RunExitRecord": {"exit_code": (1, "int32")},
     "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
 }
@@ -52,17 +53,13 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
 IRRELEVANT = frozenset({4, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 26, 27, 100})
 ENVELOPE = frozenset({1, 16, 19, 200})  # number, control, uuid, info: on any record
 
-_SCALARS = {
-    "string": descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-    "int32": descriptor_pb2.FieldDescriptorProto.TYPE_INT32,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-}
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {"string": _FIELD.TYPE_STRING, "int32": _FIELD.TYPE_INT32, "int64": _FIELD.TYPE_INT64}
 
 
 def _build() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="ampcompare/wandb_log.proto", package=PACKAGE, syntax="proto3"
-    )
+    name = "ampcompare/wandb_log.proto"
+    file = descriptor_pb2.FileDescriptorProto(name=name, package=PACKAGE, syntax="proto3")
     for name, fields in SCHEMA.items():
         message = file.message_type.add(name=name)
         for field_name, (number, spelled) in fields.items():

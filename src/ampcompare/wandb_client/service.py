@@ -20,8 +20,7 @@ def end_service(seconds: float = USUAL_SECONDS) -> bool:
         with contextlib.suppress(ConnectionError):  # it had ended before
             wandb.teardown()
 
-    # A daemon: neither the waiting nor W&B's own exit hook, which has been taken off by then, holds up our
-    # exit.
+    # A daemon: neither the waiting nor W&B's own exit hook, taken off by then, holds up our exit.
     waiting = threading.Thread(target=tear_down, daemon=True, name="wandb.teardown")
     waiting.start()
     waiting.join(seconds)

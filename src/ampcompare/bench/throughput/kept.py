@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 
 NAME = "rounds.jsonl"
 # Figures taken under another of these are of another machine or another program.
@@ -46,5 +46,5 @@ class Kept:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as problem:
-            why = f"cannot be written ({problem.strerror})"
+            why = f"cannot be written ({reason(problem)})"
             raise UserError(f"--go-on: {self.path} {why}; mend --out") from None

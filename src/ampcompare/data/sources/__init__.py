@@ -8,9 +8,9 @@ source's own file is imported when it is loaded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ampcompare import plugins
@@ -36,16 +36,9 @@ class Source:
     is_made_up: bool = False  # data that no claim can rest on
 
 
-def _cifar10(root: str | None, *limits: int | None) -> Arrays:
-    from ampcompare.data.sources import cifar10
-
-    return cifar10.load(root)
-
-
-def _image_folder(root: str | None, *limits: int | None) -> Arrays:
-    from ampcompare.data.sources import image_folder
-
-    return image_folder.load(root)
+def _from_root(module: str) -> Load:
+    """`load(root)` of a module here."""
+    return lambda root, *limits: import_module(f"{__name__}.{module}").load(root)
 
 
 def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None) -> Arrays:
@@ -58,12 +51,14 @@ def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
-        Source("cifar10", "CIFAR-10", "cifar", _cifar10, root="folder of cifar-10-python.tar.gz"),
+        Source(
+            "cifar10", "CIFAR-10", "cifar", _from_root("cifar10"), root="folder of cifar-10-python.tar.gz"
+        ),
         Source(
             "image_folder",
             "image folder",
             "images",
-            _image_folder,
+            _from_root("image_folder"),
             root="folder or archive with train/<class>/* and test/<class>/*",
             needs_root=True,
         ),
@@ -78,7 +73,7 @@ def source_of(name: str) -> Source:
         return SOURCES[name]
     if not plugins.DATA.takes(name):
         raise plugins.DATA.unknown(name, SOURCES)
-    return Source(name, label_of(name), re.sub(r"\W+", "-", label_of(name)), lambda *_: _built(name))
+    return Source(name, label_of(name), plugins.short(name), lambda *_: _built(name))
 
 
 def label_of(name: str) -> str:
@@ -97,14 +92,12 @@ def _built(name: str) -> Arrays:
     found = plugins.load(plugins.DATA, name)
 
     def split(train: bool) -> tuple[np.ndarray, np.ndarray]:
-        try:
+        with plugins.blame(plugins.DATA, name, f"no images and labels for train={train}", found.file):
             images, labels = found.value(train)
-        except Exception as problem:
-            why = plugins.what_happened(problem, found.file)
-            raise plugins.DATA.refusal(name, f"no images and labels for train={train} ({why})") from None
-        return np.asarray(images), np.asarray(labels)
+            # Tensors are made of them, which take no view that runs backwards.
+            return np.ascontiguousarray(images), np.ascontiguousarray(labels)
 
     try:
         return Arrays.of(split(True), split(False))
-    except (ValueError, TypeError, AttributeError, IndexError) as problem:
+    except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as problem:
         raise plugins.DATA.refusal(name, str(problem)) from None

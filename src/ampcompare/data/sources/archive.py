@@ -50,20 +50,15 @@ def read_archive(path: Path, where: str) -> Tree:
             files[parts] = data  # of a path that comes twice the last counts, as in tar itself
             held_bytes += len(data or b"")
             if held_bytes > budget:
-                raise UserError(
-                    f"{where}: its images take more than {gib(budget)}, half of this machine's memory"
-                )
+                most = f"{gib(budget)}, half of this machine's memory"
+                raise UserError(f"{where}: its images take more than {most}")
     except UserError:
         raise
     except MemoryError:
         raise UserError(f"{where}: out of memory while reading it") from None
-    except (
-        Exception
-    ) as error:  # damage shows as any of a dozen exception types of tarfile, zipfile and the rest
-        reason = str(error) or type(error).__name__
-        raise UserError(
-            f"{where}: corrupt, truncated or no tar or zip archive ({reason}): get it again"
-        ) from error
+    except Exception as error:  # damage shows as any of a dozen types of tarfile, zipfile and the rest
+        what = f"corrupt, truncated or no tar or zip archive ({str(error) or type(error).__name__})"
+        raise UserError(f"{where}: {what}: get it again") from error
     return _without_leading_folder(where, files, folders)
 
 
@@ -116,12 +111,8 @@ class _StrictTarInfo(tarfile.TarInfo):
 
 def _tar_members(stream: _Stream, where: str) -> Iterator[Member]:
     # The encoding is given because tarfile's own choice follows the locale.
-    tar = tarfile.TarFile(
-        fileobj=stream,  # type: ignore[arg-type]
-        tarinfo=_StrictTarInfo,
-        encoding="utf-8",
-        errors="surrogateescape",
-    )
+    how: dict[str, Any] = {"tarinfo": _StrictTarInfo, "encoding": "utf-8", "errors": "surrogateescape"}
+    tar = tarfile.TarFile(fileobj=stream, **how)  # type: ignore[arg-type]
     while (member := tar.next()) is not None:
         tar.members.clear()  # type: ignore[attr-defined]  # or it keeps a kilobyte for each
         if not (member.isdir() or member.isfile()) or member.issparse():
@@ -147,8 +138,7 @@ def _zip_members(file: IO[bytes], where: str) -> Iterator[Member]:
                 raise _refused(where, member.filename, "is encrypted")
             _check_size(where, member.filename, member.file_size)
             # Read whatever it is: opening compares the two copies of its name, reading checks its sum. An
-            # image whose name in the directory was damaged might otherwise pass for a file that is not
-            # wanted.
+            # image whose name in the directory was damaged might else pass for a file that is not wanted.
             data = archive.read(member)
             wanted = not member.is_dir() and _is_wanted(member.filename)
             yield member.filename, member.is_dir(), data if wanted else None
@@ -173,6 +163,10 @@ def _safe_parts(name: str, where: str) -> tuple[str, ...]:
         name.encode("utf-8")
     except UnicodeEncodeError:
         raise _refused(where, name, "has a name that is not UTF-8") from None
+    return _parts(name)
+
+
+def _parts(name: str) -> tuple[str, ...]:
     return tuple(part for part in name.split("/") if part not in ("", "."))
 
 
@@ -182,7 +176,7 @@ def _check_size(where: str, name: str, size: int) -> None:
 
 
 def _is_wanted(name: str) -> bool:
-    return is_image(name) and not is_hidden(part for part in name.split("/") if part not in ("", "."))
+    return is_image(name) and not is_hidden(_parts(name))
 
 
 def _refused(where: str, name: str, reason: str) -> UserError:

@@ -82,9 +82,8 @@ def _undecodable(path: str, where: str, reason: str, error: Exception) -> UserEr
 
 
 def _too_large(path: str, where: str) -> UserError:
-    return UserError(
-        f"{where}: image {path!r} has more than {MAX_IMAGE_PIXELS:,} pixels: resize it or remove it"
-    )
+    most = f"{MAX_IMAGE_PIXELS:,} pixels"
+    return UserError(f"{where}: image {path!r} has more than {most}: resize it or remove it")
 
 
 def _check_total(count: int, size: tuple[int, int], where: str) -> None:

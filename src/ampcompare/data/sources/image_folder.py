@@ -28,9 +28,8 @@ def load(root: str | None) -> Arrays:
     `decode_images` do.
     """
     if not root:
-        raise UserError(
-            f"data.root is not set: data.source=image_folder needs a folder or archive of {EXPECTED}"
-        )
+        needs = f"data.source=image_folder needs a folder or archive of {EXPECTED}"
+        raise UserError(f"data.root is not set: {needs}")
     where = f"data.root={root!r}"
     try:
         path = Path(root).expanduser()
@@ -97,9 +96,8 @@ def _scan(root: Path, where: str) -> tuple[Tree, str]:
         except OSError as error:
             raise UserError(f"{where}: image {path!r} cannot be read ({reason(error)})") from error
         if len(data) > MAX_FILE_BYTES:
-            raise UserError(
-                f"{where}: image {path!r} is larger than {MAX_FILE_BYTES // 2**20} MiB: remove it"
-            )
+            most = f"{MAX_FILE_BYTES // 2**20} MiB"
+            raise UserError(f"{where}: image {path!r} is larger than {most}: remove it")
         return data
 
     visit(())

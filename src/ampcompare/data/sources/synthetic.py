@@ -60,8 +60,7 @@ def make_images(split: str, count: int, seed: int = SEED) -> tuple[np.ndarray, n
     stripes = _stripe_table()
     for first in range(0, count, BLOCK):
         rng = np.random.PCG64([seed, ("train", "test").index(split), first // BLOCK])
-        block = _make_block(rng, labels[first : first + BLOCK], stripes)
-        images[first : first + BLOCK] = block
+        images[first : first + BLOCK] = _make_block(rng, labels[first : first + BLOCK], stripes)
     return images, labels
 
 

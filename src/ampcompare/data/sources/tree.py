@@ -55,50 +55,33 @@ def arrange(tree: Tree) -> Layout:
     if misplaced:
         raise UserError(f"{tree.where}: {'/'.join(misplaced[0])!r} is out of place: expected {EXPECTED}")
     classes = _classes(tree, folders, images)
-    _warn_of_skipped(tree.where, sorted(set(tree.files).difference(images)))
+    skipped = sorted(set(tree.files).difference(images))
+    if skipped:
+        said = "%s: left out %d files that are no images of train/ or test/, the first is %r"
+        log.warning(said, tree.where, len(skipped), "/".join(skipped[0]))
     index = {name: i for i, name in enumerate(classes)}
-    by_split = {split: [path for path in images if path[0] == split] for split in SPLITS}
-    return Layout(
-        classes,
-        {split: ["/".join(path) for path in paths] for split, paths in by_split.items()},
-        {split: [index[path[1]] for path in paths] for split, paths in by_split.items()},
-    )
+    paths = {split: ["/".join(path) for path in images if path[0] == split] for split in SPLITS}
+    labels = {split: [index[path[1]] for path in images if path[0] == split] for split in SPLITS}
+    return Layout(classes, paths, labels)
 
 
 def _classes(tree: Tree, folders: list[tuple[str, ...]], images: list[tuple[str, ...]]) -> tuple[str, ...]:
     for split in SPLITS:
         if (split,) not in folders:
-            found = sorted({path[0] for path in [*tree.folders, *tree.files]})[:5]
-            raise UserError(
-                f"{tree.where}: there is no folder {split!r} in it (found: {', '.join(found) or 'nothing'}): "
-                f"expected {EXPECTED}"
-            )
+            found = ", ".join(sorted({path[0] for path in [*tree.folders, *tree.files]})[:5]) or "nothing"
+            what = f"there is no folder {split!r} in it (found: {found})"
+            raise UserError(f"{tree.where}: {what}: expected {EXPECTED}")
     train, test = ({path[1] for path in folders if len(path) == 2 and path[0] == split} for split in SPLITS)
     for name in sorted(train ^ test):
         has, lacks = SPLITS if name in train else SPLITS[::-1]
-        raise UserError(
-            f"{tree.where}: class folder {name!r} is in {has!r} but not in {lacks!r}: each class needs "
-            "images in both"
-        )
+        what = f"class folder {name!r} is in {has!r} but not in {lacks!r}"
+        raise UserError(f"{tree.where}: {what}: each class needs images in both")
     if not train:
-        raise UserError(
-            f"{tree.where}: there are no class folders in 'train' and 'test': expected {EXPECTED}"
-        )
+        what = "there are no class folders in 'train' and 'test'"
+        raise UserError(f"{tree.where}: {what}: expected {EXPECTED}")
     filled = {path[:2] for path in images}
     for folder in folders:
         if len(folder) == 2 and folder not in filled:
-            raise UserError(
-                f"{tree.where}: class folder {'/'.join(folder)!r} has no images: add some "
-                f"({', '.join(SUFFIXES)}) or remove the class from both sides"
-            )
+            todo = f"add some ({', '.join(SUFFIXES)}) or remove the class from both sides"
+            raise UserError(f"{tree.where}: class folder {'/'.join(folder)!r} has no images: {todo}")
     return tuple(sorted(train))
-
-
-def _warn_of_skipped(where: str, skipped: list[tuple[str, ...]]) -> None:
-    if skipped:
-        log.warning(
-            "%s: left out %d files that are no images of train/ or test/, the first is %r",
-            where,
-            len(skipped),
-            "/".join(skipped[0]),
-        )

@@ -1,5 +1,4 @@
-"""`apex.amp`, for scripts that have it: `from ampcompare.precision.apex import amp` in place of `from apex
-import amp`.
+"""`apex.amp`, for scripts that have it: `from ampcompare.precision.apex import amp` in place of apex's.
 
     model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
     ...
@@ -128,9 +127,8 @@ def initialize(
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"num_losses={num_losses!r}: expected a whole number of at least 1")
     model_list = _as_list(models, nn.Module, "models", "torch.nn.Module")
-    optimizer_list = (
-        [] if optimizers is None else _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
-    )
+    given = [] if optimizers is None else optimizers
+    optimizer_list = _as_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
     for model in model_list:
         _check_model(model)
     _check_once("model", model_list, [is_wrapped(model) for model in model_list])
@@ -168,8 +166,7 @@ def scale_loss(
 
     On exit gradients are unscaled and added to those that were there, the scale of `loss_id` moves, and an
     overflow makes the next `step` of each of the `optimizers` a skip. With `delay_unscale` gradients stay
-    scaled for the next call without it; with `delay_overflow_check` the scale moves at the next call without
-    it.
+    scaled, with `delay_overflow_check` the scale stays, for the next call without it.
     """
     chosen = _state.properties
     if chosen is None:
@@ -221,14 +218,10 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
-    """Take over loss scales. Warns when their number differs; raises RuntimeError for keys that are not
-    apex's.
-    """
-    foreign = [key for key in state_dict if "loss_scaler" not in key]
+    """Take over loss scales. Warns when their number differs; raises RuntimeError for keys not apex's."""
+    foreign = ", ".join(key for key in state_dict if "loss_scaler" not in key)
     if foreign:
-        raise RuntimeError(
-            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {', '.join(foreign)}."
-        )
+        raise RuntimeError(f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {foreign}.")
     if len(state_dict) != len(_state.scalers):
         warnings.warn(
             f"state_dict contains {len(state_dict)} entries, while {len(_state.scalers)} loss_scalers are "
@@ -255,9 +248,7 @@ def register_promote_function(module: Any, function: str) -> None:
 
 
 def reset() -> None:
-    """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers as before, in
-    fp32.
-    """
+    """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers in fp32."""
     _cast_functions(False)
     _casts.forget_registered()
     while _state.undo:
@@ -361,7 +352,5 @@ def _as_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:
 
 
 def _device(models: Sequence[nn.Module]) -> torch.device:
-    for model in models:
-        for parameter in model.parameters():
-            return parameter.device
-    return torch.device(_casts.default_device_type())
+    first = next((parameter for model in models for parameter in model.parameters()), None)
+    return torch.device(_casts.default_device_type()) if first is None else first.device

@@ -27,9 +27,8 @@ class WeightCache:
     def __init__(self) -> None:
         self._copies: dict[int, Entry] = {}
         self._ahead: dict[int, Entry] = {}  # made together with another one, not asked for yet
-        self._used: dict[
-            int, weakref.ref[Tensor]
-        ] = {}  # what was asked for before the last clearing, in order
+        # What was asked for before the last clearing, in order.
+        self._used: dict[int, weakref.ref[Tensor]] = {}
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -40,14 +39,12 @@ class WeightCache:
             return weight.to(torch.float16)  # an inference tensor has no version and may not enter a graph
         key = id(weight)
         entry = self._copies.get(key) or self._ahead.pop(key, None)
+        if entry is None and self._peek(key) is weight:
+            self._cast_ahead(weight)
+            entry = self._ahead.pop(key, None)
         if entry is None or not _is_valid(entry):
-            if entry is None and self._was_used(weight):
-                self._cast_ahead(weight)
-                entry = self._ahead.pop(key, None)
-            else:
-                entry = None
             # It holds the weight, so that its id stays its own.
-            entry = entry or (weight, weight._version, weight.to(torch.float16))
+            entry = (weight, weight._version, weight.to(torch.float16))
         self._copies[key] = entry
         return entry[2]
 
@@ -58,17 +55,12 @@ class WeightCache:
                 self._used = {key: weakref.ref(weight) for key, (weight, _, _) in self._copies.items()}
             self._copies.clear()
 
-    def _was_used(self, weight: Tensor) -> bool:
-        return self._peek(id(weight)) is weight
-
     def _peek(self, key: int) -> Tensor | None:
         reference = self._used.get(key)
         return reference() if reference else None
 
     def _cast_ahead(self, first: Tensor) -> None:
-        """Cast `first` and the weights that were used after it last time, where nobody can tell the
-        difference.
-        """
+        """Cast `first` and the weights used after it last time, where nobody can tell the difference."""
         if not _is_plain(first) or torch._C._are_functorch_transforms_active():
             return
         keys = list(self._used)
@@ -77,7 +69,7 @@ class WeightCache:
             weight = self._peek(key)
             if weight is None or key in self._copies or key in self._ahead:
                 continue
-            if _is_plain(weight) and _are_alike(weight, first):
+            if _is_plain(weight) and _kind(weight) == _kind(first):
                 group.append(weight)
             if len(group) == TOGETHER:
                 break
@@ -92,21 +84,15 @@ def _is_valid(entry: Entry) -> bool:
     A copy made under no_grad or before requires_grad changed would cut the weight off from its gradient.
     """
     weight, version, copy = entry
-    return version == weight._version and (
-        not torch.is_grad_enabled() or copy.requires_grad == weight.requires_grad
-    )
+    is_in_graph = copy.requires_grad == weight.requires_grad or not torch.is_grad_enabled()
+    return version == weight._version and is_in_graph
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """Whether nobody can tell that its gradient came by with others: no subclass, no hook that would be
-    called.
-    """
+    """Whether nobody can tell that its gradient came by with others: no subclass, no hook to be called."""
     hooks = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
     return type(weight) is nn.Parameter and weight.is_leaf and weight.layout == torch.strided and not hooks
 
 
-def _are_alike(one: Tensor, other: Tensor) -> bool:
-    return (one.dtype, one.device, one.requires_grad, one.is_inference()) == (
-        *(other.dtype, other.device, other.requires_grad),
-        other.is_inference(),
-    )
+def _kind(weight: Tensor) -> tuple[torch.dtype, torch.device, bool, bool]:
+    return weight.dtype, weight.device, weight.requires_grad, weight.is_inference()

@@ -23,13 +23,11 @@ from ampcompare.precision.apex.tables import entries
 _MISSING = object()
 _lock = threading.RLock()
 _users = 0
-_user_rules: dict[
-    tuple[int, str], tuple[Any, str, str]
-] = {}  # (id of namespace, name) -> namespace, name, rule
-_installed: list[
-    tuple[Any, str, Any, Any]
-] = []  # namespace, name, what its own dict held before, what it holds now
-_wrappers: dict[tuple[int, str], tuple[Any, Any]] = {}  # (id of namespace, name) -> original, wrapper
+Key = tuple[int, str]  # id of namespace, name
+_user_rules: dict[Key, tuple[Any, str, str]] = {}  # namespace, name, rule
+_wrappers: dict[Key, tuple[Any, Any]] = {}  # original, wrapper
+# Namespace, name, what its own dict held before, what it holds now.
+_installed: list[tuple[Any, str, Any, Any]] = []
 
 
 @contextmanager
@@ -121,9 +119,7 @@ def installed() -> Iterator[None]:
 
 
 def register(namespace: Any, name: str, rule: str) -> None:
-    """Add a function of the user's to the lists, or move one that is listed. Raises ValueError if there is
-    none.
-    """
+    """Add a function of the user's to the lists, or move one that is listed. Raises ValueError for none."""
     if not hasattr(namespace, name):
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
@@ -159,9 +155,7 @@ def _wrap(namespace: Any, name: str, rule: str) -> None:
     before = own.get(name, _MISSING)
     original = getattr(namespace, name)
     if isinstance(namespace, type):
-        static = inspect.getattr_static(
-            namespace, name
-        )  # its own or inherited; getattr would bind a class method
+        static = inspect.getattr_static(namespace, name)  # own or inherited; getattr binds a class method
         original = static if isinstance(static, staticmethod | classmethod) else original
     key = (id(namespace), name)
     known = _wrappers.get(key)
@@ -196,8 +190,7 @@ def _unwrap(namespace: Any, name: str) -> None:
 
 
 def _wrap_checkpointing() -> None:
-    """Make a forward that is run again inside `backward`, in whichever thread, run under the casts of its
-    first time.
+    """Have a forward that is run again inside `backward`, in whichever thread, do so under its first casts.
 
     Both kinds of activation checkpointing look these names up in their module, also when the user imported
     `checkpoint` by name before. The generator got its `_impl` between PyTorch 2.11 and 2.14.
@@ -211,9 +204,8 @@ def _wrap_checkpointing() -> None:
         def wrapper(function: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
             return _original(_with_these_casts(function), *args, **kwargs)
 
-        _install_one(
-            namespace, name, before, staticmethod(wrapper) if isinstance(namespace, type) else wrapper
-        )
+        ours = staticmethod(wrapper) if isinstance(namespace, type) else wrapper
+        _install_one(namespace, name, before, ours)
 
 
 def _with_these_casts(function: Any) -> Any:

@@ -80,9 +80,8 @@ def _model_type(value: Any) -> torch.dtype | None:
     if value is False:  # apex's way to say: leave the model as it is
         return None
     if value not in (torch.float16, torch.bfloat16, torch.float32):
-        raise RuntimeError(
-            f"cast_model_type={value!r}: expected torch.float16, torch.bfloat16, torch.float32 or False"
-        )
+        expected = "torch.float16, torch.bfloat16, torch.float32 or False"
+        raise RuntimeError(f"cast_model_type={value!r}: expected {expected}")
     return value
 
 
@@ -90,9 +89,8 @@ def _keep_batchnorm(value: Any) -> bool:
     words = {"true": True, "false": False}
     found = words.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
-        raise RuntimeError(
-            f"keep_batchnorm_fp32={value!r}: expected a boolean, the string 'True' or 'False', or None"
-        )
+        expected = "a boolean, the string 'True' or 'False', or None"
+        raise RuntimeError(f"keep_batchnorm_fp32={value!r}: expected {expected}")
     return found
 
 

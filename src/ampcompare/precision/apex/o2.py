@@ -14,8 +14,7 @@ from ampcompare.precision.forward import wrap_forward
 
 
 class ApexO2(ApexScaling):
-    """fp16 weights and activations, fp32 masters and updates, fp32 BatchNorm unless it is asked not to be
-    kept.
+    """fp16 weights and activations, fp32 masters and updates, fp32 BatchNorm unless asked otherwise.
 
     `state_dict` of the model is fp32.
     """
@@ -23,9 +22,8 @@ class ApexO2(ApexScaling):
     name = "apex_o2"
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        convert_network(
-            model, torch.float16, keep_batchnorm_fp32=self.options.keep_batchnorm_fp32 is not False
-        )
+        keep = self.options.keep_batchnorm_fp32 is not False
+        convert_network(model, torch.float16, keep_batchnorm_fp32=keep)
         wrap_forward(model, inputs=torch.float16, outputs=torch.float32)
         save_in_fp32(model)
         self.gradients = MasterGradients(optimizer, self.device)
@@ -37,9 +35,8 @@ class ApexO2(ApexScaling):
 
     def state_dict(self) -> dict[str, Any]:
         """With the masters, which neither the model's nor the optimizer's state holds."""
-        return super().state_dict() | {
-            "masters": [master.detach().clone() for _, master in self._masters().pairs]
-        }
+        masters = [master.detach().clone() for _, master in self._masters().pairs]
+        return super().state_dict() | {"masters": masters}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:

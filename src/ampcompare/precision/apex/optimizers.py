@@ -1,5 +1,4 @@
-"""What `amp.initialize` makes of an optimizer: `step` skips after an overflow and serves masters; and its
-undoing.
+"""What `amp.initialize` makes of an optimizer (`step` skips after an overflow and serves masters), and back.
 
 Source: `apex/amp/{_process_optimizer,handle}.py`.
 """
@@ -66,7 +65,10 @@ class AmpOptimizer:
             if self.masters is not None:
                 self.masters.ready()
             with disable_casts():  # the arithmetic of an optimizer is its own
-                result = self._step()
+                if self.dynamic:
+                    result = step_unless(self.optimizer, self.gradients.skip, self.before_step)
+                else:
+                    result = self.before_step()
         self.gradients.skip.zero_()
         if self.masters is not None:
             self.masters.copy_to_model()
@@ -74,15 +76,8 @@ class AmpOptimizer:
         STATE.cache.clear()
         return result
 
-    def _step(self) -> Any:
-        if not self.dynamic:
-            return self.before_step()
-        return step_unless(self.optimizer, self.gradients.skip, self.before_step)
-
     def _step_with(self, closure: Callable[[], Any]) -> Any:
-        """A step that runs forward and backward itself. The original stepped even if that backward
-        overflowed.
-        """
+        """A step that runs forward and backward itself. The original stepped even if that one overflowed."""
         # sync: the closure runs inside the step, so that the host must know first
         if self.masters is not None or self.gradients.skip.item():
             raise RuntimeError(

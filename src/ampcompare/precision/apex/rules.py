@@ -18,6 +18,7 @@ from torch.nn import Parameter
 from ampcompare.precision.apex.state import HALF, STATE
 
 Function = Callable[..., Any]
+Cast = Callable[[Tensor], Tensor]
 FLOAT = torch.float32
 SEQUENCES = (list, tuple)
 NESTED = (Tensor, list, tuple)
@@ -30,7 +31,7 @@ def _castable(x: Any) -> bool:
     return isinstance(x, list | tuple) and all(_castable(y) for y in x)
 
 
-def _map(cast: Callable[[Tensor], Tensor], x: Any) -> Any:
+def _map(cast: Cast, x: Any) -> Any:
     """Cast a castable argument, list and tuple types kept; anything else as it is."""
     if isinstance(x, Tensor):
         return cast(x)
@@ -43,9 +44,7 @@ def _map(cast: Callable[[Tensor], Tensor], x: Any) -> Any:
     return x
 
 
-def _arguments(
-    cast: Callable[[Tensor], Tensor], args: Iterable[Any], kwargs: dict[str, Any]
-) -> tuple[list, dict]:
+def _arguments(cast: Cast, args: Iterable[Any], kwargs: dict[str, Any]) -> tuple[list, dict]:
     new_args = [
         cast(x) if isinstance(x, Tensor) else _map(cast, x) if isinstance(x, SEQUENCES) else x for x in args
     ]
@@ -72,28 +71,24 @@ def to_float(x: Tensor) -> Tensor:
     return x.to(FLOAT)
 
 
-def half(function: Function) -> Function:
-    """Run in fp16."""
-
+def _cast_all(cast: Cast, function: Function) -> Function:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if STATE.on:
-            args, kwargs = _arguments(to_half, args, kwargs)  # type: ignore[assignment]
+            args, kwargs = _arguments(cast, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def half(function: Function) -> Function:
+    """Run in fp16."""
+    return _cast_all(to_half, function)
 
 
 def float_(function: Function) -> Function:
     """Run in fp32."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if STATE.on:
-            args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
-        return function(*args, **kwargs)
-
-    return wrapper
+    return _cast_all(to_float, function)
 
 
 def _types(x: Any, found: set[torch.dtype]) -> bool:
@@ -138,9 +133,7 @@ def promote(function: Function) -> Function:
 
 
 def sequence(function: Function) -> Function:
-    """Like promote for the sequence that comes first (torch.cat, torch.stack); other mixes are PyTorch's to
-    judge.
-    """
+    """Like promote for the sequence that comes first (torch.cat, torch.stack); else PyTorch is to judge."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -171,9 +164,7 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     return target if target.dtype.is_floating_point else None
 
 
-def _others(
-    cast: Callable[[Tensor], Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[list, dict]:
+def _others(cast: Cast, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list, dict]:
     """Cast all arguments but the target."""
     new_args, new_kwargs = _arguments(cast, args[1:], kwargs)
     return ([args[0], *new_args], new_kwargs) if args else ([], {**new_kwargs, "input": kwargs["input"]})
@@ -243,11 +234,5 @@ def _has_half(x: Any) -> bool:
 
 
 RULES: dict[str, Callable[[Function], Function]] = {
-    "half": half,
-    "float": float_,
-    "promote": promote,
-    "sequence": sequence,
-    "match": match,
-    "refuse": refuse,
-    "banned": banned,
+    rule.__name__.rstrip("_"): rule for rule in (half, float_, promote, sequence, match, refuse, banned)
 }

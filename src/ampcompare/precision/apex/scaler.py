@@ -53,9 +53,8 @@ class LossScaler:
         """Divide gradients by the scale in place, one launch per type; note any inf or nan in `found_inf`."""
         if self.does_nothing:
             return
-        inverse = (
-            self.scale.double().reciprocal().float() if self.scale.device.type != "mps" else 1 / self.scale
-        )
+        is_mps = self.scale.device.type == "mps"  # which has no float64
+        inverse = 1 / self.scale if is_mps else self.scale.double().reciprocal().float()
         by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         for gradient in gradients:
             dense = gradient._values() if gradient.is_sparse else gradient
@@ -75,14 +74,8 @@ class LossScaler:
         if not self.dynamic:
             self.unskipped += 1
             return
-        torch._amp_update_scale_(
-            self.scale,
-            self.unskipped,
-            self.found_inf,
-            self.growth_factor,
-            self.backoff_factor,
-            self.growth_interval,
-        )
+        schedule = (self.growth_factor, self.backoff_factor, self.growth_interval)
+        torch._amp_update_scale_(self.scale, self.unskipped, self.found_inf, *schedule)
         self.scale.clamp_(max=self.max_scale)
         if self.min_scale is not None:
             # Only an overflow is held at the floor: a first scale below it stays, as in the original.
@@ -91,10 +84,8 @@ class LossScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """{"loss_scale": float, "unskipped": int}, as apex. Waits for the device."""
-        return {
-            "loss_scale": self.scale.item(),
-            "unskipped": int(self.unskipped),
-        }  # sync: numbers for a checkpoint
+        # sync: numbers for a checkpoint
+        return {"loss_scale": self.scale.item(), "unskipped": int(self.unskipped)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scale.fill_(state["loss_scale"])

@@ -17,9 +17,7 @@ from ampcompare.precision.apex.scaler import LossScaler
 
 
 class ScaledGradients:
-    """The gradients of one optimizer: which are set aside, whether `.grad` is scaled, whether to skip the
-    step.
-    """
+    """The gradients of one optimizer: which are set aside, whether `.grad` is scaled, whether to skip."""
 
     in_place = True  # whether the optimizer's gradients are where the backward leaves them
 
@@ -92,9 +90,7 @@ def scaled_backward(
     *,
     delay: bool = False,
 ) -> None:
-    """One backward of a scaled loss into every optimizer's gradients, and one move of the scaler unless
-    delayed.
-    """
+    """One backward of a scaled loss into every optimizer's gradients; the scaler moves unless delayed."""
     if scaler.does_nothing and all(gradients.in_place for gradients in optimizers):
         backward()
         return

@@ -18,6 +18,7 @@ from ampcompare.report.analysis.metric import ComparedMetric, choose_metric
 from ampcompare.report.analysis.published import Reproduction, set_beside
 from ampcompare.report.analysis.settings import Setting, describe
 from ampcompare.report.analysis.statistics import T, explained
+from ampcompare.report.analysis.target import common_target, with_seconds_to
 from ampcompare.report.analysis.verdict import Verdict, headline, line
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.words import listed
@@ -29,8 +30,9 @@ CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' t
 class Analysis:
     """What every output shows: the runs' figures, groups, comparisons with the baseline, and the words.
 
-    No output computes a figure of its own, so that all show the same. `published` is a published comparison
-    to be set beside, where one was asked for.
+    No output computes a figure of its own, so that all show the same. `target` is the value of the metric, as
+    it is shown, up to which training is timed; `published` a published comparison to be set beside, where one
+    was asked for.
     """
 
     figures: tuple[RunFigures, ...]
@@ -42,6 +44,7 @@ class Analysis:
     metric: ComparedMetric
     keys: tuple[str, ...]
     styles: dict[str, Style]
+    target: float | None = None
     published: Reproduction | None = None
 
     def comparison(self, label: str) -> Comparison | None:
@@ -110,6 +113,8 @@ def analyse_runs(
         raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
     compared = choose_metric(metric, margin, runs)
     figures = [figures_of(run, metric) for run in runs]
+    target = common_target(figures, compared)
+    figures = with_seconds_to(figures, target, compared)
     check_keys("--group-by", group_by, figures)
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
@@ -132,5 +137,6 @@ def analyse_runs(
         metric=compared,
         keys=keys,
         styles={style.label: style for style in styles(((g.label, g.value) for g in groups), words)},
+        target=target,
         published=None if reproduce is None else set_beside(reproduce, figures, comparisons, compared),
     )

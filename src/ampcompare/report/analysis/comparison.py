@@ -22,8 +22,9 @@ MAX_KEYS = 6
 class Comparison:
     """A group against its baseline. None is what cannot be said.
 
-    `speed`, `memory` and `energy` are ratios to the baseline (speed above 1: faster, memory below 1: less),
-    `quality` is the difference of the metric in its shown unit, `equivalence` its test within the margin.
+    `speed`, `memory`, `energy` and `time` (to the target) are ratios to the baseline (speed above 1: faster,
+    memory below 1: less), `quality` is the difference of the metric in its shown unit, `equivalence` its test
+    within the margin.
     `refusal` says why nothing is compared, `loose` names what differs in software or machine although it is.
     """
 
@@ -36,6 +37,7 @@ class Comparison:
     speed: Estimate | None = None
     memory: Estimate | None = None
     energy: Estimate | None = None
+    time: Estimate | None = None
     quality: Estimate | None = None
     equivalence: Equivalence | None = None
 
@@ -124,6 +126,7 @@ def compare(
         speed=of("images_per_second"),
         memory=of("peak_mib"),
         energy=of("joules_per_image"),
+        time=of("seconds_to_target"),
         quality=quality,
         equivalence=equivalence(quality, metric.margin) if quality and metric.margin is not None else None,
     )

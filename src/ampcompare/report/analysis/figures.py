@@ -28,6 +28,7 @@ MEANS = (
     "train_seconds",
     "quality",
     "best_accuracy",
+    "seconds_to_target",
 )
 MEDIANS = ("step_time_ms_p50", "step_time_ms_p95", "skipped_steps", "train_seconds")
 
@@ -40,7 +41,8 @@ class RunFigures:
     `peak_mib` the device's peak allocation (on a CPU the process's resident memory), `nan_losses` the number
     of rows in which the training loss was NaN or infinite and `nan_from` the first such `global_step`.
     `quality` is the last value of the metric that is compared, None also where that value is NaN.
-    `clock_jumps` counts the rows whose wall clock is behind that of the row before.
+    `clock_jumps` counts the rows whose wall clock is behind that of the row before. `seconds_to_target` is
+    the training time until the metric reached the `Analysis`' target.
     """
 
     run: RunRecord
@@ -63,6 +65,7 @@ class RunFigures:
     quality: float | None = None
     joules_per_image: float | None = None
     clock_jumps: int = 0
+    seconds_to_target: float | None = None
 
     @property
     def device_words(self) -> str:

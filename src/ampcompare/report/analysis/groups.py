@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
+import numpy as np
+
+from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.report.analysis.figures import MEANS, MEDIANS, RunFigures
+from ampcompare.report.analysis.figures import MEANS, MEDIANS, RunFigures, steady_rows
 from ampcompare.report.analysis.settings import OF_BACKEND, pooling_settings
 from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds
 from ampcompare.report.palette import ordered
@@ -26,7 +29,9 @@ NAMES = {
     "optimizer.fused": "fused optimizer",
     "environment.fused": "fused optimizer",
     "environment.backend_source": "source",
+    "environment.model_source": "source of the model",
 }
+QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
 
 
@@ -74,6 +79,19 @@ class Group:
     def medians(self) -> dict[str, float | None]:
         """Of each of MEDIANS the median over the counted runs, None where nothing was recorded."""
         return {name: median(values) if (values := self.values(name)) else None for name in MEDIANS}
+
+    @cached_property
+    def step_times(self) -> dict[str, float]:
+        """Quantiles of the counted runs' step times (ms, means of log intervals after warm-up), and how many
+        `intervals` they are of; empty where none was recorded.
+        """
+        windows = [f.run.numbers(metrics.STEP_TIME)[steady_rows(f.run)] for f in self.counted]
+        values = np.concatenate(windows) if windows else np.empty(0)
+        values = values[np.isfinite(values)]
+        if not len(values):
+            return {}
+        found = {name: float(np.percentile(values, q)) for name, q in QUANTILES.items()}
+        return {"intervals": len(values), **found}
 
     def values(self, name: str) -> list[float]:
         """One attribute of RunFigures of the counted runs that have it."""

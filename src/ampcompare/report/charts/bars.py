@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Mapping
-from operator import attrgetter
+from collections.abc import Callable
 
 import altair as alt
-import numpy as np
 
-from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.figures import RunFigures, steady_rows
-from ampcompare.report.analysis.groups import Group, seed_key
-from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds, ratio
+from ampcompare.report.analysis.groups import QUANTILES, Group
+from ampcompare.report.analysis.statistics import Estimate
 from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, drawn_styles, finish, over, quantity, tip
 from ampcompare.report.charts.series import Datum
 from ampcompare.report.words import change, duration, mib, number
@@ -22,84 +17,44 @@ from ampcompare.report.words import ratio as times
 BAR_HEIGHT, LOW_BAR_HEIGHT, MANY_BARS = 46, 18, 12
 BAR_ROOM = 1.6  # of the longest bar's length, for the figure beside it on a phone
 WIDEST_INTERVAL = 1.3  # of the longest bar; two seeds can give one that is many times as long
-QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
-
-Value = Callable[[RunFigures], float | None]
 
 
 def throughput_bars(analysis: Analysis) -> Spec:
     """Images per second by group: the mean over seeds of each run's median after warm-up."""
     title = "Throughput, median after warm-up"
-    return _bars(analysis, title, "images/s", attrgetter("images_per_second"), number, times, "speed")
+    return _bars(analysis, title, "images/s", "images_per_second", number, times, "speed")
 
 
 def peak_memory(analysis: Analysis) -> Spec:
     """Peak memory by group."""
     title = "Peak memory of the process" if analysis.setting.is_cpu else "Peak memory on the device"
-    return _bars(analysis, title, "MiB", attrgetter("peak_mib"), mib, change, "memory")
+    return _bars(analysis, title, "MiB", "peak_mib", mib, change, "memory")
 
 
 def energy(analysis: Analysis) -> Spec:
     """Energy per training image by group, where the GPU counts it."""
-    title, value = "Energy per training image", attrgetter("joules_per_image")
-    return _bars(analysis, title, "J per image", value, number, change, "energy")
+    title = "Energy per training image"
+    return _bars(analysis, title, "J per image", "joules_per_image", number, change, "energy")
 
 
 def time_to_target(analysis: Analysis) -> Spec:
     """Training time until the metric first reaches a value that every finished run reaches."""
-    metric = analysis.metric
-    target = common_target(analysis)
+    metric, target = analysis.metric, analysis.target
     words = "a common value" if target is None else f"{target:g}{' %' if metric.is_fraction else ''}"
     title = f"Training time to {words} {metric.name}"
-
-    def value(f: RunFigures) -> float | None:
-        return None if target is None else seconds_to(f, metric.key, target / metric.factor, metric.falls)
-
-    return _bars(analysis, title, "seconds of training", value, duration, times, None)
-
-
-def common_target(analysis: Analysis) -> float | None:
-    """The value of the metric, as it is shown, that every finished run reaches; None without a run."""
-    metric = analysis.metric
-    best = []
-    for group in analysis.groups:
-        for f in () if group.is_unfinished else group.counted:
-            values = f.run.values(metric.key) * metric.factor
-            values = values[np.isfinite(values)]
-            if len(values):
-                best.append(float(values.min() if metric.falls else values.max()))
-    if not best:
-        return None
-    worst = max(best) if metric.falls else min(best)
-    step = 1.0 if metric.is_fraction and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
-    rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step
-    return float(f"{rounded:.6g}")
-
-
-def seconds_to(figures: RunFigures, key: str, target: float, falls: bool) -> float | None:
-    """Training seconds at the first row whose metric is at the target or better; None if none is."""
-    run = figures.run
-    values, clock = run.numbers(key), run.numbers(metrics.TRAIN_SECONDS)
-    slack = 1e-9 * max(1.0, abs(target))
-    there = np.flatnonzero((values <= target + slack) if falls else (values >= target - slack))
-    if figures.clock_jumps or not len(there):
-        return None
-    known = clock[: there[0] + 1]
-    known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
-    return float(known[-1]) if len(known) else None
+    return _bars(analysis, title, "seconds of training", "seconds_to_target", duration, times, "time")
 
 
 def step_time(analysis: Analysis) -> Spec:
     """How step times are spread over the log intervals after warm-up: 5, 25, 50, 75 and 95 % quantiles."""
     rows: list[Datum] = []
     for group in analysis.groups:
-        windows = [f.run.numbers(metrics.STEP_TIME)[steady_rows(f.run)] for f in group.counted]
-        values = np.concatenate(windows) if windows else np.empty(0)
-        values = values[np.isfinite(values)]
-        if len(values):
-            quantiles = {name: float(f"{np.percentile(values, q):.5g}") for name, q in QUANTILES.items()}
-            head = {"backend": group.label, "run": f"{len(values):,} intervals of {group.n} runs"}
-            rows.append({**head, "kind": "box", "x": quantiles["p50"], **quantiles})
+        if found := group.step_times:
+            quantiles = {name: float(f"{found[name]:.5g}") for name in QUANTILES}
+            basis = f"{found['intervals']:,} intervals of {group.n} runs"
+            rows.append(
+                {"backend": group.label, "kind": "box", "run": basis, "x": quantiles["p50"], **quantiles}
+            )
     parts = _sides(analysis, rows, quantity(alt.X, "step time, ms (mean of each log interval)"))
     tips = [tip("backend"), tip("run", "over")]
     tips += [tip(name, f"{q} %", ",.4~r") for name, q in QUANTILES.items()]
@@ -120,18 +75,19 @@ def _bars(
     analysis: Analysis,
     title: str,
     unit: str,
-    value: Value,
+    figure: str,
     show: Callable[[float], str],
     relative: Callable[[float], str],
-    compared: str | None,
+    compared: str,
 ) -> Spec:
+    """`figure` is an attribute of RunFigures and its mean over seeds, `compared` its ratio of Comparison."""
     rows: list[Datum] = []
     for group in analysis.groups:
-        estimate = mean(_per_seed(group, value))
+        estimate = group.means[figure]
         if estimate is not None:
-            factor = _relative(analysis, group, value, compared)
-            beside = "" if factor is None else f" · {relative(factor)}"
-            rows += _bar(group, estimate, value, show(estimate.value) + beside)
+            factor = getattr(analysis.comparison(group.label), compared, None)
+            beside = "" if factor is None else f" · {relative(factor.value)}"
+            rows += _bar(group, estimate, figure, show(estimate.value) + beside)
     furthest = _cut(rows)
     parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, furthest * BAR_ROOM], nice=False))
     x, y = parts.x, parts.y
@@ -166,7 +122,7 @@ def _cut(rows: list[Datum]) -> float:
     return max((row["end"] for row in rows if "end" in row), default=1.0) or 1.0
 
 
-def _bar(group: Group, estimate: Estimate, value: Value, text: str) -> list[Datum]:
+def _bar(group: Group, estimate: Estimate, figure: str, text: str) -> list[Datum]:
     basis = f"mean of {group.n} runs" if estimate.n > 1 else "one seed"
     bar: Datum = {"backend": group.label, "kind": "bar", "run": basis, "x": estimate.value, "text": text}
     if estimate.low is not None and estimate.high is not None:
@@ -176,26 +132,9 @@ def _bar(group: Group, estimate: Estimate, value: Value, text: str) -> list[Datu
         rows += [
             {"backend": group.label, "kind": "run", "run": str(f.run.name), "x": v}
             for f in group.counted
-            if (v := value(f)) is not None
+            if (v := getattr(f, figure)) is not None
         ]
     return rows
-
-
-def _relative(analysis: Analysis, group: Group, value: Value, compared: str | None) -> float | None:
-    """The ratio to the baseline: that of the verdict, or of a figure that only this chart has."""
-    comparison = analysis.comparison(group.label)
-    if comparison is None or comparison.baseline is None:
-        return None
-    if compared is not None:
-        estimate = getattr(comparison, compared)
-    else:
-        usable = comparison.same_device
-        estimate = ratio(_per_seed(group, value), _per_seed(comparison.baseline, value)) if usable else None
-    return None if estimate is None else estimate.value
-
-
-def _per_seed(group: Group, value: Value) -> Mapping[Hashable, float]:
-    return mean_of_seeds((seed_key(f), v) for f in group.counted if (v := value(f)) is not None)
 
 
 def _sides(analysis: Analysis, rows: list[Datum], x: alt.X) -> Parts:

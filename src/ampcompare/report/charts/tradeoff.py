@@ -19,7 +19,7 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
     rows: list[Datum] = []
     for group in analysis.groups:
         head = {"backend": group.label}
-        speed = mean(group.per_seed("images_per_second"))
+        speed = group.means["images_per_second"]
         quality = mean(group.per_seed("quality", metric.factor))
         if group.is_unfinished or speed is None or quality is None:
             continue

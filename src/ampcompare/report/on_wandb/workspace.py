@@ -152,7 +152,7 @@ def save(
             _log_tables(charts, entity, project, say)
     except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
         advice = f"check the name and `{as_typed('wandb', 'login')}`"
-        raise UserError(f"{entity}/{project}: W&B does not take it: {problem}; {advice}") from None
+        raise UserError(f"{entity}/{project}: W&B does not take it: {reason(problem)}; {advice}") from None
 
 
 def table_key(name: str) -> str:
@@ -175,7 +175,7 @@ def _keep_presets(api: Any, entity: str, charts: Mapping[str, Spec]) -> str | No
             api.create_custom_chart(entity, preset_name(name, chart), title, "vega2", "private", chart)
         except (wandb.errors.Error, WandbApiFailedError) as problem:
             if not any(word in str(problem).lower() for word in ("exist", "duplicate")):
-                return str(problem)
+                return reason(problem)
     return None
 
 

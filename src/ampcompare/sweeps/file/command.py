@@ -11,17 +11,6 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
-ARGS_FORMS = (
-    "args",
-    "args_no_hyphens",
-    "args_no_equals",
-    "args_no_boolean_flags",
-    "args_json",
-    "args_json_file",
-    "args_append_hydra",
-    "args_override_hydra",
-)
-MACROS = ("env", "interpreter", "program", *ARGS_FORMS)
 _WHOLE = re.compile(r"\$\{([^}]*)\}")
 _ENVIRONMENT = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
@@ -36,9 +25,7 @@ def macro_problem(word: Any) -> str | None:
     whole = _WHOLE.fullmatch(text)
     if whole and whole[1] not in MACROS:
         return f"no such macro; expected one of {', '.join(f'${{{m}}}' for m in MACROS)}"
-    inside = [
-        name for name in _WHOLE.findall(text) if name in MACROS
-    ]  # any other ${...} is the program's own
+    inside = [name for name in _WHOLE.findall(text) if name in MACROS]  # other ${...} are the program's own
     if inside and not whole:
         return f"a macro has to be a word of its own; make ${{{inside[0]}}} one"
     return None
@@ -68,16 +55,18 @@ def build_command(
 
 def _forms(parameters: Mapping[str, Any]) -> dict[str, list[str]]:
     pairs = [f"{key}={value}" for key, value in parameters.items()]
+    shown = [(key, value) for key, value in parameters.items() if value is not False]
     return {
         "args": [f"--{pair}" for pair in pairs],
         "args_no_hyphens": pairs,
         "args_no_equals": [word for key, value in parameters.items() for word in (f"--{key}", str(value))],
         "args_no_boolean_flags": [
-            f"--{key}" if value is True else f"--{key}={value}"
-            for key, value in parameters.items()
-            if value is not False
+            f"--{key}" if value is True else f"--{key}={value}" for key, value in shown
         ],
         "args_json": [json.dumps(parameters)],
         "args_append_hydra": [f"+{pair}" for pair in pairs],
         "args_override_hydra": [f"++{pair}" for pair in pairs],
     }
+
+
+MACROS = ("env", "interpreter", "program", *_forms({}), "args_json_file")

@@ -27,25 +27,21 @@ class Distribution:
     quantile: Callable[[Settings, float], Any] | None = None
 
 
-def _between(low: float, high: float, u: float) -> float:
-    return low + u * (high - low)
-
-
 def _uniform(s: Settings, u: float) -> float:
-    return _between(s["min"], s["max"], u)
+    return s["min"] + u * (s["max"] - s["min"])
 
 
 def _log_uniform(s: Settings, u: float) -> float:
-    return math.exp(_between(s["min"], s["max"], u))
+    return math.exp(_uniform(s, u))
 
 
 def _log_uniform_values(s: Settings, u: float) -> float:
-    return math.exp(_between(math.log(s["min"]), math.log(s["max"]), u))
+    return _log_uniform({"min": math.log(s["min"]), "max": math.log(s["max"])}, u)
 
 
 def _inv_log_uniform(s: Settings, u: float) -> float:
     """log(1/x) is uniform between min and max."""
-    return math.exp(-_between(s["min"], s["max"], u))
+    return math.exp(-_uniform(s, u))
 
 
 def _normal(s: Settings, u: float) -> float:
@@ -141,10 +137,8 @@ def kind_of(spec: Mapping[str, Any]) -> str | None:
 
 def complete(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in the file over the distribution's defaults."""
-    return {
-        **DISTRIBUTIONS[kind].optional,
-        **{key: value for key, value in spec.items() if key != "distribution"},
-    }
+    own = {key: value for key, value in spec.items() if key != "distribution"}
+    return {**DISTRIBUTIONS[kind].optional, **own}
 
 
 def is_whole(value: Any, low: int | None = None) -> bool:

@@ -111,8 +111,7 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         return value if isinstance(value, kind) else None
 
     metric, early, tree = part("metric", dict), part("early_terminate", dict), part("parameters", dict)
-    command = part("command", list)
-    objective = None
+    command, objective = part("command", list), None
     if metric:
         is_rising = metric.get("goal") == "maximize"
         objective = Objective(str(metric.get("name")), is_rising, metric.get("target"))
@@ -142,9 +141,8 @@ def violations_error(path: Path, problems: Sequence[str]) -> UserError:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():  # a pipe would never end
-        raise UserError(
-            f"{path}: no such file; expected a path or one of {', '.join(names_shipped('sweeps'))}"
-        )
+        known = ", ".join(names_shipped("sweeps"))
+        raise UserError(f"{path}: no such file; expected a path or one of {known}")
     content = read_yaml(path)
     if not isinstance(content, dict):
         found = "nothing" if content is None else f"a {type(content).__name__}"

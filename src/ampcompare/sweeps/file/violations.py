@@ -69,13 +69,10 @@ def _metric_violations(metric: Any, method: str | None) -> Iterator[str]:
     if not isinstance(metric, dict):
         yield f"metric={metric!r}: expected name and goal, {METRIC_EXAMPLE}"
         return
-    for key in metric:
-        if key not in known:
-            yield f"metric.{key}: no such key here; {_known(key, known)}"
-    if not (_is_text(metric.get("name")) and metric["name"].strip()):
-        yield (
-            f"metric.name={metric.get('name')!r}: expected the name of a logged metric, such as eval/accuracy"
-        )
+    yield from (f"metric.{key}: no such key here; {_known(key, known)}" for key in metric if key not in known)
+    name: Any = metric.get("name")
+    if not (_is_text(name) and name.strip()):
+        yield f"metric.name={name!r}: expected the name of a logged metric, such as eval/accuracy"
     if metric.get("goal", "minimize") not in GOALS:
         yield f"metric.goal={metric['goal']!r}: expected one of {', '.join(GOALS)}"
     if metric.get("target") is not None and not _is_number(metric["target"]):
@@ -84,14 +81,12 @@ def _metric_violations(metric: Any, method: str | None) -> Iterator[str]:
 
 def _command_violations(content: Mapping[Any, Any]) -> Iterator[str]:
     command = content.get("command")
-    if command is not None:
-        if not isinstance(command, list) or not command:
-            yield f"command={command!r}: expected a list of words and macros, such as {list(DEFAULT_COMMAND)}"
-            command = None
-        for place, word in enumerate(command or ()):
-            problem = macro_problem(word)
-            if problem:
-                yield f"command[{place}]={word!r}: {problem}"
+    if command is not None and not (isinstance(command, list) and command):
+        yield f"command={command!r}: expected a list of words and macros, such as {list(DEFAULT_COMMAND)}"
+        command = None
+    for place, word in enumerate(command or ()):
+        if problem := macro_problem(word):
+            yield f"command[{place}]={word!r}: {problem}"
     uses_program = command is None or "${program}" in command
     if uses_program and not content.get("program"):
         yield "program: missing; expected the script to run, such as program: run_experiment.py"
@@ -103,9 +98,8 @@ def early_violations(early: Any) -> Iterator[str]:
         yield f"early_terminate={early!r}: expected such as {{type: hyperband, min_iter: 3}}"
         return
     known = ("type", "min_iter", "max_iter", "s", "eta", "strict")
-    for key in early:
-        if key not in known:
-            yield f"early_terminate.{key}: no such key; {_known(key, known)}"
+    for key in (key for key in early if key not in known):
+        yield f"early_terminate.{key}: no such key; {_known(key, known)}"
     if early.get("type") != "hyperband":
         yield f"early_terminate.type={early.get('type')!r}: expected hyperband"
     for key, low in (("min_iter", 1), ("max_iter", 1), ("s", 1), ("eta", 2)):
@@ -129,15 +123,11 @@ def _tree_violations(tree: Mapping[Any, Any], where: str, method: str | None) ->
         if not _is_text(name) or not name.strip() or "=" in name:
             yield f"{at}: expected the name of an option"
         elif not isinstance(spec, dict):
-            yield (
-                f"{at}={spec!r}: expected such as {{values: [...]}}, {{value: ...}} or {{min: ..., max: ...}}"
-            )
+            forms = "{values: [...]}, {value: ...} or {min: ..., max: ...}"
+            yield f"{at}={spec!r}: expected such as {forms}"
         elif "parameters" in spec:
-            if spec.keys() - {"parameters"}:
-                yield (
-                    f"{at}: a group has nothing beside parameters, found "
-                    f"{_names(spec.keys() - {'parameters'})}"
-                )
+            if others := spec.keys() - {"parameters"}:
+                yield f"{at}: a group has nothing beside parameters, found {_names(others)}"
             if not isinstance(spec["parameters"], dict) or not spec["parameters"]:
                 yield f"{at}.parameters: expected options to vary"
             else:
@@ -154,10 +144,8 @@ def leaf_violations(spec: Mapping[str, Any], at: str, method: str | None) -> Ite
             name = spec["distribution"]
             yield f"{at}.distribution={name!r}: {_known(name, tuple(DISTRIBUTIONS))}"
         else:
-            yield (
-                f"{at}: expected value, values, min and max, or a distribution; found "
-                f"{_names(spec) or 'nothing'}"
-            )
+            found = _names(spec) or "nothing"
+            yield f"{at}: expected value, values, min and max, or a distribution; found {found}"
         return
     required = DISTRIBUTIONS[kind].required
     known = ("distribution", *required, *DISTRIBUTIONS[kind].optional)
@@ -180,32 +168,24 @@ def leaf_violations(spec: Mapping[str, Any], at: str, method: str | None) -> Ite
     except (OverflowError, ZeroDivisionError):
         yield f"{at}: its values are beyond what a number can hold; narrow it"
     if method and METHODS[method].is_grid and not parameter.is_listed:
-        yield (
-            f"{at}: a grid cannot run through {kind}; list values without probabilities, use int_uniform or "
-            f"q_uniform, or method {' or '.join(name for name, m in METHODS.items() if not m.is_grid)}"
-        )
+        others = " or ".join(name for name, m in METHODS.items() if not m.is_grid)
+        todo = f"list values without probabilities, use int_uniform or q_uniform, or method {others}"
+        yield f"{at}: a grid cannot run through {kind}; {todo}"
 
 
 def _value_violations(kind: str, spec: Mapping[str, Any], at: str) -> Iterator[str]:
-    if "values" in spec:
-        values = spec["values"]
-        if not isinstance(values, list) or not values:
-            yield f"{at}.values={values!r}: expected a list of at least one value"
-            values = []
-        for i, value in enumerate(values):
-            if not _is_plain(value):
-                yield (
-                    f"{at}.values[{i}]={value!r}: expected text, number, true, false, null or lists of these"
-                )
-    elif "value" in spec and not _is_plain(spec["value"]):
-        yield f"{at}.value={spec['value']!r}: expected text, number, true, false, null or lists of these"
+    values = spec.get("values")
+    listed = values if isinstance(values, list) else []
+    if "values" in spec and not listed:
+        yield f"{at}.values={values!r}: expected a list of at least one value"
+    given = {f"values[{i}]": value for i, value in enumerate(listed)}
+    for key, value in (given if "values" in spec else {"value": spec.get("value")}).items():
+        if not _is_plain(value):
+            yield f"{at}.{key}={value!r}: expected text, number, true, false, null or lists of these"
     if "probabilities" in spec:
-        shares, count = (
-            spec["probabilities"],
-            len(spec["values"]) if isinstance(spec.get("values"), list) else 0,
-        )
-        if not isinstance(shares, list) or len(shares) != count:
-            yield f"{at}.probabilities={shares!r}: expected a list as long as values ({count})"
+        shares = spec["probabilities"]
+        if not isinstance(shares, list) or len(shares) != len(listed):
+            yield f"{at}.probabilities={shares!r}: expected a list as long as values ({len(listed)})"
         elif not all(_is_number(p) and p >= 0 for p in shares) or abs(sum(shares) - 1) > 1e-6:
             yield f"{at}.probabilities={shares!r}: expected numbers of at least 0 that add up to 1"
     whole = kind == "int_uniform"
@@ -225,10 +205,8 @@ def _value_violations(kind: str, spec: Mapping[str, Any], at: str) -> Iterator[s
             yield f"{at}.{key}={spec[key]}: expected a number above 0"
     exponents = kind in ("log_uniform", "inv_log_uniform", "q_log_uniform")
     if ranged and exponents and max(abs(spec["min"]), abs(spec["max"])) > 700:
-        yield (
-            f"{at}: min and max of {kind} are exponents of e; expected them within -700 and 700 (see "
-            f"{kind}_values)"
-        )
+        expected = f"expected them within -700 and 700 (see {kind}_values)"
+        yield f"{at}: min and max of {kind} are exponents of e; {expected}"
 
 
 def _known(word: Any, known: tuple[str, ...]) -> str:
