@@ -205,10 +205,8 @@ class Rows:
             return
         what = f"step {step}: the training loss is not finite (loss scale {scale:g})"
         if self.config.training.on_nan == "stop":
-            advice = (
-                "try a smaller optimizer.lr or training.clip_norm, or go on with training.on_nan=continue"
-            )
-            raise TrainingError(f"{what}; {advice}")
+            advice = "a smaller optimizer.lr or training.clip_norm, or go on with training.on_nan=continue"
+            raise TrainingError(f"{what}; try {advice}")
         self.on_note(f"{what}; going on (training.on_nan=continue)")
 
     def state_dict(self) -> Row:
