@@ -29,8 +29,7 @@ def measure(
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         (last,) = done.stderr.strip().splitlines()[-1:] or [f"no message, exit code {done.returncode}"]
-        message = last.partition("UserError: ")[2]
-        if not message:
+        if not (message := last.partition("UserError: ")[2]):
             print(done.stderr, file=sys.stderr, end="")
         raise UserError(f"bench: {what} failed: {message or last}")
     return json.loads(done.stdout.strip().splitlines()[-1])

@@ -168,10 +168,7 @@ class Store:
                 self.loaded = path
                 return state
             except CheckpointError as problem:
-                aside = path.with_name(path.name + DAMAGED)
-                path.replace(aside)
-                say(
-                    f"checkpoint {path.name} is damaged ({problem}): the one before is used; it is now "
-                    f"{aside}"
-                )
+                aside = path.replace(path.with_name(path.name + DAMAGED))
+                what = f"checkpoint {path.name} is damaged ({problem})"
+                say(f"{what}: the one before is used; it is now {aside}")
         return None

@@ -66,7 +66,5 @@ class RunKeeper:
             self.store.save(state, best=best)
             self.saved_step = step
         except OSError as problem:
-            self.say(
-                f"the checkpoint at step {step} could not be written to {self.store.folder} "
-                f"({reason(problem)}): going on without it"
-            )
+            where = f"could not be written to {self.store.folder} ({reason(problem)})"
+            self.say(f"the checkpoint at step {step} {where}: going on without it")

@@ -45,13 +45,11 @@ class Identity:
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In what a checkpoint differs, `key (theirs there, ours here)` each."""
         here, there = self.values(), ADDED_LATER | state.get("identity", {})
-        keys = [key for key in here.keys() | there.keys() if here.get(key) != there.get(key)]
-        return [
-            "data (other images)"
-            if key == "data"
-            else f"{key} ({there.get(key)} there, {here.get(key)} here)"
-            for key in sorted(keys)
-        ]
+        keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+        told = {key: f"{key} ({there.get(key)} there, {here.get(key)} here)" for key in keys}
+        if "data" in told:
+            told["data"] = "data (other images)"
+        return list(told.values())
 
 
 @dataclass(frozen=True)
@@ -82,21 +80,16 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
         if config.resume == "never":
             if not differences and not run_id and store.lock():
                 store.unlock()
-                step = state["fit"]["step"]
-                say(
-                    f"run {name} of this config stopped at step {step}: resume=auto goes on with it; this is "
-                    "a new run"
-                )
+                stopped = f"run {name} of this config stopped at step {state['fit']['step']}"
+                say(f"{stopped}: resume=auto goes on with it; this is a new run")
                 return None
             continue
         if differences:
-            others.append(
-                f"run {name} differs in {', '.join(differences[:5])}{', ...' if differences[5:] else ''}"
-            )
+            more = ", ..." if differences[5:] else ""
+            others.append(f"run {name} differs in {', '.join(differences[:5])}{more}")
             if run_id:
-                raise UserError(
-                    f"resume={config.resume}: {others[0]}; give it the same options, or use resume=never"
-                )
+                advice = "give it the same options, or use resume=never"
+                raise UserError(f"resume={config.resume}: {others[0]}; {advice}")
             continue
         if not store.lock():
             others.append(f"run {name} is going on in another process")
@@ -104,11 +97,7 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
                 raise UserError(f"resume={config.resume}: {others[0]}; wait for it, or use resume=never")
             continue
         whole = store.load(say)
-        if (
-            whole is not None
-            and not identity.differences(whole)
-            and not is_finished(store, whole, total_steps)
-        ):
+        if whole and not identity.differences(whole) and not is_finished(store, whole, total_steps):
             return Resumed(store, whole)
         store.unlock()
     if config.resume == "must":
@@ -132,10 +121,8 @@ def find_together(
             try:
                 found = Resumed(Store(Path(path).parent), read(Path(path)))
             except CheckpointError as problem:
-                raise UserError(
-                    f"resume: process {world.rank} cannot read {path} ({problem}), which process 0 goes on "
-                    "from; output_dir has to be one folder for all machines"
-                ) from None
+                what = f"process {world.rank} cannot read {path} ({problem}), which process 0 goes on from"
+                raise UserError(f"resume: {what}; output_dir has to be one folder for all machines") from None
     return found
 
 
@@ -154,15 +141,11 @@ def _candidates(
             folders = [path for path in top.iterdir() if path.is_dir()] if top.is_dir() else []
         else:
             folders = [top / run_id] if is_run_id(run_id) else []
-        found = [
-            (max(f.stat().st_mtime_ns for f in files), s, files)
-            for s in map(Store, folders)
-            if (files := s.files())
-        ]
+        stores = [(store, files) for store in map(Store, folders) if (files := store.files())]
+        found = [(max(f.stat().st_mtime_ns for f in files), store, files) for store, files in stores]
     except OSError as problem:
-        raise UserError(
-            f"resume: {top} cannot be read ({reason(problem)}); mend it, or use resume=never"
-        ) from None
+        why = f"cannot be read ({reason(problem)})"
+        raise UserError(f"resume: {top} {why}; mend it, or use resume=never") from None
     for _, store, files in sorted(found, key=lambda entry: entry[0], reverse=True):
         for path in files:
             try:
@@ -178,12 +161,8 @@ def _candidates(
 
 def _has_shape(state: Mapping[str, Any]) -> bool:
     fit = state.get("fit")
-    return (
-        isinstance(fit, dict)
-        and isinstance(fit.get("step"), int)
-        and "evaluated" in fit
-        and isinstance(state.get("identity"), dict)
-    )
+    is_fit = isinstance(fit, dict) and isinstance(fit.get("step"), int) and "evaluated" in fit
+    return is_fit and isinstance(state.get("identity"), dict)
 
 
 def is_run_id(text: str) -> bool:

@@ -44,26 +44,19 @@ def restore(fit: Fit, state: Mapping[str, Any]) -> None:
         fit.load_state_dict(state["fit"])
         _set_random_states(state["random"], fit.device)
     except Exception as problem:  # what a file that passes every check may still lack
-        raise UserError(
-            f"resume: the checkpoint of run {state.get('run_id')} does not fit this program "
-            f"({reason(problem)}); "
-            "start anew with resume=never"
-        ) from None
+        what = f"the checkpoint of run {state.get('run_id')} does not fit this program ({reason(problem)})"
+        raise UserError(f"resume: {what}; start anew with resume=never") from None
 
 
 def _random_states(device: torch.device) -> dict[str, Any]:
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()
+    twister = torch.from_numpy(np.asarray(keys).astype(np.int64))
     return {
         "torch": torch.get_rng_state(),
         "cuda": random_state(device),
         "python": [version, list(words), gauss],
-        "numpy": [
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            int(position),
-            int(has_gauss),
-            float(cached),
-        ],
+        "numpy": [twister, int(position), int(has_gauss), float(cached)],
     }
 
 

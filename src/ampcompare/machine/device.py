@@ -28,9 +28,8 @@ def resolve_device(name: str) -> torch.device:
         return torch.device(present[0])
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in present:
-        raise UserError(
-            f"device={name!r}: not there; PyTorch sees {', '.join(present)}; use one of them or device=auto"
-        )
+        seen = f"PyTorch sees {', '.join(present)}"
+        raise UserError(f"device={name!r}: not there; {seen}; use one of them or device=auto")
     device = torch.device(wanted)
     make_current(device)
     return device
@@ -142,15 +141,13 @@ def set_random_state(device: torch.device, state: Tensor | None) -> None:
 def set_numerics(config: Config) -> None:
     """Set TF32, cuDNN and determinism as the config says, each time all of them.
 
-    PyTorch leaves TF32 on for cuDNN convolutions by default, so that "fp32" is not fp32 until it is switched
-    off.
+    PyTorch leaves TF32 on for cuDNN convolutions by default: "fp32" is not fp32 until it is switched off.
     """
     allow_tf32(config.tf32)
     # Trying algorithms may pick another one each time, so determinism rules it out.
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     torch.backends.cudnn.deterministic = config.deterministic
-    if config.deterministic:
-        # cuBLAS asks for it, before its first use.
+    if config.deterministic:  # cuBLAS asks for this before its first use
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(config.deterministic)
 
@@ -159,8 +156,7 @@ def allow_tf32(on: bool) -> None:
     """Let fp32 products and convolutions round to TF32, or not.
 
     PyTorch (2.11 and 2.14) has two sets of switches. Asked for the old ones, as Inductor does, it raises
-    where the new ones say something else. The old ones come first here: setting them writes into the new
-    ones.
+    where the new ones say something else. The old ones come first: setting them writes into the new.
     """
     precision = "tf32" if on else "ieee"
     torch.set_float32_matmul_precision("high" if on else "highest")

@@ -18,8 +18,7 @@ PACKAGES = ("ampcompare", "torch", "torchvision", "wandb", "omegaconf", "numpy")
 
 
 def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any]:
-    """Device, driver, library versions and git commit, with `settings` (tf32, memory format, ...) beside
-    them.
+    """Device, driver, library versions and git commit, beside `settings` (tf32, memory format, ...).
 
     What does not apply or cannot be found is None. The host's name is not recorded.
     """

@@ -152,26 +152,21 @@ def _meet(store: dist.Store, world: World) -> dist.Store:
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise UserError(
-            f"{name}={text!r}: expected a whole number, as torchrun sets it; unset it, or use torchrun"
-        )
+        expected = "expected a whole number, as torchrun sets it"
+        raise UserError(f"{name}={text!r}: {expected}; unset it, or use torchrun")
     return int(text)
 
 
 def check_config(config: Config, world: World) -> None:
     """Raise UserError for what several processes cannot do."""
-    what = f"with {world.size} processes"
+    what, size, penalty = f"with {world.size} processes", config.batch_size, config.training.gradient_penalty
     if config.execution != "eager":
         raise UserError(f"execution={config.execution!r}: {what} steps run eagerly; use execution=eager")
-    if config.training.gradient_penalty:
-        raise UserError(
-            f"training.gradient_penalty={config.training.gradient_penalty:g}: {what} gradients are only "
-            "there after the backward; set it to 0 or use one process"
-        )
-    if config.batch_size < world.size:
-        raise UserError(
-            f"batch_size={config.batch_size}: {what} each needs an image; use at least {world.size}"
-        )
+    if penalty:
+        why = f"{what} gradients are only there after the backward"
+        raise UserError(f"training.gradient_penalty={penalty:g}: {why}; set it to 0 or use one process")
+    if size < world.size:
+        raise UserError(f"batch_size={size}: {what} each needs an image; use at least {world.size}")
 
 
 def device_name(name: str, world: World) -> str:
@@ -179,17 +174,14 @@ def device_name(name: str, world: World) -> str:
     if world.size == 1 or name == "cpu":
         return name
     if name not in ("auto", "cuda"):
-        raise UserError(
-            f"device={name!r}: {world.size} processes need a device each; use device=cuda or device=cpu"
-        )
+        need = f"{world.size} processes need a device each"
+        raise UserError(f"device={name!r}: {need}; use device=cuda or device=cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0 and name == "auto":
         return "cpu"
     if max(world.local_size, world.local_rank + 1) > count:
-        raise UserError(
-            f"--nproc-per-node={world.local_size}: PyTorch sees {count} GPUs of this machine; start "
-            f"{max(count, 1)}, or use device=cpu"
-        )
+        seen, most = f"PyTorch sees {count} GPUs of this machine", max(count, 1)
+        raise UserError(f"--nproc-per-node={world.local_size}: {seen}; start {most}, or use device=cpu")
     return f"cuda:{world.local_rank}"
 
 
@@ -204,8 +196,7 @@ def check_last_batch(count: int, batch_size: int, world: World) -> None:
 
 
 class CollectiveFlags:
-    """Asks all processes at the end of a log interval what one of them may know, so that all do it at one
-    step.
+    """Asks all processes at a log interval's end what one of them may know, so that all do it at one step.
 
     Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
     """

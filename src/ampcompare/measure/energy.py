@@ -19,8 +19,7 @@ class EnergyMeter:
         self._handle = None
         self._start_mj: int | None = None
         self._on_note = on_note
-        name = nvml_name(device)
-        if name is None:
+        if (name := nvml_name(device)) is None:
             return
         import pynvml
 

@@ -36,16 +36,14 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> dict[str, Tensor]:
-    """Shares of the true gradients' elements that fp16 cannot hold, per layer group and over all, on the
-    device.
+    """Shares of the true gradients that fp16 cannot hold, by layer group and over all (on the device).
 
     `groups` are gradients by layer group, `scale` the loss scale (0-d). Of the non-zero elements:
     `grad/underflow_fraction` would be flushed to zero at the scale, `grad/underflow_fraction_unscaled` at
     scale 1, `grad/overflow_fraction` would become infinite at the scale (inf and nan count). Of all elements:
     `grad/zero_fraction` are zero, where a backward in fp16 has flushed them. Each also as `NAME/GROUP`.
     `grad/exponents` is a histogram [BINS] of the binary exponents of the non-zero elements. Of a group with
-    more than `SAMPLE` elements an even sample is looked at, and the totals weigh groups by what was looked
-    at. No host sync.
+    more than `SAMPLE` elements an even sample is looked at; totals weigh groups by that. No host sync.
     """
     counts: dict[str, Tensor] = {}
     histogram = torch.zeros(BINS, dtype=torch.int64, device=scale.device)

@@ -29,8 +29,7 @@ def make_folder(folder: Path, option: str) -> Path:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` at the end, on the disk by then.
 
-    Whatever is raised within, or OSError here: `path` is as it was. A process that is killed leaves
-    `NAME.*.tmp` beside it.
+    Whatever is raised within, or OSError here: `path` is as it was. A killed process leaves `NAME.*.tmp`.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 EXIT_FAILED = 1
@@ -35,9 +35,7 @@ class StopRequest:
             self._before = {number: signal.signal(number, self._on_signal) for number in heard(WORDS)}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

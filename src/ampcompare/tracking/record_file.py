@@ -1,8 +1,7 @@
 """Whether what was logged reaches the file of the record, which W&B's client writes in a process of its own.
 
 The client does not say when it does not: on a full disk wandb 0.31 lost 10 of 16 rows, ended with exit code 0
-and told only its own log. After the first write that fails it writes no more, not even when there is room
-again.
+and told only its own log. After the first write that fails it writes no more, even when there is room again.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, one_line
 from ampcompare.wandb_client.service import end_service
@@ -17,21 +18,15 @@ def record_refusal(problem: UserError) -> None:
     The sweep chose the values, so it has to learn that they are no good; nothing else would tell it.
     """
     given = os.environ.get
-    if (
-        not (given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID"))
-        or given("AMPCOMPARE_LOCAL_SWEEP")
-        or given("RANK", "0") != "0"
-    ):
+    sweep, is_local = given("WANDB_SWEEP_ID"), given("AMPCOMPARE_LOCAL_SWEEP")
+    if not (sweep and given("WANDB_RUN_ID")) or is_local or given("RANK", "0") != "0":
         return
     import wandb
 
-    settings = wandb.Settings(
-        init_timeout=SECONDS, finish_timeout=SECONDS, console="off", silent=True, show_errors=False
-    )
+    quiet: dict[str, Any] = {"console": "off", "silent": True, "show_errors": False}
+    settings = wandb.Settings(init_timeout=SECONDS, finish_timeout=SECONDS, **quiet)
     try:
-        run = wandb.init(
-            group=given("WANDB_SWEEP_ID"), job_type="train", notes=str(problem), settings=settings
-        )
+        run = wandb.init(group=sweep, job_type="train", notes=str(problem), settings=settings)
         run.finish(exit_code=EXIT_BAD_INPUT)
     except (wandb.errors.Error, TimeoutError) as reason:
         sys.stderr.write(f"W&B could not be told: {one_line(reason)}\n")

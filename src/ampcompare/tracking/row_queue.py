@@ -1,5 +1,4 @@
-"""Hands things to a slow receiver in a thread, in their order, so that the training loop need not wait for
-it.
+"""Hands things to a slow receiver in a thread, in their order, so that the training loop need not wait.
 
 Measured with wandb 0.31: `run.log` waits for the client's own thread, 1.3 to 6 ms on a busy machine of two
 cores, the time of a whole small step.

@@ -1,7 +1,6 @@
 """The start of a run's record with W&B: online with an account, offline without, never silently neither.
 
-W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, WANDB_RUN_GROUP, ...) win over the config where
-set.
+W&B's own environment variables (WANDB_MODE, WANDB_PROJECT, ...) win over the config where set.
 """
 
 from __future__ import annotations
@@ -70,10 +69,8 @@ def start_tracker(
         raise UserError(f"W&B refuses to start the run: {problem}") from None
     except ValidationError as problem:  # of its settings, those from WANDB_... variables too
         wrong = problem.errors()[0]
-        where = ".".join(map(str, wrong["loc"]))
-        raise UserError(
-            f"W&B refuses to start the run: {where}: {wrong['msg']}; mend it or unset it"
-        ) from None
+        what = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
+        raise UserError(f"W&B refuses to start the run: {what}; mend it or unset it") from None
     except (wandb.errors.CommError, TimeoutError) as problem:
         say(f"W&B's server cannot be reached ({reason(problem)}): this run is recorded offline")
         end_service()  # it still holds the failed start

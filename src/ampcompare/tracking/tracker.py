@@ -48,9 +48,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
-        """End the record: finished with exit code 0, failed with any other. Returns in words what it lacks on
-        the disk.
-        """
+        """End the record: finished with exit code 0, else failed. Returns in words what it lacks on disk."""
 
     @abstractmethod
     def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:

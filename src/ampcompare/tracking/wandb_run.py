@@ -96,17 +96,14 @@ class WandbRun(Tracker):
         """Go on behind the rows of a checkpoint: none twice, none missing.
 
         The server counts the rows that it has. What it has beyond the checkpoint is computed again and not
-        sent again; what it lacks is sent. On disk a new file begins, whose rows take the place of those from
-        its first step on.
+        sent again; what it lacks is sent. On disk a new file takes the place of rows from its first step on.
         """
         rows = state["rows"]
         tail = [(number, age, _unplain(row)) for number, age, row in state["tail"]]
         if self._run.offline:
             # Those that may not be on the disk, and all of the first one's step: steps are merged whole.
-            fresh = [row[metrics.STEP] for _, age, row in tail if age < FRESH_SECONDS] or [
-                row[metrics.STEP] for *_, row in tail[-1:]
-            ]
-            again = [entry for entry in tail if fresh and entry[2][metrics.STEP] >= fresh[0]]
+            fresh = [row for _, age, row in tail if age < FRESH_SECONDS] or [row for *_, row in tail[-1:]]
+            again = [entry for entry in tail if entry[2][metrics.STEP] >= fresh[0][metrics.STEP]]
             self._count = again[0][0] - 1 if again else rows
         else:
             self._rows_on_server = self._run.starting_step if self._run.resumed else 0
@@ -199,10 +196,7 @@ def _logged(value: Any) -> Any:
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as a checkpoint may hold it."""
-    return {
-        k: {"counts": v.counts, "edges": v.edges} if isinstance(v, metrics.Histogram) else v
-        for k, v in row.items()
-    }
+    return {k: vars(v) if isinstance(v, metrics.Histogram) else v for k, v in row.items()}
 
 
 def _unplain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,13 +17,8 @@ from ampcompare.data.dataset import Dataset, ImageSet, build_dataset
 from ampcompare.data.loader import DeviceLoader
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
-from ampcompare.machine.device import (
-    effective_numerics,
-    is_channels_last,
-    is_cuda,
-    queues_copies,
-    set_numerics,
-)
+from ampcompare.machine import device as machine
+from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.processes import World, check_last_batch
 from ampcompare.models import build_model, source_of
@@ -52,22 +47,19 @@ def prepare(config: Config, world: World) -> Parts:
     """Build a run's parts. What can be wrong with the input is found here: UserError in each process."""
     device = world.device
     with world.agree():
-        set_numerics(config)
+        machine.set_numerics(config)
         check_execution(config, device)
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
+    source, root = config.data.source, config.data.root
+    limits = {"train_limit": config.data.train_limit, "test_limit": config.data.test_limit}
     with world.agree(), world.leader_first():
-        data = build_dataset(
-            source=config.data.source,
-            root=config.data.root,
-            train_limit=config.data.train_limit,
-            test_limit=config.data.test_limit,
-        )
+        data = build_dataset(source=source, root=root, **limits)
     check_last_batch(len(data.train.labels), config.batch_size, world)
     train = make_loader(config, data.train, device, training=True, world=world)
     test = make_loader(config, data.test, device, training=False, world=world)
     trainer = build_trainer(config, data, train, device, world)
     settings = {
-        **effective_numerics(config, device),
+        **machine.effective_numerics(config, device),
         "fused": is_fused(config, device),
         "processes": world.size,
         **trainer.precision.declares.record(),
@@ -92,7 +84,7 @@ def make_loader(
         shuffle=training,
         seed=config.seed,
         channels_last=is_channels_last(config, device),
-        pinned=queues_copies(device),
+        pinned=machine.queues_copies(device),
         rank=world.rank if world else 0,
         processes=world.size if world else 1,
     )
@@ -110,9 +102,8 @@ def build_trainer(
         from ampcompare.fusion.modules import fuse_model  # here: it loads torchvision
 
         fuse_model(model, blocks=not compiles(config.execution))
-    precision = build_precision(
-        config.backend, device, **dataclasses.asdict(config.precision), fuse=config.fuse
-    )
+    options = dataclasses.asdict(config.precision)
+    precision = build_precision(config.backend, device, **options, fuse=config.fuse)
     if config.fuse and is_cuda(device):  # on a CPU the separate ops are faster
         from ampcompare.fusion.batch import fuse_batches
 
@@ -123,31 +114,24 @@ def build_trainer(
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
     per_epoch = steps_per_epoch(config, train)
-    schedule = partial(
-        learning_rate_factor,
-        name=config.schedule.name,
-        warmup_steps=config.schedule.warmup_epochs * per_epoch,
-        total_steps=config.epochs * per_epoch,
-    )
+    name, total = config.schedule.name, config.epochs * per_epoch
+    warmup = config.schedule.warmup_epochs * per_epoch
+    schedule = partial(learning_rate_factor, name=name, warmup_steps=warmup, total_steps=total)
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
+    compiled = compiles(config.execution)
     if captures(config.execution):
         images = min(config.batch_size, train.sample_count)
-        return GraphTrainer(
-            *parts, compiled=compiles(config.execution), make_batch=train.batch, images=images
-        )
+        return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
     if world and world.size > 1:
         return ShardedTrainer(wrap(model), *parts[1:], world=world)
-    return Trainer(*parts, compiled=compiles(config.execution))
+    return Trainer(*parts, compiled=compiled)
 
 
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:
     """The optimizer over all of the model's parameters."""
     options, parameters = config.optimizer, list(model.parameters())
-    common: dict[str, Any] = {
-        "lr": options.lr,
-        "weight_decay": options.weight_decay,
-        "fused": is_fused(config, device),
-    }
+    common: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
+    common["fused"] = is_fused(config, device)
     try:
         if options.name == "sgd":
             return torch.optim.SGD(parameters, momentum=options.momentum, nesterov=options.nesterov, **common)

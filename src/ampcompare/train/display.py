@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -38,9 +37,7 @@ class TrainingDisplay:
             self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._progress:
             with contextlib.suppress(OSError):  # the terminal has gone
                 self._progress.stop()
@@ -58,15 +55,11 @@ class TrainingDisplay:
         elif metrics.LOSS in row:
             step = row[metrics.STEP]
             left = row[metrics.ELAPSED] / step * (self.total - step)
-            self.say(
-                f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}  {self._metrics(row)}  "
-                f"{clock(left)} left"
-            )
+            where = f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}"
+            self.say(f"{where}  {self._metrics(row)}  {clock(left)} left")
         elif metrics.EVAL_ACCURACY in row:
-            self.say(
-                f"epoch {row[metrics.EPOCH]:.2f}  eval loss {row[metrics.EVAL_LOSS]:.4f}  eval acc "
-                f"{row[metrics.EVAL_ACCURACY]:.2%}"
-            )
+            loss, accuracy = row[metrics.EVAL_LOSS], row[metrics.EVAL_ACCURACY]
+            self.say(f"epoch {row[metrics.EPOCH]:.2f}  eval loss {loss:.4f}  eval acc {accuracy:.2%}")
 
     def say(self, line: str) -> None:
         """One line for the user, above the bar where there is one."""

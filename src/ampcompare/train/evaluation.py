@@ -43,8 +43,7 @@ class Evaluation:
     def run(
         self, should_stop: Callable[[], bool] = lambda: False, world: World | None = None
     ) -> dict[str, float] | None:
-        """`eval/loss`, `eval/accuracy`, `eval/top5_accuracy`; None if `should_stop` says so between two
-        batches.
+        """`eval/loss`, `eval/accuracy`, `eval/top5_accuracy`; None if `should_stop` says so between batches.
 
         Waits for the device once.
         """

@@ -1,5 +1,4 @@
-"""How the forward of a step is run: line by line, or compiled. Same losses within rounding, under every
-backend.
+"""How the forward of a step is run: line by line, or compiled. Every backend: same losses within rounding.
 
 What is compiled is forward and loss of one micro-batch, with its backward; scaling, clipping and the
 optimizer are few launches anyway. `torch.compile` normally reads Python source, and would read past a backend
@@ -44,8 +43,7 @@ class CompiledForward(Forward):
     """
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
-        # Made public, as torch.compiler.nonstrict_trace, after PyTorch 2.11.
-        from torch._dynamo import nonstrict_trace
+        from torch._dynamo import nonstrict_trace  # public, as torch.compiler's, only after PyTorch 2.11
 
         super().__init__(model, criterion)
         self._shapes: set[torch.Size] = set()
@@ -86,10 +84,8 @@ def captures(execution: str) -> bool:
 def check_execution(config: Config, device: torch.device) -> None:
     """Find out before training whether the execution can be had. Raises UserError with the reason."""
     if captures(config.execution) and not is_cuda(device):
-        raise UserError(
-            f"execution={config.execution!r}: device={str(device)!r} has no CUDA graphs, they need an NVIDIA "
-            "GPU; use execution=eager or execution=compile"
-        )
+        why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
+        raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")
     if compiles(config.execution):
         _try_compiler(device, f"execution={config.execution!r}", "execution=eager")
     elif config.fuse:

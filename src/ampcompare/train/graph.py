@@ -34,8 +34,7 @@ WARM_UP_STEPS = 3
 
 
 class GraphTrainer(Trainer):
-    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones are run as they
-    are.
+    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones run as they are.
 
     `make_batch` is the loader's, from the columns of a plan.
     """
@@ -83,9 +82,8 @@ class GraphTrainer(Trainer):
         """Capture the step. Nothing is computed yet; the launch that follows is the step itself."""
         device = self.precision.device
         self._plan = plan.clone()
-        self._rates = [
-            torch.zeros((), dtype=torch.float32, device=device) for _ in self.optimizer.param_groups
-        ]
+        rate = torch.zeros((), dtype=torch.float32, device=device)
+        self._rates = [rate.clone() for _ in self.optimizer.param_groups]
         replay, self._result = self.captures.capture(self._step_on_device)
         return replay
 
@@ -107,8 +105,7 @@ class GraphTrainer(Trainer):
 
 
 class GraphEvaluation(Evaluation):
-    """An Evaluation whose full batches are launches of one graph; the first ones and a short one are run as
-    they are.
+    """An Evaluation whose full batches, but for the first ones, are launches of one graph.
 
     The graph holds what was in force when it was captured: the casts of `autocast`, TF32.
     """
@@ -148,8 +145,7 @@ class GraphEvaluation(Evaluation):
 
 
 class Captures:
-    """What the graphs of a training share: the stream of their captures, the count of the memory that they
-    keep.
+    """What the graphs of a training share: the stream of their captures, the count of the memory they keep.
 
     One stream for every capture and for what runs without a graph: cuBLAS has a workspace for each stream and
     thread that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in

@@ -47,8 +47,7 @@ class Interval:
         return len(self._images)
 
     def add(self, loss: Tensor, outputs: Sequence[tuple[Tensor, Tensor]], images: int) -> None:
-        """One step: its mean loss (0-d), logits [B, classes] and labels [B] of its micro-batches, and its
-        images.
+        """One step: its mean loss (0-d), logits [B, classes] and labels [B] by micro-batch, and its images.
 
         The tensors are kept as they are; nothing is queued on the device for most steps.
         """
@@ -108,9 +107,8 @@ class Reading:
         self._images, self._scalars, self._looks = images, scalars, looks
         self._shapes = [tensor.shape for tensor in tensors]
         wide = widest_float(tensors[0].device)
-        self._values, self._arrived = start_copy(
-            torch.cat([x.detach().reshape(-1).to(wide) for x in tensors])
-        )
+        values = torch.cat([x.detach().reshape(-1).to(wide) for x in tensors])
+        self._values, self._arrived = start_copy(values)
 
     def read(self) -> IntervalValues:
         """The values. Waits for the device up to the interval's end, not for what was queued after it."""

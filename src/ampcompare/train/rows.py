@@ -2,8 +2,7 @@
 
 On a GPU a row is read one log interval after its own, when its values have long arrived, so that the host
 need not wait for the steps it has queued; each row carries its own step. Before an evaluation and at the end,
-whatever ends the run, all rows are read. A killed process loses the row that was waiting, beside the steps
-since.
+whatever ends the run, all rows are read. A killed process loses the row that waited, beside the steps since.
 """
 
 from __future__ import annotations
@@ -122,18 +121,14 @@ class Rows:
     def close(
         self, step: int, position: float, result: StepResult, rate: float, windows: list[Window]
     ) -> None:
-        """End the interval at a step and its position in epochs: queue the copy of its values, read the one
-        before.
+        """End the interval at a step and its position in epochs: queue its values' copy, read the one before.
 
-        `result` is that of the step, `rate` the learning rate that it had, `windows` the timed ones of the
-        interval.
+        `result` is that of the step, `rate` its learning rate, `windows` the timed ones of the interval.
         """
         looks, self._looks = self._looks, []
         steps = len(self.interval)
-        scalars = {
-            metrics.SCALE: self.precision.scale_factor(),
-            metrics.SKIPPED: self.precision.skipped_steps(),
-        }
+        scale, skipped = self.precision.scale_factor(), self.precision.skipped_steps()
+        scalars = {metrics.SCALE: scale, metrics.SKIPPED: skipped}
         norm = metrics.GRADIENT_NORM
         if norm in result.gradients:
             scalars[norm] = result.gradients[norm]
@@ -142,8 +137,7 @@ class Rows:
         look_rows = [self.clock.row_at(s, where) for s, where, _ in looks]
         row = self.clock.row_at(step, position)
         row |= {metrics.LEARNING_RATE: rate, metrics.PEAK_MEMORY: self.memory.peak_mib()}
-        reserved = self.memory.reserved_mib()
-        if reserved is not None:
+        if (reserved := self.memory.reserved_mib()) is not None:
             row[metrics.RESERVED_MEMORY] = reserved
         reading = self.interval.close(scalars, looked)
         self._waiting.append(PendingRow(step, row, steps, windows, reading, look_rows))
@@ -188,26 +182,22 @@ class Rows:
     def _figures(self, values: IntervalValues, windows: list[Window]) -> Row:
         row: Row = {metrics.LOSS: values.loss, metrics.ACCURACY: values.accuracy, **values.scalars}
         row[metrics.SKIPPED] = round(row[metrics.SKIPPED])
-        times = [t for window in windows for t in window.times_ms()]
-        if times:
+        if times := [t for window in windows for t in window.times_ms()]:
             throughput = sum(window.images for window in windows) / sum(times) * 1e3
-            row |= {
-                metrics.THROUGHPUT: throughput,
-                metrics.STEP_TIME: sum(times) / len(times),
-                metrics.DATA_TIME: sum(t for w in windows for t in w.data_times_ms()) / len(times),
-            }
+            data_time = sum(t for window in windows for t in window.data_times_ms()) / len(times)
+            row |= {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
+            row[metrics.DATA_TIME] = data_time
             self._throughputs.append(throughput)
             self._step_times.extend(times)
         return row
 
     def _judge(self, waiting: PendingRow, values: IntervalValues) -> None:
         scale, skipped = values.scalars[metrics.SCALE], round(values.scalars[metrics.SKIPPED])
-        if self.precision.scales_dynamically():
-            note = self.watch.check(waiting.step, waiting.steps, scale, skipped)
-            if note:
-                self.on_note(note)
+        step, steps = waiting.step, waiting.steps
+        if self.precision.scales_dynamically() and (note := self.watch.check(step, steps, scale, skipped)):
+            self.on_note(note)
         if values.nonfinite_steps:
-            self._judge_loss(waiting.step - waiting.steps + values.nonfinite_steps[0] + 1, scale)
+            self._judge_loss(step - steps + values.nonfinite_steps[0] + 1, scale)
 
     def _judge_loss(self, step: int, scale: float) -> None:
         """Stop on a loss that was not finite at a step and that no loss scale can mend."""
@@ -215,10 +205,8 @@ class Rows:
             return
         what = f"step {step}: the training loss is not finite (loss scale {scale:g})"
         if self.config.training.on_nan == "stop":
-            raise TrainingError(
-                f"{what}; try a smaller optimizer.lr or training.clip_norm, or go on with "
-                "training.on_nan=continue"
-            )
+            advice = "a smaller optimizer.lr or training.clip_norm, or go on with training.on_nan=continue"
+            raise TrainingError(f"{what}; try {advice}")
         self.on_note(f"{what}; going on (training.on_nan=continue)")
 
     def state_dict(self) -> Row:
@@ -234,9 +222,8 @@ class Rows:
 
     def load_state_dict(self, state: Row) -> None:
         self.interval.load_state_dict(state["interval"], self.device)
-        self._looks = [
-            (n, x, {k: v.to(self.device) for k, v in look.items()}) for n, x, look in state["looks"]
-        ]
+        looks, device = state["looks"], self.device
+        self._looks = [(n, x, {k: v.to(device) for k, v in look.items()}) for n, x, look in looks]
         self.watch.load_state_dict(state["watch"])
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())

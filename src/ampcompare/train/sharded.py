@@ -19,8 +19,7 @@ from ampcompare.train.trainer import StepResult, Trainer
 def wrap(model: nn.Module) -> nn.Module:
     """The model in DDP, which adds up the gradients of all processes while they are computed.
 
-    Buffers are not sent around at each step: BatchNorm's statistics count in evaluations alone
-    (`share_buffers`).
+    Buffers are not sent at each step: BatchNorm's statistics count in evaluations alone (`share_buffers`).
     """
     device = next(model.parameters()).device
     known = inspect.signature(DistributedDataParallel).parameters

@@ -57,13 +57,11 @@ class Trainer:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config = precision, config
         # The optimizer's parameters are the model's in their order, masters in their place or not.
-        self._layer_groups = [
-            name.removeprefix("module.").partition(".")[0] for name, _ in model.named_parameters()
-        ]
+        names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
+        self._layer_groups = [name.partition(".")[0] for name in names]
+        smoothing = config.label_smoothing
         # Looked up at each call: a backend may have replaced the function by then.
-        self.criterion = criterion or (
-            lambda x, y: F.cross_entropy(x, y, label_smoothing=config.label_smoothing)
-        )
+        self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=smoothing))
         self.forward = build_forward(model, self.criterion, compiled)
         self.processes = 1
         self._pieces = compiled_count()
@@ -84,8 +82,7 @@ class Trainer:
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
-        With `diagnose` the result holds `grad/norm` and the underflow fractions; with clipping by norm,
-        `grad/norm`.
+        With `diagnose` it holds `grad/norm` and underflow fractions; with clipping by norm, `grad/norm`.
         """
         result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()

@@ -38,9 +38,7 @@ def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict
     torch.backends.cuda.matmul.fp32_precision = "ieee"
     torch.manual_seed(0)
     shape = (config.batch_size, config.width)
-    batches = [
-        (torch.randn(shape, device=device), torch.randn(shape, device=device)) for _ in range(config.batches)
-    ]
+    batches = [[torch.randn(shape, device=device) for _ in range(2)] for _ in range(config.batches)]
     model: nn.Module = make_mlp(config).to(device)
     precision = build_precision(backend, device)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=config.lr))

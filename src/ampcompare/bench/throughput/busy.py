@@ -55,8 +55,7 @@ def profile_steps(run: Callable[[], object], steps: int, device: torch.device) -
             run()
         torch.cuda.synchronize(device)  # sync: all kernels must be in the profile
     events = [e for e in found.events() or [] if e.device_type == DeviceType.CUDA]
-    spans = [(e.name, e.time_range) for e in events if not e.is_user_annotation]
-    if not spans:
+    if not (spans := [(e.name, e.time_range) for e in events if not e.is_user_annotation]):
         print("PyTorch's profiler saw no kernel: how busy the GPU is stays unknown", file=sys.stderr)
         return None
     return summarise([Kernel(name, time.start, time.end) for name, time in spans], steps)

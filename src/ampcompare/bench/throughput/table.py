@@ -244,8 +244,7 @@ def _report(
 
 def _rounds(rows: Sequence[Combination]) -> str:
     """How many rounds were measured: fewer of some rows where the benchmark was interrupted."""
-    counts = {len(row.results) for row in rows if row.results}
-    return " or ".join(str(count) for count in sorted(counts))
+    return " or ".join(map(str, sorted({len(row.results) for row in rows if row.results})))
 
 
 def _kernels(rows: list[Combination]) -> str:

@@ -100,10 +100,8 @@ def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that an op writes into. Fused optimizers write gradients only where they unscale them."""
     arguments = func._schema.arguments
-    pairs = [
-        *zip(arguments, args, strict=False),
-        *((a, kwargs[a.name]) for a in arguments if a.name in kwargs),
-    ]
+    pairs = list(zip(arguments, args, strict=False))
+    pairs += [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]
     kept = "grads" if "_fused_" in func.overloadpacket.__name__ and kwargs.get("grad_scale") is None else ""
     return [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write and a.name != kept]
 

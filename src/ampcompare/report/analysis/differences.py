@@ -30,10 +30,8 @@ def config_differences(figures: Sequence[RunFigures]) -> list[list[tuple[str, st
     keys = dict.fromkeys(key for one in settings for key in one)
     counts = {key: Counter(one.get(key, NOT_SET) for one in settings) for key in keys}
     usual = {key: counter.most_common(1)[0][0] for key, counter in counts.items() if len(counter) > 1}
-    return [
-        [(key, value, common) for key, common in usual.items() if (value := one.get(key, NOT_SET)) != common]
-        for one in settings
-    ]
+    every = [[(key, one.get(key, NOT_SET), common) for key, common in usual.items()] for one in settings]
+    return [[entry for entry in entries if entry[1] != entry[2]] for entries in every]
 
 
 def environments_of(figures: Sequence[RunFigures]) -> list[Environment]:

@@ -168,8 +168,7 @@ def _last_of(run: RunRecord, key: str) -> float | None:
 
 
 def _images_per_second(run: RunRecord) -> float | None:
-    found = _summary(run, metrics.THROUGHPUT_MEDIAN)
-    if found is None:
+    if (found := _summary(run, metrics.THROUGHPUT_MEDIAN)) is None:
         windows = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
         windows = windows[np.isfinite(windows)]
         found = float(np.median(windows)) if len(windows) else None
@@ -193,8 +192,7 @@ def _figure(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> fl
 
 
 def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
-    best = _summary(run, metrics.BEST_ACCURACY)
-    if best is not None:
+    if (best := _summary(run, metrics.BEST_ACCURACY)) is not None:
         return best, _summary(run, metrics.BEST_EPOCH)
     if metrics.EVAL_ACCURACY not in run.history or not len(run.values(metrics.EVAL_ACCURACY)):
         return None, None

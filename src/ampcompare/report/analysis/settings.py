@@ -111,8 +111,7 @@ def _source_of(figures: RunFigures) -> sources.Source | None:
 
 
 def _data_of(figures: RunFigures) -> str:
-    recorded = figures.run.option("data.source")
-    if recorded is None:
+    if (recorded := figures.run.option("data.source")) is None:
         return ""
     name, source = sources.label_of(str(recorded)), _source_of(figures)
     root = figures.run.option("data.root")
@@ -123,8 +122,7 @@ def _data_of(figures: RunFigures) -> str:
 
 
 def _length(figures: Sequence[RunFigures]) -> str:
-    steps = [s for f in figures if (s := f.run.option("max_steps")) is not None]
-    if steps:
+    if steps := [s for f in figures if (s := f.run.option("max_steps")) is not None]:
         return _listed("", steps, " steps")
     epochs = _distinct(f.run.option("epochs") for f in figures)
     return _listed("", epochs, " epoch" if epochs == ["1"] else " epochs")

@@ -105,8 +105,7 @@ def mean_of_seeds(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, flo
 
 def mean(values: PerSeed) -> Estimate | None:
     """The mean over seeds with a t interval; None without a value."""
-    numbers = list(values.values())
-    if not numbers:
+    if not (numbers := list(values.values())):
         return None
     return _interval(statistics.fmean(numbers), *_error(numbers), len(numbers), "t interval over seeds", T)
 
@@ -134,8 +133,7 @@ def difference(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
 def ratio(ours: PerSeed, theirs: PerSeed) -> Estimate | None:
     """The geometric mean of ours over theirs, by `difference` of the logarithms. Values must be above 0."""
     logs = [{seed: math.log(value) for seed, value in side.items() if value > 0} for side in (ours, theirs)]
-    found = difference(*logs)
-    if found is None:
+    if (found := difference(*logs)) is None:
         return None
     found = transformed(found, math.exp)
     if len(ours) == len(theirs) == 1:  # as it is, without the rounding of a logarithm
@@ -158,8 +156,7 @@ def equivalence(found: Estimate, margin: float) -> Equivalence | None:
         p = 0.0 if abs(found.value) < margin else 1.0
     else:
         above = t_tail((found.value + margin) / found.error, found.df)
-        below = t_tail((margin - found.value) / found.error, found.df)
-        p = max(above, below)
+        p = max(above, t_tail((margin - found.value) / found.error, found.df))
     return Equivalence(margin, p, found.value - half, found.value + half)
 
 

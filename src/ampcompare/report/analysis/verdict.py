@@ -24,8 +24,7 @@ class Verdict:
 
 def headline(groups: Sequence[Group], comparisons: Sequence[Comparison], key: str, wanted: str) -> str:
     """The answer in one sentence: the fastest group against the baseline, the value `wanted` of `key`."""
-    bases = [g for g in groups if g.value == wanted]
-    if not bases:
+    if not (bases := [g for g in groups if g.value == wanted]):
         others = words.listed(dict.fromkeys(g.value for g in groups))
         return f"There is no run of the baseline {wanted!r} here, only of {others}: nothing to compare with."
     if not comparisons:
@@ -33,8 +32,7 @@ def headline(groups: Sequence[Group], comparisons: Sequence[Comparison], key: st
         return f"Only {ran} was run: there is nothing to compare it with yet."
     if all(c.refusal for c in comparisons):
         return f"Nothing is compared: {comparisons[0].group.label} is not, because {comparisons[0].refusal}."
-    known = [c for c in comparisons if c.speed is not None]
-    if not known:
+    if not (known := [c for c in comparisons if c.speed is not None]):
         if any(not c.same_device for c in comparisons):
             return "The backends ran on different devices: no speed-up can be given."
         return "Throughput is not recorded on both sides: no speed-up can be given."
@@ -99,8 +97,7 @@ def _speed(comparison: Comparison) -> str:
 
 
 def _memory(comparison: Comparison) -> str:
-    memory = comparison.memory
-    if memory is None:
+    if (memory := comparison.memory) is None:
         return ""
     share = (1 - memory.value) * 100
     digits = 0 if abs(share) >= 9.95 else 1

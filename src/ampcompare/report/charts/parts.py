@@ -85,8 +85,7 @@ class Parts:
         symbol: dict[str, Any] = {"symbolSize": 420, "symbolType": "stroke", "symbolStrokeWidth": LINE_WIDTH}
         if self._legend == "symbols":
             symbol = {"symbolSize": 90, "symbolStrokeWidth": 0}
-        limit = 7 * LABEL_CHARS
-        return alt.Legend(title=None, orient="top", columns=columns, labelLimit=limit, **symbol)
+        return alt.Legend(title=None, orient="top", columns=columns, labelLimit=7 * LABEL_CHARS, **symbol)
 
     def dimmed(self, full: float, faint: float = 0.08) -> Any:
         """The opacity of what is picked, and next to nothing for the rest."""

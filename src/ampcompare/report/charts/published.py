@@ -19,8 +19,7 @@ from ampcompare.report.words import capital
 
 def published_charts(analysis: Analysis) -> dict[str, Spec]:
     """A chart for each figure that was published, by name; nothing where no publication was asked for."""
-    beside = analysis.published
-    if beside is None:
+    if (beside := analysis.published) is None:
         return {}
     if not beside.rows:  # published as curves alone: these are the same curves of one's own runs
         return {"published-eval-loss": metric_curve(analysis, ComparedMetric(metrics.EVAL_LOSS, None))}

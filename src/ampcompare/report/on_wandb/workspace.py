@@ -202,8 +202,7 @@ def _find(api: Any, entity: str, project: str, kind: str, name: str, title: str)
     from wandb_workspaces._graphql import execute_graphql
 
     wanted = {"entityName": entity, "projectName": project, "viewType": kind}
-    found = execute_graphql(api, FIND_VIEWS, wanted).get("project")
-    if found is None:
+    if (found := execute_graphql(api, FIND_VIEWS, wanted).get("project")) is None:
         raise UserError(f"{entity}/{project}: no such project, or it may not be read with this key")
     nodes = [edge["node"] for edge in (found.get("allViews") or {}).get("edges") or []]
     named = [node["id"] for node in nodes if name and node.get("name") == name]
