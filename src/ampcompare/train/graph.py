@@ -88,17 +88,12 @@ class GraphTrainer(Trainer):
         return replay
 
     def _step_on_device(self) -> StepResult:
-        with self._rates_on_device():
-            return self.compute([self.make_batch(self._plan)])
-
-    @contextmanager
-    def _rates_on_device(self) -> Iterator[None]:
         groups = self.optimizer.param_groups
         numbers = [group["lr"] for group in groups]
         for group, rate in zip(groups, self._rates, strict=True):
             group["lr"] = rate
         try:
-            yield
+            return self.compute([self.make_batch(self._plan)])
         finally:
             for group, number in zip(groups, numbers, strict=True):
                 group["lr"] = number

@@ -223,8 +223,10 @@ def _report(
     console.print(table)
     head = header(next(row for row in rows if row.results).results[0]["environment"])
     rates = ", ".join(f"{k} {v / 1e12:.3g} TFLOP/s" for k, v in roofline["flop_per_second"].items())
+    # Fewer of some rows where the benchmark was interrupted.
+    rounds = " or ".join(map(str, sorted({len(row.results) for row in rows if row.results})))
     note = (
-        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {_rounds(rows)} "
+        f"Medians (95 % intervals where there are six rounds or more, ranges below) of {rounds} "
         f"interleaved rounds of {how['steps']} steps, each in a process of its own. Limit: every op at this "
         f"device's measured ceilings ({rates}; copy {roofline['bytes_per_second'] / 1e9:,.0f} GB/s); merged: "
         "pointwise ops in the kernel before them. MiB: peak memory. Busy: share of a step in which a kernel "
@@ -240,11 +242,6 @@ def _report(
         measured = [r for r in rows if r.results]
         for path in write_results(out, "throughput", head, body, text, lambda: _chart(measured)):
             console.print(f"wrote {path}", soft_wrap=True, markup=False)
-
-
-def _rounds(rows: Sequence[Combination]) -> str:
-    """How many rounds were measured: fewer of some rows where the benchmark was interrupted."""
-    return " or ".join(map(str, sorted({len(row.results) for row in rows if row.results})))
 
 
 def _kernels(rows: list[Combination]) -> str:

@@ -108,29 +108,24 @@ def seed_key(figures: RunFigures) -> Hashable:
     return ("no seed", figures.run.id) if figures.seed is None else str(figures.seed)
 
 
-def value_of(figures: RunFigures, key: str) -> str:
-    """The value of a compared key, as it is in the settings."""
-    return pooling_settings(figures).get(key, "not set")
-
-
 def group_runs(
     figures: Sequence[RunFigures], keys: Sequence[str] = (BACKEND,), ignored: frozenset[str] = frozenset()
 ) -> list[Group]:
     """The groups, known backends first. The first of `keys` is compared, all are in the labels."""
     pools: dict[tuple[str, tuple[tuple[str, str], ...]], list[RunFigures]] = {}
     for f in figures:
-        settings = {k: v for k, v in pooling_settings(f).items() if k not in ignored}
-        pools.setdefault((value_of(f, keys[0]), tuple(sorted(settings.items()))), []).append(f)
-    order = {value: place for place, value in enumerate(ordered(value for value, _ in pools))}
+        every = pooling_settings(f)
+        settings = tuple(sorted((k, v) for k, v in every.items() if k not in ignored))
+        pools.setdefault((every.get(keys[0], "not set"), settings), []).append(f)
     groups = []
-    for value in order:
-        alike = [(dict(settings), runs) for (v, settings), runs in pools.items() if v == value]
+    for value in ordered(value for value, _ in pools):
+        alike = [(dict(own), runs) for (v, own), runs in pools.items() if v == value]
         differing = differing_keys([settings for settings, _ in alike])
         names = _names(value, [settings for settings, _ in alike], keys[1:], differing)
-        for label, (settings, runs) in zip(names, alike, strict=True):
+        for label, (own, runs) in zip(names, alike, strict=True):
             counted = [f for f in runs if f.run.state == "finished"] or [f for f in runs if f.rows]
-            apart = tuple((key, settings.get(key, "not set")) for key in differing)
-            groups.append(Group(label, tuple(runs), tuple(counted), value, settings, apart))
+            apart = tuple((key, own.get(key, "not set")) for key in differing)
+            groups.append(Group(label, tuple(runs), tuple(counted), value, own, apart))
     return groups
 
 

@@ -83,13 +83,11 @@ def _bars(
     """`figure` is an attribute of RunFigures and its mean over seeds, `compared` its ratio of Comparison."""
     rows: list[Datum] = []
     for group in analysis.groups:
-        estimate = group.means[figure]
-        if estimate is not None:
+        if estimate := group.means[figure]:
             factor = getattr(analysis.comparison(group.label), compared, None)
             beside = "" if factor is None else f" · {relative(factor.value)}"
             rows += _bar(group, estimate, figure, show(estimate.value) + beside)
-    furthest = _cut(rows)
-    parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, furthest * BAR_ROOM], nice=False))
+    parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, _cut(rows) * BAR_ROOM], nice=False))
     x, y = parts.x, parts.y
     tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]
     bars = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})

@@ -30,7 +30,6 @@ MANY_LINES = 24  # beyond it each pair is not looked at: nobody could tell them 
 MAX_SKIP_MARKS = 60
 MAX_NAME_CHARS = 80
 
-CLOCK = metrics.ELAPSED
 
 Datum = dict[str, Any]
 Track = tuple[np.ndarray, np.ndarray]  # x and y, one value a row each
@@ -62,7 +61,7 @@ def time_curves(groups: Sequence[Group], y: str, *, y_factor: float = 1.0) -> li
     for group in groups:
         sound = [f for f in group.runs if not f.clock_jumps]
         values = [(f, _track(f, metrics.EPOCH, y, y_factor)) for f in sound]
-        times = {id(f): _track(f, metrics.EPOCH, CLOCK, 1.0) for f in sound}
+        times = {id(f): _track(f, metrics.EPOCH, metrics.ELAPSED, 1.0) for f in sound}
         values = [(f, track) for f, track in values if len(track[0]) and len(times[id(f)][0])]
         at = {id(f): np.interp(track[0], *_rising(*times[id(f)])) for f, track in values}
         counted = [(f, track) for f, track in values if f in group.counted]
