@@ -39,8 +39,9 @@ EXECUTIONS = "cuda_graph,eager,plain,seed-style,compile_graph,compile"
 TRAINING_IMAGES, LONG_EPOCHS = 50_000, 100
 LONG_EXTRA_SECONDS = 60  # start-up, search, and an evaluation every ten epochs
 
-TESTING = ("pytest", "hypothesis")
-BENCHING = ("typer", "rich")
+# Options are read with omegaconf, whatever is done.
+TESTING = ("pytest", "hypothesis", "omegaconf")
+BENCHING = ("typer", "rich", "omegaconf")
 TRAINING = ("wandb", "omegaconf", "rich")
 REPORTING = ("typer", "rich", "pandas", "scipy", "protobuf", "jinja2", "altair", "vl-convert-python")
 
@@ -75,7 +76,7 @@ def parts(out: Path, images: Images) -> list[Part]:
     bf16 = [(backend, (BF16,)) for backend in TAKE_BF16]
     found += comparison(out, images, [*((backend, ()) for backend in OTHERS), *bf16])
     recipe = (*AMPCOMPARE, "bench", "recipe", "--device", "cuda")
-    found.append(Part("recipe", recipe, 240, needs=(*BENCHING, "omegaconf")))
+    found.append(Part("recipe", recipe, 240, needs=BENCHING))
     found += published(out, images)
     found.append(long_training(out, images))
     return [*found, *judging(out)]
