@@ -71,7 +71,10 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "Missing command"),
+        ((), "Missing command; see ampcompare --help"),
+        (("bench",), "Missing command; see ampcompare bench --help"),
+        (("bench", "recipe", "--rounds", "0"), "; see ampcompare bench recipe --help"),
+        (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
         (("nonsense",), "No such command 'nonsense'"),
         (("--nonsense",), "No such option"),
         (("run", "backend=O1"), "backend='O1': expected one of none, native, apex_o1"),

@@ -34,6 +34,15 @@ def test_help_lists_every_option_without_torch():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
 
 
+def test_help_to_a_reader_that_stops_reading_causes_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, str(ROOT / "run_experiment.py"), "--help"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=HANG)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -15,6 +15,7 @@ import typer
 from ampcompare import __version__, metrics
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
+from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
 
@@ -66,6 +67,11 @@ def demo(
     ] = None,
 ) -> None:
     """Train ResNet50 under three backends on synthetic data, offline, then write the comparison page."""
+    if chosen := [word for word in words or [] if word.startswith("backend=")]:
+        raise UserError(
+            f"{chosen[0]}: the demo trains {', '.join(DEMO_BACKENDS)}; one backend alone: "
+            + as_typed("ampcompare", "run", "--config", "demo", *(words or []))
+        )
     own = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *(words or [])]
     folder = [word for word in own if word.startswith("output_dir=")][-1].partition("=")[2]
     train = [sys.executable, "-m", "ampcompare", "run", "--config", "demo"]
@@ -209,7 +215,8 @@ def main(arguments: list[str] | None = None) -> None:
         # Usage errors have no public common base across Typer's versions; they are what can word itself.
         if not hasattr(error, "format_message") or getattr(error, "exit_code", None) != EXIT_BAD_INPUT:
             raise
-        exit_with(UserError(f"{error.format_message().rstrip('.')}; see ampcompare --help"))
+        place = getattr(getattr(error, "ctx", None), "command_path", "ampcompare")
+        exit_with(UserError(f"{error.format_message().rstrip('.')}; see {place} --help"))
     raise SystemExit(status if isinstance(status, int) else 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
 from ampcompare.config.arguments import parse
@@ -22,7 +24,10 @@ def main(words: Sequence[str], program: str = "python run_experiment.py") -> int
         from ampcompare.config.options import describe
         from ampcompare.config.schema import Config
 
-        print(USAGE.format(program=program) + describe(Config))
+        try:
+            print(USAGE.format(program=program) + describe(Config), flush=True)
+        except BrokenPipeError:  # `... --help | head`; what is left in the buffer would fail again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     try:
         config = parse(words)

@@ -17,9 +17,8 @@ Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for JSON a
 Backends = Annotated[str, typer.Option(help="Backends, separated by commas.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 EVERY = ",".join(REGISTRY)
-HELP = "Measure: speed of training, overhead of the loop, batches a second."
 
-bench = typer.Typer(help=HELP, no_args_is_help=True)
+bench = typer.Typer(help="Measure: speed of training, overhead of the loop, batches a second.")
 
 
 def _in_checkout(module: str) -> Any:
@@ -55,7 +54,7 @@ def overhead(
     rounds: Annotated[int, typer.Option(min=2, help="Interleaved rounds, over 12 processes.")] = 96,
     out: Out = None,
 ) -> None:
-    """Our loop against the bare one of the same step, on one CPU thread. Exit code 1 if not within limits."""
+    """In a checkout: our loop against the bare one, on one CPU thread. Exit code 1 if not within limits."""
     from rich.console import Console
 
     if not _in_checkout("overhead_table").bench_overhead(rounds, out, Console(highlight=False)):
@@ -100,7 +99,7 @@ def data(
     images: Annotated[int, typer.Option(min=128, help="Images in an epoch.")] = 5120,
     out: Out = None,
 ) -> None:
-    """Batches a second against PIL and a DataLoader, on one CPU thread. Exit code 1 below 30 times."""
+    """In a checkout: batches a second beside PIL and a DataLoader. Exit code 1 below 30 times."""
     from rich.console import Console
 
     if not _in_checkout("batches_table").bench_data(rounds, images, out, Console(highlight=False)):
