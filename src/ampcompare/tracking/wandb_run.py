@@ -114,7 +114,8 @@ class WandbRun(Tracker):
             if missing > 0:
                 self._say(
                     f"W&B's server lacks {missing} rows of this run's earlier part; they are on the disk, in "
-                    f"the folders *run-*-{self.run_id} beside {self.record} (wandb sync --include-online)"
+                    f"the folders *run-*-{self.run_id} beside {self.record}; each is sent by: "
+                    f"{as_typed('wandb', 'sync', '--include-online')} FOLDER"
                 )
             self._count = rows - len(again)
         for _, _, row in again:
