@@ -64,7 +64,7 @@ class WandbRun(Tracker):
             lines.append(f"sync:   {as_typed('wandb', 'sync', folder)}")
         else:
             sync = as_typed("wandb", "sync", "--include-online", folder)
-            lines += [f"page:   {self._run.url}", f"sync:   if the upload was cut short: {sync}"]
+            lines += [f"page:   {self._run.url}", f"sync:   {sync}  # if the upload was cut short"]
         lines.append(f"see:    {as_typed('ampcompare', 'report', output_dir, '--out', 'report')}")
         return [*lines, f"        {as_typed('wandb', 'leet', folder.parent)}"]
 
