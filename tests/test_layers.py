@@ -24,10 +24,10 @@ FLOORS = (
     {"config"},
     {"machine", "report", "tracking"},
     {"fusion", "measure"},
-    {"sweeps", "train", "why"},
+    {"sweeps", "train"},
     {"checkpoint"},
     {"experiment", "recorder"},
-    {"bench", "entrypoint"},
+    {"bench", "entrypoint", "why"},
     {"cli"},
     {"__main__"},
 )
@@ -36,7 +36,7 @@ FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 TORCH = {"torch", "torchvision"}
 REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 # What runs where someone only looks at records, and what runs while something trains.
-READING = {"records", "report", "why", "published", "sweeps", "cli", "__main__"}
+READING = {"records", "report", "published", "sweeps", "cli", "__main__"}
 READING |= {"errors", "metrics", "plugins", "wandb_client"}
 TRAINING = set(FLOOR) - READING - {"bench"} | {"errors", "metrics", "plugins", "wandb_client"}
 

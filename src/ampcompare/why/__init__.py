@@ -1,5 +1,6 @@
-"""Room for questions to recorded runs: why they came out so (explain), what differs between two (diff),
-whether a new one is worse than those before (guard).
+"""Room for why a comparison came out so: what bounds a step and in which types its ops run (explain), where
+two backends differ after a step (diff), which layer overflows (guard).
 
-Nothing lives here yet. It may import `records`, `report` and what lies below them, and loads no torch.
+Nothing lives here yet. It may import what a run is made of and `report`, not `bench`, its neighbour;
+it loads torch, so nothing that reads records may import it.
 """
