@@ -23,7 +23,7 @@ from typing import TypeVar
 
 GPUS = (2, 3, 4)
 DRAWS = 16  # of a block, where swaps do not free every value; the best is kept
-LONGEST = 1000  # values; a longer list is a range that is run through as it is
+LONGEST = 250  # values; a longer list is a range that is run through as it is
 MOVED = -1
 
 Value = TypeVar("Value")
