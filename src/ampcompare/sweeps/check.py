@@ -25,6 +25,12 @@ def trains_here(sweep: Sweep) -> bool:
     return _options_start(sweep) is not None
 
 
+def training_words(sweep: Sweep) -> tuple[str, ...] | None:
+    """What of the sweep's command our training reads; None where it runs something else."""
+    start = _options_start(sweep)
+    return None if start is None else sweep.command[start:]
+
+
 def _options_start(sweep: Sweep) -> int | None:
     """Where in the sweep's command the training's words begin: behind `run_experiment.py`, or behind
     `ampcompare run` however that is started; None where it runs something else.
