@@ -85,7 +85,9 @@ class Points:
         self.axes = axes = Axes(tuple(parameters))
         own = axes.seed
         self._seeds: list[Parameter | None] = [own]
-        self._seeds += [Parameter((SEED,), "categorical", {"values": list(group)}) for group in seeds if group]
+        self._seeds += [
+            Parameter((SEED,), "categorical", {"values": list(group)}) for group in seeds if group
+        ]
         self._values = axes.compared.grid_size() if axes.compared else 1
         self._combinations = math.prod(p.grid_size() for p in axes.others)
         self._counts = [p.grid_size() if p else 1 for p in self._seeds]

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -30,7 +29,6 @@ from ampcompare.sweeps.ledger import Ledger
 from ampcompare.sweeps.methods import method_of
 from ampcompare.sweeps.storage import as_user_error, open_storage, shown
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 OPEN = (TrialState.RUNNING, TrialState.WAITING)
 
 
@@ -39,7 +37,7 @@ class Search:
 
     `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken
     over; `words` are the options behind every command, part of what the sweep is; `plan` is what of the plan
-    every run is told beside the file. `sweep` is the sweep as the database has it: with all seeds so far.
+    every run is told beside the file, its own place with it; None: nothing of it. `sweep` is the sweep as the database has it: with all seeds so far.
     Raises UserError where the database cannot be used or holds another sweep under the same name.
     """
 
@@ -50,7 +48,7 @@ class Search:
         name: str,
         grace_seconds: float = 60.0,
         words: Sequence[str] = (),
-        plan: Mapping[str, Any] = NOTHING,
+        plan: Mapping[str, Any] | None = None,
     ) -> None:
         self.sweep, self.name, self.url, self.plan = sweep, name, storage, plan
         self.added: list[Added] = []
@@ -167,7 +165,9 @@ class Search:
     def _row(self, trial: FrozenTrial) -> SweepRow:
         run, state = attempts.run_of(trial), attempts.state_of(trial)
         value = trial.value if trial.state == TrialState.COMPLETE and self.sweep.metric else None
-        return SweepRow(trial.number, state, run.get("id", ""), run.get("parameters", {}), value, run.get("plan", {}))
+        return SweepRow(
+            trial.number, state, run.get("id", ""), run.get("parameters", {}), value, run.get("plan", {})
+        )
 
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""
@@ -179,12 +179,12 @@ class Search:
         run = attempts.run_of(trial)
         if "parameters" not in run:
             index = attempts.index_of(trial, self._trials())
-            plan = {**self.plan, "place": index}
+            plan = {} if self.plan is None else {**self.plan, "place": index}
             if self.sweep.is_grid:
                 point = self.sweep.points.point(index)
                 parameters = point.parameters
                 own = {"block": point.block, "arm": point.arm}
-                plan |= {key: value for key, value in own.items() if value is not None}
+                plan |= {key: value for key, value in own.items() if value is not None and plan}
             else:
                 parameters = nested(self.sweep.parameters, [p.suggest(trial) for p in self.sweep.parameters])
             run = {"id": secrets.token_hex(4), "parameters": parameters, "attempt": 1, "plan": plan}
