@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from ampcompare.report.analysis.claims import EQUIVALENCE, RATIOS, Claim, Levels, claims_of
+from ampcompare.report.analysis.control import Control
 from ampcompare.report.analysis.groups import BACKEND, Group, differing_keys
+from ampcompare.report.analysis.informative import information
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.settings import OF_BACKEND
 from ampcompare.report.analysis.statistics import Equivalence, Estimate, difference, equivalence, ratio
@@ -29,7 +31,8 @@ class Comparison:
     question (`QUESTIONS` of claims.py); a control arm has none, being what claims are held against.
     `equivalence` is the test of quality within the metric's margin. `refusal` says why nothing is compared,
     `loose` names what differs in software or machine although it is, `silence` says why nothing is claimed of
-    quality: failed runs on one side, or a metric that says nothing.
+    quality: failed runs on one side, or a metric that says nothing. `control` is the A/A arm of the baseline,
+    where there is one.
     """
 
     group: Group
@@ -46,6 +49,7 @@ class Comparison:
     equivalence: Equivalence | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
     silence: str = ""
+    control: Control | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -65,7 +69,7 @@ class Comparison:
     @property
     def is_control(self) -> bool:
         """Whether the group is the baseline once more: what no change at all does."""
-        return is_control(self.group)
+        return self.group.is_control
 
     @property
     def has_failed(self) -> bool:
@@ -93,6 +97,21 @@ class Comparison:
     def keeps_quality(self) -> bool:
         """Whether nothing is lost: equivalent within the margin, or better; never with a failed run."""
         return self.is_equivalent or self.is_better
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether a speed-up is shown, and more than no change at all shows here."""
+        claim = self.claims.get("speed")
+        is_shown = claim is not None and claim.is_above and not self.is_within_control("speed")
+        return is_shown and not self.group.is_unfinished
+
+    def is_within_control(self, question: str) -> bool:
+        """Whether the figure lies within the interval of the A/A arm: no more than no change at all does."""
+        ours: Estimate | None = getattr(self, question)
+        no_change: Estimate | None = getattr(self.control, question, None)
+        if ours is None or no_change is None or no_change.low is None or no_change.high is None:
+            return False
+        return no_change.low <= ours.value <= no_change.high
 
     @property
     def chip(self) -> str:
@@ -169,16 +188,23 @@ def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
     """Why nothing is claimed of quality although there is a figure; nothing where something may be."""
     if failed := [side.outcomes.sentence for side in (group, base) if side.outcomes.failed]:
         return listed(failed)
-    return ""
+    known = (information(side.label, side.counted, metric) for side in (group, base))
+    return next((one.sentence for one in known if one.says_nothing), "")
 
 
-def with_claims(comparisons: Sequence[Comparison], levels: Levels) -> list[Comparison]:
-    """The comparisons with what is claimed of each, tested together. A control arm takes no part in it."""
+def with_claims(
+    comparisons: Sequence[Comparison], levels: Levels, arms: Sequence[Control] = ()
+) -> list[Comparison]:
+    """The comparisons with what is claimed of each, tested together. The control `arms` take no part in it:
+    claims are held against them.
+    """
     held = [c for c in comparisons if not c.is_control]
     margin = held[0].metric.margin if held else None
     tested = claims_of([_estimates(c) for c in held], margin, levels)
     by_label = {c.group.label: claims for c, claims in zip(held, tested, strict=True)}
-    return [_with(c, by_label.get(c.group.label, {})) for c in comparisons]
+    of_base = {arm.baseline.label: arm for arm in arms}
+    done = [_with(c, by_label.get(c.group.label, {})) for c in comparisons]
+    return [replace(c, control=of_base.get(c.baseline.label)) if c.baseline else c for c in done]
 
 
 def _estimates(comparison: Comparison) -> dict[str, Estimate]:
