@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
-from ampcompare.report.analysis.cautions import cautions
-from ampcompare.report.analysis.comparison import Comparison, compare_all
+from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.differences import Environment, config_differences, environments_of
 from ampcompare.report.analysis.figures import RunFigures, figures_of, words_of
 from ampcompare.report.analysis.groups import Group, check_keys, group_runs
-from ampcompare.report.analysis.metric import ComparedMetric, choose_metric
-from ampcompare.report.analysis.published import Reproduction, set_beside
-from ampcompare.report.analysis.settings import Setting, describe
+from ampcompare.report.analysis.metric import ACCURACY_MARGIN, choose_metric
+from ampcompare.report.analysis.plan import plan_of
+from ampcompare.report.analysis.published import Reproduction, published, set_beside
+from ampcompare.report.analysis.settings import describe
 from ampcompare.report.analysis.statistics import T, explained
 from ampcompare.report.analysis.target import common_target, with_seconds_to
-from ampcompare.report.analysis.verdict import Verdict, headline, line
+from ampcompare.report.analysis.undecided import Undecided
+from ampcompare.report.analysis.verdict import Verdict
+from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.words import listed
 
@@ -59,7 +61,7 @@ class Analysis(Ground):
     @property
     def baselines(self) -> tuple[str, ...]:
         """Every value of the compared key that others can be compared with: one that has figures."""
-        return tuple(dict.fromkeys(g.value for g in self.groups if g.counted and not is_control(g)))
+        return tuple(dict.fromkeys(g.value for g in self.groups if g.counted and not g.is_control))
 
     @property
     def margins(self) -> tuple[float | None, ...]:

@@ -6,18 +6,23 @@ from collections.abc import Sequence
 
 from ampcompare.report import words
 from ampcompare.report.analysis import phrases
+from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.groups import BACKEND, Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.undecided import more_for_quality
 
 MOST = 3  # others of which the headline says why they are not it
 
 
 def headline(
-    groups: Sequence[Group], comparisons: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric
+    groups: Sequence[Group],
+    comparisons: Sequence[Comparison],
+    key: str,
+    wanted: str,
+    metric: ComparedMetric,
+    best: BestOfEach | None = None,
 ) -> str:
-    """The answer against the baseline, the value `wanted` of `key`."""
+    """The answer against the baseline, the value `wanted` of `key`; `best` where another key was tuned."""
     if not (bases := [g for g in groups if g.value == wanted]):
         others = words.listed(dict.fromkeys(g.value for g in groups))
         return f"There is no run of the baseline {wanted!r} here, only of {others}: nothing to compare with."
@@ -28,6 +33,8 @@ def headline(
     if not any(b.counted for b in bases):
         return f"Nothing is compared: {_without_figures(bases)}."
     compared = [c for c in held if not c.refusal]
+    if not compared and best is not None:
+        return best.sentence
     if not compared:
         return f"Nothing is compared: {held[0].group.label} is not, because {held[0].refusal}."
     return _Decision(compared, key, wanted, metric).sentence
@@ -95,8 +102,15 @@ class _Decision:
             text = f"No {self.noun} trains faster than {self.wanted}: {nearest}."
         else:
             first = next(c for c in claimed if not c.claims["speed"].is_below)
-            text = f"No speed-up is shown: {self.name(first)} {phrases.speed(first, shown=False)}."
+            text = f"No speed-up is shown: {self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}."
         return text + self._rivals([c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster")
+
+    def _why_not(self, comparison: Comparison) -> str:
+        """What would decide a speed-up that is not shown, or that no change at all shows as much."""
+        if comparison.claims["speed"].rejected:
+            return phrases.doubt(comparison)
+        more = phrases.more_seeds(comparison.claims["speed"].more_seeds)
+        return f"; {more}" if more else ""
 
     def _one_seed(self) -> str:
         known = [c for c in self.ranked if not c.group.is_unfinished and not c.has_failed] or self.ranked
@@ -109,6 +123,8 @@ class _Decision:
         return f"{text} (n{phrases.NBSP}={phrases.NBSP}{first.n}).{self._rivals(rivals, 'looks faster still')}"
 
     def _without_speed(self) -> str:
+        if failed := [c.group.outcomes.sentence for c in self.all if not c.group.counted and c.has_failed]:
+            return f"Nothing can be compared: {words.listed(failed)}."
         if any(not c.same_device for c in self.all):
             return "The backends ran on different devices: no speed-up can be given."
         return "Throughput is not recorded on both sides: no speed-up can be given."
@@ -152,5 +168,4 @@ class _Decision:
             return f"its {metric.name} {phrases.quality_of(comparison)}"
         if metric.margin is None:
             return f"no margin is set within which its {metric.name} would count as kept (--margin)"
-        more = phrases.more_seeds(more_for_quality(comparison))
-        return f"whether it keeps its {metric.name} {phrases.quality_of(comparison)}" + (more and "")
+        return f"whether it keeps its {metric.name} {phrases.quality_of(comparison)}"

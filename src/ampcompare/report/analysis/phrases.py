@@ -20,8 +20,11 @@ def tested(comparison: Comparison, question: str) -> Estimate | None:
     return claim.estimate if claim else getattr(comparison, question)
 
 
-def speed(comparison: Comparison, note: str = "") -> str:
-    """`trains 1.90× as fast as none (95 %: 1.88 to 1.92)`, `trains 22× slower than none (95 %: 21 to 23)`."""
+def speed(comparison: Comparison, note: str = "", *, with_doubt: bool = True) -> str:
+    """`trains 1.90× as fast as none (95 %: 1.88 to 1.92)`, `trains 22× slower than none (95 %: 21 to 23)`.
+
+    `with_doubt` says behind it where that is no speed-up shown.
+    """
     found, base = tested(comparison, "speed"), comparison.baseline
     if found is None or base is None:
         return ""
@@ -33,7 +36,8 @@ def speed(comparison: Comparison, note: str = "") -> str:
     else:
         ends, text = [found.low, found.high], f"{words.ratio(found.value)} as fast as {base.label}"
         show = words.number
-    return f"trains {text}{bracket(found, words.interval(ends[0], ends[1], show), note)}{doubt(comparison)}"
+    span = words.interval(ends[0], ends[1], show)
+    return f"trains {text}{bracket(found, span, note)}{doubt(comparison) if with_doubt else ''}"
 
 
 def doubt(comparison: Comparison) -> str:
