@@ -116,4 +116,7 @@ SCALE_COLLAPSED = declare(
 )
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
+REFUSED = declare(
+    "refusal", "why it was refused", END, needs="values that a sweep chose in vain", no_goal="a sentence"
+)
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
