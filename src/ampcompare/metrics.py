@@ -114,4 +114,6 @@ SCALE_COLLAPSED = declare(
     needs="a dynamic loss scale",
     no_goal="null in every run whose loss scale holds",
 )
+TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
+CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
