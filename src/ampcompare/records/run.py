@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.records.predictions import Predictions, read_predictions
 from ampcompare.records.tree import flatten, lookup
 
 MAX_KEYS_TOLD = 5
@@ -23,7 +25,8 @@ NAMELESS = "It holds no run record: its name and config are not known."
 @dataclass(kw_only=True)
 class RunInfo:
     """What a run, or a part of one, says of itself. Rows in which a NaN was *logged* are listed by number in
-    `nan_rows`, per column; `problems` says in plain sentences what was wrong with the record.
+    `nan_rows`, per column; `problems` says in plain sentences what was wrong with the record. `state` is
+    finished, failed, crashed or running; `ended_as` the server's own word where that is another (killed).
     """
 
     id: str
@@ -38,6 +41,7 @@ class RunInfo:
     tags: tuple[str, ...] = ()
     started_at: datetime | None = None
     exit_code: int | None = None
+    ended_as: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
@@ -61,11 +65,18 @@ class RunRecord(RunInfo):
 
     `history` has one row per logged row and one column per logged key, in the order of logging: float64 where
     all values are numbers, with NaN where a row has no value; objects with None otherwise. Metric names and
-    units are those of `ampcompare.metrics`.
+    units are those of `ampcompare.metrics`. `download` fetches one of the run's files from the server: its
+    content, None where there is none, `Unusable` raised for one of more bytes than asked for.
     """
 
     history: pd.DataFrame
     paths: tuple[Path, ...] = ()
+    download: Callable[[str, int], bytes | None] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """What it answered to each test image in its last evaluation; read when it is first asked for."""
+        return read_predictions(self)
 
     def option(self, key: str, default: Any = None) -> Any:
         """The config value at a dotted key."""
@@ -133,6 +144,7 @@ def merge(fragments: Sequence[Fragment]) -> RunRecord:
         "name": newest("name") or last.id,
         "started_at": next((f.started_at for f in ordered if f.started_at), None),
         "exit_code": last.exit_code,
+        "ended_as": last.ended_as,
         "config": config,
         "summary": summary,
         "nan_rows": _stack_nan_rows(ordered, keep),

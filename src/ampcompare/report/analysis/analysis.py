@@ -18,7 +18,7 @@ from ampcompare.report.analysis.metric import ComparedMetric, choose_metric
 from ampcompare.report.analysis.published import Reproduction, set_beside
 from ampcompare.report.analysis.settings import Setting, describe
 from ampcompare.report.analysis.statistics import T, explained
-from ampcompare.report.analysis.target import common_target, with_seconds_to
+from ampcompare.report.analysis.target import baseline_target, with_seconds_to
 from ampcompare.report.analysis.verdict import Verdict, headline, line
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.words import listed
@@ -93,12 +93,14 @@ def analyse_runs(
     group_by: Sequence[str] = ("backend",),
     ignore: Sequence[str] = (),
     reproduce: str | None = None,
+    target: float | None = None,
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
     accuracies), `ignore` settings that may differ within a group, `reproduce` the name of a published
-    comparison to be set beside. Raises UserError.
+    comparison to be set beside, `target` the value of the metric, as it is shown, up to which training is
+    timed (what the baseline reaches). Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -113,11 +115,13 @@ def analyse_runs(
         raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
     compared = choose_metric(metric, margin, runs)
     figures = [figures_of(run, metric) for run in runs]
-    target = common_target(figures, compared)
-    figures = with_seconds_to(figures, target, compared)
     check_keys("--group-by", group_by, figures)
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
+    first = group_runs(figures, keys, ignored)
+    if target is None:
+        target = baseline_target([f for g in first if g.value == baseline for f in g.runs], compared)
+    figures = with_seconds_to(figures, target, compared)
     groups = group_runs(figures, keys, ignored)
     comparisons = compare_all(groups, baseline, keys[0], compared)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
