@@ -196,6 +196,14 @@ def sweep(
     grace: Annotated[
         float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
     ] = 60.0,
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="bookends", help="The baseline once more, a seed each, first and last."),
+    ] = None,
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Add seeds, look by look, until each claim is decided."),
+    ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
     ] = False,
@@ -212,6 +220,7 @@ def sweep(
 
     console = Console(highlight=False)
     options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
+    options |= {"control": control, "until_decided": until_decided}
     raise typer.Exit(run_sweep(file, words or [], console, **options))
 
 
