@@ -43,15 +43,15 @@ def headline(
 def _ended(groups: Sequence[Group]) -> str:
     """How the runs of groups without a finished one ended."""
     said = [part for g in groups for part in (g.outcomes.sentence, g.outcomes.others) if part]
-    return words.listed(said) if said else f"no run of {words.listed(g.label for g in groups)} has any figures"
+    return (
+        words.listed(said) if said else f"no run of {words.listed(g.label for g in groups)} has any figures"
+    )
 
 
 class _Decision:
     """The groups by their speed, and what is said of them."""
 
-    def __init__(
-        self, compared: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric
-    ) -> None:
+    def __init__(self, compared: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric) -> None:
         self.key, self.wanted, self.metric, self.all = key, wanted, metric, compared
         finished = [c for c in compared if c.speed and not c.group.is_unfinished]
         self.ranked = sorted(finished, key=lambda c: -(c.speedup or 0))
@@ -115,7 +115,9 @@ class _Decision:
         else:
             first = next(c for c in claimed if not c.claims["speed"].is_below)
             text = f"No speed-up is shown: {self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}."
-        return text + self._rivals([c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster")
+        return text + self._rivals(
+            [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster"
+        )
 
     def _why_not(self, comparison: Comparison) -> str:
         """What would decide a speed-up that is not shown, or that no change at all shows as much."""
@@ -132,7 +134,9 @@ class _Decision:
         text = f"{self.name(first)} {what}" + (f" and {cost}" if cost else "")
         text += ": not enough seeds to tell what of this is chance"
         rivals = [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)]
-        return f"{text} (n{phrases.NBSP}={phrases.NBSP}{first.n}).{self._rivals(rivals, 'looks faster still')}"
+        return (
+            f"{text} (n{phrases.NBSP}={phrases.NBSP}{first.n}).{self._rivals(rivals, 'looks faster still')}"
+        )
 
     def _without_speed(self) -> str:
         if without := [c.group for c in self.all if c.group.is_unfinished or not c.group.counted]:

@@ -47,7 +47,9 @@ def doubt(comparison: Comparison) -> str:
     if claim is None:
         return ""
     if not claim.rejected:
-        return f", no speed-up shown{_more(claim.more_seeds)}" if claim.p is not None else ", no speed-up shown"
+        return (
+            f", no speed-up shown{_more(claim.more_seeds)}" if claim.p is not None else ", no speed-up shown"
+        )
     if comparison.is_within_control("speed"):
         return ", no more than no change at all shows here"
     return ""
