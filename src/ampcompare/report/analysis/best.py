@@ -61,14 +61,33 @@ class BestOfEach:
             "which flatters it: no difference is claimed to be more than chance."
         )
 
+    def place_of(self, group: Group) -> str:
+        """`the best of its 20 learning rates`, or one of them; nothing of a group that none is picked from."""
+        one = next((c for c in self.candidates if c.group.value == group.value), None)
+        if one is None or one.tried < 2:
+            return ""
+        return (
+            f"the best of its {one.tried} {self._many}"
+            if one.group is group
+            else (f"one of its {one.tried} {self._many}, not the best")
+        )
+
+    def covers(self, comparison: Comparison) -> bool:
+        """Whether a group that is not compared differs from the baseline only in what was tuned."""
+        values = {c.group.value for c in self.candidates}
+        return bool(comparison.refusal) and comparison.group.value in values
+
+    @property
+    def _many(self) -> str:
+        if len(self.keys) > 1:
+            return f"settings of {words.some(self.keys)}"
+        return MANY.get(self.keys[0], f"values of {self.keys[0]}")
+
     @property
     def _tried(self) -> str:
         counts = {one.tried for one in self.candidates}
-        many = MANY.get(self.keys[0], f"values of {self.keys[0]}") if len(self.keys) == 1 else (
-            f"settings of {words.some(self.keys)}"
-        )
         most, least = max(counts), min(counts)
-        return f"{most if most == least else f'{least} to {most}'} {many}"
+        return f"{most if most == least else f'{least} to {most}'} {self._many}"
 
     def _of(self, one: Candidate, base: Candidate) -> str:
         metric, compared = self.metric, one.comparison
@@ -94,7 +113,9 @@ def best_of_each(
     or without a finished one is tried, and never the best.
     """
     held = [g for g in groups if not g.is_control]
-    by_value = {value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)}
+    by_value = {
+        value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)
+    }
     tuned = list(dict.fromkeys(k for alike in by_value.values() for k in _tuned(alike, key)))
     if not tuned or baseline not in by_value:
         return None
@@ -114,7 +135,11 @@ def best_of_each(
 def _tuned(groups: Sequence[Group], key: str) -> list[str]:
     """What was varied among the groups of one value on purpose."""
     keys = differing_keys([g.settings for g in groups])
-    return [k for k in keys if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))]
+    return [
+        k
+        for k in keys
+        if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))
+    ]
 
 
 def _best(groups: Sequence[Group], tuned: Sequence[str], metric: ComparedMetric) -> Candidate | None:
