@@ -170,6 +170,13 @@ class Search:
             trial.number, state, run.get("id", ""), run.get("parameters", {}), value, run.get("plan", {})
         )
 
+    def is_all_done(self) -> bool:
+        """Whether every run has ended, of any worker, with the seeds that were added."""
+        with as_user_error(self.url):
+            self._read_added()
+            trials = self._trials()
+            return self._has_all(trials) and not any(t.state in OPEN for t in trials)
+
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""
         with as_user_error(self.url):
