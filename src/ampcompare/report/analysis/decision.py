@@ -100,6 +100,8 @@ class _Decision:
     def _none_that_keeps(self) -> str:
         first = self.faster[0]
         why = self._loss(first)
+        if len(self.ranked) == 1 and first.has_failed:
+            return f"{first.group.outcomes.sentence}; those that finished train {self._speed(first)}."
         if len(self.ranked) == 1:
             return f"{self.name(first)} trains {self._speed(first)}, but {why}."
         start = f"No {self.noun} is shown to be faster and to keep its quality: "
@@ -141,9 +143,12 @@ class _Decision:
     def _without_speed(self) -> str:
         if without := [c.group for c in self.all if c.group.is_unfinished or not c.group.counted]:
             return f"Nothing can be compared: {_ended(without)}."
-        if any(not c.same_device for c in self.all):
-            return "The backends ran on different devices: no speed-up can be given."
-        return "Throughput is not recorded on both sides: no speed-up can be given."
+        where = "The backends ran on different devices"
+        if all(c.same_device for c in self.all):
+            where = "Throughput is not recorded on both sides"
+        known = [c for c in self.all if c.quality is not None and c.claims][:MOST]
+        said = [f" {self.name(c)}: {phrases.quality(c)}." for c in known]
+        return f"{where}: no speed-up can be given.{''.join(said)}"
 
     def _speed(self, comparison: Comparison) -> str:
         """`1.90× as fast as none (95 %: 1.88 to 1.92)`."""
