@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -93,4 +95,13 @@ class Evaluation:
         whole = torch.zeros(self.loader.sample_count, dtype=torch.int32, device=self._totals.device)
         if own:  # fewer images than processes: none for some
             whole[self.loader.positions().to(whole.device)] = torch.cat(own).int()
-        return world.sum_(whole)
+        return world.sum_(whole).to(own[0].dtype if own else whole.dtype)
+
+
+def as_npy(answers: Tensor) -> bytes:
+    """Classes as a NumPy file of the smallest type that holds those of such a model: uint8, uint16, uint32."""
+    kinds = (np.uint8,) if answers.dtype == torch.uint8 else (np.uint16, np.uint32)
+    array, file = answers.numpy(), io.BytesIO()
+    fits = next(kind for kind in kinds if array.max(initial=0) <= np.iinfo(kind).max)
+    np.save(file, array.astype(fits), allow_pickle=False)
+    return file.getvalue()
