@@ -80,9 +80,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
         tracker: Tracker = NoRecord()
         with world.agree():
             if world.leads:
-                tracker = start_tracker(
-                    config, environment, say, stop.from_wandb, state, stop.from_record
-                )
+                tracker = start_tracker(config, environment, say, stop.from_wandb, state, stop.from_record)
         store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
 
         tracker.note(facts)

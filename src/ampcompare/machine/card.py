@@ -50,7 +50,7 @@ def hashed(name: str) -> str:
 
 
 def with_earlier(machine: Mapping[str, Any], before: object) -> dict[str, Any]:
-    """The machine of a run that goes on, with those of its earlier parts that were others, under `earlier`."""
+    """The machine of a run that goes on; under `earlier` those of its earlier parts that were others."""
     if not isinstance(before, Mapping):  # a checkpoint of a version that did not record it
         return dict(machine)
     last = {key: value for key, value in before.items() if key != "earlier"}
@@ -60,7 +60,7 @@ def with_earlier(machine: Mapping[str, Any], before: object) -> dict[str, Any]:
 
 
 def card_state(device: torch.device) -> dict[str, Any] | None:
-    """Clocks (MHz), power limit (W), temperature (degrees Celsius) and why the card is slowed down, as of now.
+    """Clocks (MHz), power limit (W), temperature (degrees Celsius), why the card is slowed down, as of now.
 
     What NVIDIA's management library cannot say is None; all of it without an NVIDIA GPU.
     """

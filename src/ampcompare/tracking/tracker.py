@@ -31,10 +31,10 @@ class Tracker(ABC):
         """Lines for the user, at the end: where the record is, and what shows it."""
         return [f"record: {self.record}"] if self.record else []
 
-    def note(self, facts: Mapping[str, Any]) -> None:
-        """Put into the summary at once what is known before the first row, so that a run that fails has it."""
+    def note(self, facts: Mapping[str, Any]) -> None:  # noqa: B027 - a tracker may leave it out
+        """Put into the summary at once what is known before the first row: a run that fails has it, too."""
 
-    def keep(self, name: str, content: bytes) -> None:
+    def keep(self, name: str, content: bytes) -> None:  # noqa: B027 - likewise
         """Keep a small file with the record, to be written when that ends; the last of one name counts. One
         that cannot be written is said, and is no failure of the run.
         """

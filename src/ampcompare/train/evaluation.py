@@ -34,8 +34,9 @@ class Loader(Protocol):
 class Evaluation:
     """Evaluates a model on the whole of `loader`, in full precision unless `autocast`.
 
-    BatchNorm uses and keeps its running statistics; the model is left in evaluation mode. `answers` is the class
-    given to each image in the last whole evaluation, uint8 or int32 [N] on the CPU, in the order of the split.
+    BatchNorm uses and keeps its running statistics; the model is left in evaluation mode. `answers` is the
+    class given to each image in the last whole evaluation, in the order of the split: uint8 or int32 [N] on
+    the CPU, None before the first.
     """
 
     def __init__(
@@ -67,7 +68,9 @@ class Evaluation:
         totals = world.sum_(self._totals)
         answers, _ = start_copy(self._gathered(world))
         loss, top1, top5 = (totals[:3] / totals[3]).tolist()  # sync: the epoch's result is wanted on the host
-        self.answers = answers.clone()  # it was queued before that wait, so it has come; 10 kB at 10,000 images
+        self.answers = (
+            answers.clone()
+        )  # it was queued before that wait, so it has come; 10 kB at 10,000 images
         return {metrics.EVAL_LOSS: loss, metrics.EVAL_ACCURACY: top1, metrics.EVAL_TOP5: top5}
 
     def batches(self) -> Iterable[Any]:
@@ -99,7 +102,7 @@ class Evaluation:
 
 
 def as_npy(answers: Tensor) -> bytes:
-    """Classes as a NumPy file of the smallest type that holds those of such a model: uint8, uint16, uint32."""
+    """Classes as a NumPy file: uint8 for up to 256 of them, else uint16, or uint32 if need be."""
     kinds = (np.uint8,) if answers.dtype == torch.uint8 else (np.uint16, np.uint32)
     array, file = answers.numpy(), io.BytesIO()
     fits = next(kind for kind in kinds if array.max(initial=0) <= np.iinfo(kind).max)

@@ -128,7 +128,7 @@ class Fit:
         return found
 
     def predictions(self) -> bytes | None:
-        """The class given to each test image in the last evaluation, as a `.npy` file; None before the first."""
+        """The class given to each test image in the last evaluation as a `.npy` file, None before it."""
         answers = self.evaluation.answers
         return None if answers is None else as_npy(answers)
 
