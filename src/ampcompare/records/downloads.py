@@ -42,7 +42,8 @@ class Downloads:
                 self._ask(lambda api: found.update((run, self._fetch(api, run, limit)) for run in self._runs))
             except UserError as problem:
                 lost = Unusable(f"cannot be had ({problem.lines[0]})")
-                found = {run: lost for run in self._runs} | found
+                for run in self._runs:
+                    found.setdefault(run, lost)
             self._found = found
         return self._found
 
