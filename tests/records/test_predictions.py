@@ -1,4 +1,4 @@
-"""Predictions read back: those that were kept, and files that hold anything else, each named by a sentence."""
+"""Predictions read back: those that were kept, and files that hold anything else, each with its sentence."""
 
 from __future__ import annotations
 
