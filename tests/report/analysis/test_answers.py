@@ -1,4 +1,4 @@
-"""How many test images two groups answer differently: figures that can be counted, and what is said of them."""
+"""How many test images two groups answer differently: figures to be counted, and what is said of them."""
 
 from __future__ import annotations
 
@@ -129,6 +129,7 @@ def test_without_predictions_nothing_is_claimed(theirs: dict[int, str]):
 def test_runs_that_were_tested_on_other_images_are_not_compared():
     found = only(group("none", {1: TRUTH, 2: TRUTH}), group("native", {1: TRUTH, 2: TRUTH}, on="others"))
     assert not found.is_known
+    assert found.sentence.endswith("is not known: they were tested on other images.")
     assert found.left_out == (
         ("native 1", "it was tested on other images"),
         ("native 2", "it was tested on other images"),

@@ -23,6 +23,7 @@ from ampcompare.report.analysis.permutation import FEWEST, disagreement
 
 MOST_SEEDS = 32  # of a group are compared: the pairs, and the files read, grow with their number
 LEVEL = 0.05  # of all comparisons together
+OTHER_IMAGES = "it was tested on other images"
 
 
 @final
@@ -83,6 +84,11 @@ class _Side:
                 self._leave(run, found.problem or "it kept no predictions")
         return self
 
+    def commonest(self) -> str:
+        """The test set of most runs; an empty text where there are no predictions."""
+        sets = Counter(found.test_set for _, found in self.kept.values()).most_common(1)
+        return sets[0][0] if sets else ""
+
     def on(self, test_set: str) -> dict[Hashable, np.ndarray]:
         """The answers to one set of test images."""
         return {
@@ -94,7 +100,7 @@ class _Side:
     def lacking(self, test_set: str) -> list[tuple[str, str]]:
         """The runs that are not compared on it, with the reason."""
         others = [run for run, found in self.kept.values() if found.test_set != test_set]
-        return [*self.left_out, *((run.run.name, "it was tested on other images") for run in others)]
+        return [*self.left_out, *((run.run.name, OTHER_IMAGES) for run in others)]
 
     def _leave(self, run: RunFigures, why: str) -> None:
         self.left_out.append((run.run.name, why))
@@ -105,10 +111,7 @@ def answers(groups: Sequence[Group], baseline: Group | None) -> list[Answers]:
     if baseline is None:
         return []
     theirs = _Side(baseline).read()
-    # Images of the baseline's runs, the commonest where they were tested on several sets.
-    sets = Counter(found.test_set for _, found in theirs.kept.values()).most_common(1)
-    test_set = sets[0][0] if sets else ""
-    found = [_compare(_Side(group).read(), theirs, test_set) for group in groups if group is not baseline]
+    found = [_compare(_Side(group).read(), theirs) for group in groups if group is not baseline]
     tested = holm({number: one.p for number, one in enumerate(found) if one.p is not None}, LEVEL)
     levelled = [
         replace(one, adjusted_p=tested[number].adjusted_p) if number in tested else one
@@ -122,7 +125,8 @@ def content(found: Sequence[Answers]) -> list[dict[str, Any]]:
     return [asdict(one) | {"is_more": one.is_more} for one in found]
 
 
-def _compare(ours: _Side, theirs: _Side, test_set: str) -> Answers:
+def _compare(ours: _Side, theirs: _Side) -> Answers:
+    test_set = theirs.commonest() or ours.commonest()
     found = disagreement(ours.on(test_set), theirs.on(test_set))
     return Answers(
         ours.group.label,
@@ -142,10 +146,10 @@ def _sentence(one: Answers, comparisons: int) -> str:
     pair = f"{one.group} and {one.baseline}"
     if not one.is_known:
         sides = zip((one.group, one.baseline), one.n, strict=True)
-        lacking = " and ".join(name for name, n in sides if not n) or pair
-        return (
-            f"How {pair} differ in what they answer is not known: {lacking} kept no predictions to compare."
-        )
+        why = f"{' and '.join(name for name, n in sides if not n)} kept no predictions to compare"
+        if any(reason == OTHER_IMAGES for _, reason in one.left_out):
+            why = "they were tested on other images"
+        return f"How {pair} differ in what they answer is not known: {why}."
     share = f"of {one.images:,} test images"
     if one.between is None:
         return f"{pair} answer {_images(one.same_seed)} {share} differently, with the same seed."
