@@ -14,7 +14,7 @@ from ampcompare import metrics
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.words import listed
+from ampcompare.report.words import listed, percent
 
 INFORMATIVE, CHANCE, CONSTANT, SATURATED = "informative", "chance", "constant", "saturated"
 FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
@@ -76,7 +76,7 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
     judged = [(f, f.quality / whole) for f in runs if is_accuracy and f.quality is not None]
     low = [f for f, share in judged if share <= chance_level(f, metric.key)]
     if low:
-        at = f"{chance_of(low[0], metric.key):.2%} by guessing among {low[0].classes} classes"
+        at = f"{percent(chance_of(low[0], metric.key))} by guessing among {low[0].classes} classes"
         whom = _whose(label, low, runs)
         return Information(CHANCE, f"{whom} at chance ({at}): {metric.name} says nothing there", **known)
     stuck = [f for f in runs if is_constant(f, metric.key, SATURATION * whole if is_accuracy else math.inf)]
@@ -85,7 +85,7 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
         why = f"the same {metric.name} ({metric.show(stuck[0].quality)}) at every evaluation"
         return Information(CONSTANT, f"{whom} at {why}: nothing was learned that it could tell", **known)
     if is_accuracy and mean >= SATURATION:
-        why = f"{metric.name} of {label} is saturated ({mean:.2%}): it could tell no gain"
+        why = f"{metric.name} of {label} is saturated ({percent(mean)}): it could tell no gain"
         return Information(SATURATED, why, **known)
     return Information(**known)
 
@@ -100,11 +100,7 @@ def test_set(groups: Sequence[Group], metric: ComparedMetric) -> str:
         return "The size of the test set is not recorded." if any(g.means["quality"] for g in groups) else ""
     sizes = listed(f"{images:,}" for images in dict.fromkeys(one.images for _, one in known))
     errors = [one.error * 100 for _, one in known if one.error is not None]
-    span = (
-        f"{min(errors):.2g}"
-        if f"{min(errors):.2g}" == f"{max(errors):.2g}"
-        else f"{min(errors):.2g} to {max(errors):.2g}"
-    )
+    span = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(errors), max(errors))))
     return f"Accuracies are of {sizes} test images: the binomial standard error of one is {span} points."
 
 
