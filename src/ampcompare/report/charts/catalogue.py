@@ -20,11 +20,14 @@ from ampcompare.report.charts.curves import (
     train_accuracy,
     train_loss,
 )
+from ampcompare.report.charts.difference import eval_difference
+from ampcompare.report.charts.drift import throughput_over_sweep
 from ampcompare.report.charts.gradients import underflow, underflow_by_layer
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
 
 CHARTS: dict[str, Callable[[Analysis], Spec]] = {
+    "eval-difference": eval_difference,
     "eval-accuracy": eval_accuracy,
     "eval-accuracy-time": eval_accuracy_time,
     "throughput-bars": throughput_bars,
@@ -39,6 +42,7 @@ CHARTS: dict[str, Callable[[Analysis], Spec]] = {
     "train-accuracy": train_accuracy,
     "throughput": throughput_curve,
     "step-time": step_time,
+    "throughput-sweep": throughput_over_sweep,
 }
 
 

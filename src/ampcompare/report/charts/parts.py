@@ -23,8 +23,13 @@ NESTED_STEP = 2.2  # pixels by which a line is wider than one that lies on it
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DATA = "data"
 MANY = 24  # groups beyond which a chart has neither a legend nor a layer for each
+MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 INK = "#1c2330"
 RUNS = "runs"  # the parameter that shows single runs
+MARGIN = "margin"  # the parameter that is the margin
+ZONE = "#8a93a3"
+ONCE = alt.SequenceGenerator(alt.SequenceParams(start=0, stop=1))  # for a mark that is no row's
+CUT: Spec = {"usermeta": {"cut": True}}  # what is drawn beyond the axes is cut in pictures too
 
 
 class Parts:
@@ -131,12 +136,17 @@ class Parts:
         layers[-1] = layers[-1].add_params(self.pick, self.zoom)
         return layers
 
-    def hover(self, y_format: str) -> list[alt.Chart]:
-        """Invisible points that carry the tooltips, of single runs while they are shown."""
+    def hover(
+        self, y_format: str, ends: tuple[str, str] = ("lowest seed", "highest seed")
+    ) -> list[alt.Chart]:
+        """Invisible points that carry the tooltips, of single runs while they are shown.
+
+        `ends` says what the band reaches from and to.
+        """
         x, y = self.x["title"], self.y["title"]
         tips = [tip("backend"), tip("run"), tip("x", x, ",~r"), tip("y", y, y_format)]
         if self.has_intervals:
-            tips += [tip("low", "lowest seed", y_format), tip("high", "highest seed", y_format)]
+            tips += [tip("low", ends[0], y_format), tip("high", ends[1], y_format)]
         layers = []
         for kind, size in (("run", alt.ExprRef(f"{RUNS} ? 90 : 0")), ("line", 90)):
             if self.has(kind):
@@ -172,6 +182,32 @@ def over(channel: Any, field: str) -> Any:
     return other
 
 
+def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[alt.Chart]:
+    """Where a difference is within the margin, as a zone along an axis; nothing without a margin.
+
+    Its ends follow the parameter MARGIN, so that the page can change it without drawing the chart anew.
+    """
+    if margin is None:
+        return []
+    low, high = ({"expr": f"{sign}{MARGIN}"} for sign in ("-", ""))
+    zone = alt.Chart(ONCE).mark_rect(fill=ZONE, fillOpacity=0.2, stroke=ZONE, strokeDash=[5, 4], clip=True)
+    if axis is alt.X:
+        zone = zone.encode(x=alt.XDatum(low, type="quantitative"), x2=alt.X2Datum(high))
+    else:
+        zone = zone.encode(y=alt.YDatum(low, type="quantitative"), y2=alt.Y2Datum(high))
+    return [zone.add_params(alt.param(name=MARGIN, value=margin))]
+
+
+def neutral_line(value: float, axis: type[alt.X] | type[alt.Y]) -> alt.Chart:
+    """A thin line at the value that is no difference."""
+    line = alt.Chart(ONCE).mark_rule(strokeWidth=1, opacity=0.7)
+    return (
+        line.encode(x=alt.XDatum(value, type="quantitative"))
+        if axis is alt.X
+        else line.encode(y=alt.YDatum(value, type="quantitative"))
+    )
+
+
 def drawn_as(field: str, channel: Any) -> Any:
     """A channel that takes a field's values as they are, in pixels."""
     return channel(field=field, type="quantitative", scale=None, legend=None)
@@ -182,6 +218,12 @@ def steps(title: str) -> alt.X:
     channel = quantity(alt.X, title, nice=False)
     channel.axis = alt.Axis(tickMinStep=1, format=",~r")
     return channel
+
+
+def time_unit(longest: float) -> tuple[str, int]:
+    """The unit of an axis that reaches so many seconds, and its seconds."""
+    units = (HOURS, "hours", 3600), (MINUTES, "minutes", 60), (0, "seconds", 1)
+    return next(((unit, seconds) for least, unit, seconds in units if longest >= least), ("seconds", 1))
 
 
 def tip(field: str, title: str | None = None, format: str | None = None) -> alt.Tooltip:
