@@ -27,6 +27,28 @@ class Style:
     meaning: str
 
 
+@dataclass(frozen=True)
+class Chip:
+    """What is known of a group's quality, in one word, a sign and (ground, ink) on light and on dark paper.
+
+    The grounds differ in lightness by 12 at least (CIE L*), so that they do in greyscale too.
+    """
+
+    word: str
+    sign: str
+    light: tuple[str, str]
+    dark: tuple[str, str]
+
+
+# By the name that a comparison gives; its `chip` is empty where nothing is to be said.
+CHIPS = {
+    "failed": Chip("failed", "✕", ("#1c2330", "#ffffff"), ("#f4f5f7", "#1c2330")),
+    "lower": Chip("lower", "▼", ("#b3261e", "#ffffff"), ("#f0796d", "#1b2029")),
+    "higher": Chip("higher", "▲", ("#5c9bd1", "#10151d"), ("#2d6fb3", "#ffffff")),
+    "equivalent": Chip("equivalent", "=", ("#a9dfc0", "#10151d"), ("#1d5a3f", "#ffffff")),
+    "undecided": Chip("undecided", "?", ("#ffffff", "#1c2330"), ("#1b2029", "#e6e8ec")),
+}
+
 # Looks of the built-in backends, each in its own type and then in its others, in the order of REGISTRY; what
 # comes behind them there takes a spare one.
 _LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (

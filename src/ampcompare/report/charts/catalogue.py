@@ -22,6 +22,7 @@ from ampcompare.report.charts.curves import (
 )
 from ampcompare.report.charts.difference import eval_difference
 from ampcompare.report.charts.drift import throughput_over_sweep
+from ampcompare.report.charts.forest import memory_ratios, quality_differences, speed_ups
 from ampcompare.report.charts.gradients import underflow, underflow_by_layer
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
@@ -29,11 +30,14 @@ from ampcompare.report.charts.tradeoff import accuracy_against_throughput
 CHARTS: dict[str, Callable[[Analysis], Spec]] = {
     "eval-difference": eval_difference,
     "eval-accuracy": eval_accuracy,
+    "speed-ups": speed_ups,
+    "quality-differences": quality_differences,
     "eval-accuracy-time": eval_accuracy_time,
     "throughput-bars": throughput_bars,
     "accuracy-throughput": accuracy_against_throughput,
     "time-to-accuracy": time_to_target,
     "peak-memory": peak_memory,
+    "memory-ratios": memory_ratios,
     "energy": energy,
     "scale-factor": scale_factor,
     "underflow": underflow,

@@ -29,6 +29,7 @@ RUNS = "runs"  # the parameter that shows single runs
 MARGIN = "margin"  # the parameter that is the margin
 ZONE = "#8a93a3"
 ONCE = alt.SequenceGenerator(alt.SequenceParams(start=0, stop=1))  # for a mark that is no row's
+ALONG: dict[str, Any] = {"type": "quantitative", "scale": alt.Scale(zero=False)}
 CUT: Spec = {"usermeta": {"cut": True}}  # what is drawn beyond the axes is cut in pictures too
 
 
@@ -189,23 +190,20 @@ def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[a
     """
     if margin is None:
         return []
-    low, high = ({"expr": f"{sign}{MARGIN}"} for sign in ("-", ""))
     zone = alt.Chart(ONCE).mark_rect(fill=ZONE, fillOpacity=0.2, stroke=ZONE, strokeDash=[5, 4], clip=True)
+    low, high = ({"expr": f"{sign}{MARGIN}"} for sign in ("-", ""))
     if axis is alt.X:
-        zone = zone.encode(x=alt.XDatum(low, type="quantitative"), x2=alt.X2Datum(high))
+        zone = zone.encode(x=alt.XDatum(low, **ALONG), x2=alt.X2Datum(high))
     else:
-        zone = zone.encode(y=alt.YDatum(low, type="quantitative"), y2=alt.Y2Datum(high))
+        zone = zone.encode(y=alt.YDatum(low, **ALONG), y2=alt.Y2Datum(high))
     return [zone.add_params(alt.param(name=MARGIN, value=margin))]
 
 
 def neutral_line(value: float, axis: type[alt.X] | type[alt.Y]) -> alt.Chart:
     """A thin line at the value that is no difference."""
     line = alt.Chart(ONCE).mark_rule(strokeWidth=1, opacity=0.7)
-    return (
-        line.encode(x=alt.XDatum(value, type="quantitative"))
-        if axis is alt.X
-        else line.encode(y=alt.YDatum(value, type="quantitative"))
-    )
+    at_x = axis is alt.X
+    return line.encode(x=alt.XDatum(value, **ALONG)) if at_x else line.encode(y=alt.YDatum(value, **ALONG))
 
 
 def drawn_as(field: str, channel: Any) -> Any:

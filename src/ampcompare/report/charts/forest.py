@@ -1,0 +1,155 @@
+"""Forest plots: every group's effect with the interval that was tested, its figures in words above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.charts.parts import (
+    CUT,
+    HEIGHT,
+    Parts,
+    Spec,
+    drawn_styles,
+    finish,
+    margin_zone,
+    neutral_line,
+    over,
+    quantity,
+    tip,
+)
+from ampcompare.report.charts.series import Datum, shortened
+from ampcompare.report.palette import CHIPS
+from ampcompare.report.words import capital, change, interval, signed
+from ampcompare.report.words import ratio as times
+
+ROW, LOW_ROW, MANY_ROWS = 50, 36, 12  # pixels
+LONGEST = 0.7  # of the range of the values: what intervals may add to it at each end before they are cut
+ROOM = 0.08
+LEAST_ROOM = 0.01  # of an axis of one value with no interval
+UP, DOWN = -11, 9  # pixels from the middle of a row: its words, what is drawn
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a forest plot shows: the name of the claim, no effect's value, and how a figure is written."""
+
+    claim: str
+    neutral: float
+    show: Callable[[float | None], str]
+    is_ratio: bool
+
+
+SPEED, MEMORY = Effect("speed", 1.0, times, True), Effect("memory", 1.0, change, True)
+QUALITY = Effect("quality", 0.0, signed, False)
+
+
+def speed_ups(analysis: Analysis) -> Spec:
+    """Every speed-up with its tested interval; the line is no difference."""
+    rows = _rows(analysis.comparisons, SPEED)
+    return _forest(analysis, SPEED, rows, "Speed-up", "times as fast as the baseline")
+
+
+def memory_ratios(analysis: Analysis) -> Spec:
+    """Every ratio of peak memories with its tested interval."""
+    rows = _rows(analysis.comparisons, MEMORY)
+    return _forest(analysis, MEMORY, rows, "Peak memory, compared", "times the memory of the baseline")
+
+
+def quality_differences(analysis: Analysis) -> Spec:
+    """Every difference of the metric with its tested intervals, and the margin as the zone of equivalence."""
+    metric = analysis.metric
+    title = f"{capital(metric.name)}, compared"
+    rows = quality_rows(analysis.comparisons)
+    return _forest(analysis, QUALITY, rows, title, metric.difference, margin=metric.margin)
+
+
+def quality_rows(comparisons: Sequence[Comparison]) -> list[Datum]:
+    """The rows of `quality_differences`: of that chart, they and the zone alone depend on the margin."""
+    return _rows(comparisons, QUALITY)
+
+
+def _rows(comparisons: Sequence[Comparison], effect: Effect) -> list[Datum]:
+    rows: list[Datum] = []
+    for comparison in comparisons:
+        claim = comparison.claims.get(effect.claim)
+        if claim is None:
+            continue
+        tested = claim.estimate
+        row: Datum = {"backend": comparison.group.label, "kind": "effect", "x": shortened(tested.value)}
+        row |= {"run": tested.basis, "text": effect.show(tested.value)}
+        if tested.low is not None and tested.high is not None:
+            row |= {"low": shortened(tested.low), "high": shortened(tested.high)}
+            span = interval(tested.low, tested.high, effect.show)
+            row["text"] += f" ({_level(tested.confidence)}: {span})"
+        if effect is QUALITY:
+            row |= _of_equivalence(comparison)
+            chip = CHIPS.get(comparison.chip)
+            row["text"] += f"  {chip.sign} {chip.word}" if chip else ""
+        rows.append(row)
+    return rows
+
+
+def _of_equivalence(comparison: Comparison) -> Datum:
+    test = comparison.equivalence
+    return {} if test is None else {"inner_low": shortened(test.low), "inner_high": shortened(test.high)}
+
+
+def _forest(
+    analysis: Analysis, effect: Effect, rows: list[Datum], title: str, axis: str, margin: float | None = None
+) -> Spec:
+    styles = drawn_styles(analysis, rows)
+    x = quantity(alt.X, axis, domain=_domain(rows, effect, margin), nice=False)
+    order = [style.label for style in styles]
+    labels = alt.Axis(labelLimit=140, grid=False, domain=False, ticks=False)
+    y = alt.Y(field="backend", type="nominal", sort=order, title=None, axis=labels)
+    parts = Parts(rows, styles, x, y, legend="none")
+    tips = [tip("backend"), tip("text", axis), tip("run", "from")]
+    shared: dict[str, Any] = {"y": y, "tooltip": tips}
+    layers = [*margin_zone(margin, alt.X), neutral_line(effect.neutral, alt.X)]
+    note = []
+    if parts.has_intervals:
+        thin = parts.spans("effect").mark_rule(strokeWidth=2, clip=True, yOffset=DOWN)
+        ends = {"x": over(x, "low"), "x2": alt.X2(field="high"), "color": parts.colour()}
+        layers.append(thin.encode(**ends, **shared, opacity=parts.dimmed(1.0)))
+        note.append("line: the tested interval")
+    if any("inner_low" in row for row in rows):
+        thick = parts.of("effect").transform_filter("isValid(datum.inner_low)")
+        thick = thick.mark_rule(strokeWidth=7, clip=True, yOffset=DOWN)
+        ends = {"x": over(x, "inner_low"), "x2": alt.X2(field="inner_high"), "color": parts.colour()}
+        layers.append(thick.encode(**ends, **shared, opacity=parts.dimmed(0.45, 0.05)))
+        note.append("thick: that of the test of equivalence")
+    points = parts.of("effect").mark_point(filled=True, size=110, clip=True, yOffset=DOWN, opacity=1)
+    shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=None)
+    points = points.encode(x=x, color=parts.colour(), shape=shape, **shared, opacity=parts.dimmed(1.0))
+    texts = parts.of("effect").mark_text(align="left", dx=4, yOffset=UP, fontSize=11.5)
+    words = alt.Text(field="text", type="nominal")
+    texts = texts.encode(x=alt.value(0), y=y, text=words, opacity=parts.dimmed(1.0, 0.15))
+    layers += [points, texts.add_params(parts.pick)]
+    if margin is not None:
+        note.append("grey zone: within the margin")
+    each = ROW if len(rows) <= MANY_ROWS else LOW_ROW
+    height = max(HEIGHT // 2, each * len(rows))
+    said = "; ".join(note) or "one pair each: no interval"
+    return finish(layers, analysis.setting, title, rows, note=said, height=height) | CUT
+
+
+def _level(confidence: float) -> str:
+    return f"{float(f'{100 * confidence:.4g}'):g} %"
+
+
+def _domain(rows: Sequence[Datum], effect: Effect, margin: float | None) -> list[float]:
+    """Around values, no effect and the margin; intervals that reach much farther are cut at its ends."""
+    core = [effect.neutral, *(row["x"] for row in rows)]
+    core += [] if margin is None else [-margin, margin]
+    ends = [row[end] for row in rows for end in ("low", "high") if end in row]
+    low, high = min(core), max(core)
+    size = high - low or max((abs(end - low) for end in ends), default=0.0) or LEAST_ROOM
+    low = max(low - LONGEST * size, min([low, *ends])) - ROOM * size
+    high = min(high + LONGEST * size, max([high, *ends])) + ROOM * size
+    return [max(0.0, low) if effect.is_ratio else low, high]
