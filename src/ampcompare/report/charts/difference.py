@@ -14,10 +14,13 @@ from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.course import course_of
 from ampcompare.report.charts.parts import (
     CUT,
+    HIGH,
     LINE_WIDTH,
+    LOW,
+    MARGIN,
     Parts,
     Spec,
-    drawn_styles,
+    Varied,
     finish,
     margin_zone,
     neutral_line,
@@ -38,11 +41,10 @@ LATE = 0.7  # of the epochs; before that differences are larger and of less inte
 def eval_difference(analysis: Analysis) -> Spec:
     """The metric minus the baseline's, by epoch, paired by seed; no band where one pair is all there is."""
     metric = analysis.metric
-    rows = [row for comparison in analysis.comparisons for row in _rows(comparison)]
-    domain = _domain(rows, metric.margin)
-    y = quantity(alt.Y, f"{DIFFERENCE}, {metric.unit or metric.name}", domain=domain, nice=False)
+    varied = varied_difference(analysis, analysis.comparisons, metric.margin)
+    y = quantity(alt.Y, f"{DIFFERENCE}, {metric.unit or metric.name}", **varied.scale())
     x = steps(metrics.EPOCH)
-    parts = Parts(rows, drawn_styles(analysis, rows), x, y)
+    parts = Parts(varied.rows, list(analysis.styles.values()), x, y)
     layers = [*margin_zone(metric.margin, alt.Y), neutral_line(0, alt.Y)]
     if parts.has_intervals:
         layers += _bands(parts)
@@ -50,8 +52,20 @@ def eval_difference(analysis: Analysis) -> Spec:
     line = parts.of("line").mark_line(strokeWidth=LINE_WIDTH, clip=True)
     line = line.encode(x=x, y=y, color=parts.colour(), strokeDash=dash, opacity=parts.dimmed(1.0))
     layers += [line.add_params(parts.pick, parts.zoom), *parts.hover(".2~f", ("95 % from", "to"))]
-    title = f"{capital(metric.name)}: {DIFFERENCE}"
-    return finish(layers, analysis.setting, title, rows, note=_note(analysis, parts)) | CUT
+    title, note = f"{capital(metric.name)}: {DIFFERENCE}", _note(analysis, parts)
+    return finish(layers, analysis.setting, title, varied.rows, note=note, params=varied.params()) | CUT
+
+
+def varied_difference(analysis: Analysis, comparisons: Sequence[Comparison], margin: float | None) -> Varied:
+    """The rows and the axis of `eval_difference` for these comparisons; the baseline is a line at 0."""
+    rows = [row for comparison in comparisons for row in _rows(comparison)]
+    values = {LOW: -(reach := _reach(rows, analysis.metric.margin)), HIGH: reach}
+    if rows:
+        ends = min(row["x"] for row in rows), max(row["x"] for row in rows)
+        bases = dict.fromkeys(c.baseline.label for c in comparisons if c.baseline)
+        head: Datum = {"kind": "line", "run": "the baseline", "id": "baseline", "n": 0}
+        rows = [{"backend": label} | head | {"x": x, "y": 0} for label in bases for x in ends] + rows
+    return Varied(rows, values if margin is None else values | {MARGIN: margin})
 
 
 def _bands(parts: Parts) -> list[alt.Chart]:
@@ -83,15 +97,14 @@ def _rows(comparison: Comparison) -> list[Datum]:
     return rows
 
 
-def _domain(rows: Sequence[Datum], margin: float | None) -> list[float]:
-    """Symmetric about 0, for what counts: the end of training; wider bands are cut there."""
+def _reach(rows: Sequence[Datum], margin: float | None) -> float:
+    """How far from 0 the axis goes, for what counts: the end of training; wider bands are cut there."""
     last = max((row["x"] for row in rows), default=0)
     late = [row for row in rows if row["x"] >= LATE * last]
     means = max((abs(row["y"]) for row in late), default=0.0)
     ends = max((max(abs(row["low"]), abs(row["high"])) for row in late if "low" in row), default=0.0)
     least = max(MARGINS_SHOWN * (margin or 0.0), ROOM * means)
-    reach = max(least, min(ends, BANDS_SHOWN * least)) or 1.0
-    return [-reach, reach]
+    return max(least, min(ends, BANDS_SHOWN * least)) or 1.0
 
 
 def _note(analysis: Analysis, parts: Parts) -> str:

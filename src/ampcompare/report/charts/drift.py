@@ -35,8 +35,8 @@ LEAST_REACH, WIDEST_REACH = 1.5, 30.0  # percent
 def throughput_over_sweep(analysis: Analysis) -> Spec:
     """Each run's throughput against the mean of its group, in percent, where it lies in the sweep's time.
 
-    Relative to its own group, so that what moves all of them alike is seen: a line for each run from its start
-    to its end, at its median, and behind it the middle half of its log intervals after warm-up.
+    Relative to its own group, so that what moves all of them alike is seen: a line for each run from its
+    start to its end, at its median, and behind it the middle half of its log intervals after warm-up.
     """
     runs = list(_placed(analysis.groups))
     begin = min((start for _, _, start in runs), default=0.0)

@@ -12,10 +12,14 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.charts.parts import (
     CUT,
+    HALO,
     HEIGHT,
+    HIGH,
+    LOW,
+    MARGIN,
     Parts,
     Spec,
-    drawn_styles,
+    Varied,
     finish,
     margin_zone,
     neutral_line,
@@ -51,27 +55,28 @@ QUALITY = Effect("quality", 0.0, signed, False)
 
 def speed_ups(analysis: Analysis) -> Spec:
     """Every speed-up with its tested interval; the line is no difference."""
-    rows = _rows(analysis.comparisons, SPEED)
-    return _forest(analysis, SPEED, rows, "Speed-up", "times as fast as the baseline")
+    return _forest(analysis, SPEED, "Speed-up", "times as fast as the baseline")
 
 
 def memory_ratios(analysis: Analysis) -> Spec:
     """Every ratio of peak memories with its tested interval."""
-    rows = _rows(analysis.comparisons, MEMORY)
-    return _forest(analysis, MEMORY, rows, "Peak memory, compared", "times the memory of the baseline")
+    return _forest(analysis, MEMORY, "Peak memory, compared", "times the memory of the baseline")
 
 
 def quality_differences(analysis: Analysis) -> Spec:
     """Every difference of the metric with its tested intervals, and the margin as the zone of equivalence."""
     metric = analysis.metric
-    title = f"{capital(metric.name)}, compared"
-    rows = quality_rows(analysis.comparisons)
-    return _forest(analysis, QUALITY, rows, title, metric.difference, margin=metric.margin)
+    return _forest(analysis, QUALITY, f"{capital(metric.name)}, compared", metric.difference)
 
 
-def quality_rows(comparisons: Sequence[Comparison]) -> list[Datum]:
-    """The rows of `quality_differences`: of that chart, they and the zone alone depend on the margin."""
-    return _rows(comparisons, QUALITY)
+def varied_effect(
+    effect: Effect, analysis: Analysis, comparisons: Sequence[Comparison], margin: float | None
+) -> Varied:
+    """The rows and the axis of a forest plot for these comparisons."""
+    rows = _rows(comparisons, effect)
+    with_margin = effect is QUALITY and margin is not None
+    values = dict(zip((LOW, HIGH), _domain(rows, effect, analysis.metric.margin), strict=True))
+    return Varied(rows, values | {MARGIN: margin} if with_margin and margin is not None else values)
 
 
 def _rows(comparisons: Sequence[Comparison], effect: Effect) -> list[Datum]:
@@ -100,11 +105,11 @@ def _of_equivalence(comparison: Comparison) -> Datum:
     return {} if test is None else {"inner_low": shortened(test.low), "inner_high": shortened(test.high)}
 
 
-def _forest(
-    analysis: Analysis, effect: Effect, rows: list[Datum], title: str, axis: str, margin: float | None = None
-) -> Spec:
-    styles = drawn_styles(analysis, rows)
-    x = quantity(alt.X, axis, domain=_domain(rows, effect, margin), nice=False)
+def _forest(analysis: Analysis, effect: Effect, title: str, axis: str) -> Spec:
+    varied = varied_effect(effect, analysis, analysis.comparisons, analysis.metric.margin)
+    rows, margin = varied.rows, varied.values.get(MARGIN)
+    styles = list(analysis.styles.values())
+    x = quantity(alt.X, axis, **varied.scale())
     order = [style.label for style in styles]
     labels = alt.Axis(labelLimit=140, grid=False, domain=False, ticks=False)
     y = alt.Y(field="backend", type="nominal", sort=order, title=None, axis=labels)
@@ -127,16 +132,28 @@ def _forest(
     points = parts.of("effect").mark_point(filled=True, size=110, clip=True, yOffset=DOWN, opacity=1)
     shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=None)
     points = points.encode(x=x, color=parts.colour(), shape=shape, **shared, opacity=parts.dimmed(1.0))
-    texts = parts.of("effect").mark_text(align="left", dx=4, yOffset=UP, fontSize=11.5)
-    words = alt.Text(field="text", type="nominal")
-    texts = texts.encode(x=alt.value(0), y=y, text=words, opacity=parts.dimmed(1.0, 0.15))
-    layers += [points, texts.add_params(parts.pick)]
+    layers += [points, *_words(parts)]
     if margin is not None:
         note.append("grey zone: within the margin")
     each = ROW if len(rows) <= MANY_ROWS else LOW_ROW
     height = max(HEIGHT // 2, each * len(rows))
     said = "; ".join(note) or "one pair each: no interval"
-    return finish(layers, analysis.setting, title, rows, note=said, height=height) | CUT
+    params = varied.params()
+    return finish(layers, analysis.setting, title, rows, note=said, height=height, params=params) | CUT
+
+
+def _words(parts: Parts) -> list[alt.Chart]:
+    """Each row's figures above its interval, over a ground that hides what they lie on."""
+    text = alt.Text(field="text", type="nominal")
+    look: dict[str, Any] = {"align": "left", "dx": 4, "yOffset": UP, "fontSize": 11.5}
+    place: dict[str, Any] = {
+        "x": alt.value(0),
+        "y": parts.y,
+        "text": text,
+        "opacity": parts.dimmed(1.0, 0.15),
+    }
+    ground, words = (parts.of("effect").mark_text(**look, **more) for more in ({"style": HALO}, {}))
+    return [ground.encode(**place), words.encode(**place).add_params(parts.pick)]
 
 
 def _level(confidence: float) -> str:
@@ -146,7 +163,7 @@ def _level(confidence: float) -> str:
 def _domain(rows: Sequence[Datum], effect: Effect, margin: float | None) -> list[float]:
     """Around values, no effect and the margin; intervals that reach much farther are cut at its ends."""
     core = [effect.neutral, *(row["x"] for row in rows)]
-    core += [] if margin is None else [-margin, margin]
+    core += [] if margin is None or effect.is_ratio else [-margin, margin]
     ends = [row[end] for row in rows for end in ("low", "high") if end in row]
     low, high = min(core), max(core)
     size = high - low or max((abs(end - low) for end in ends), default=0.0) or LEAST_ROOM

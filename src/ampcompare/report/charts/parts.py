@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -26,8 +27,9 @@ MANY = 24  # groups beyond which a chart has neither a legend nor a layer for ea
 MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 INK = "#1c2330"
 RUNS = "runs"  # the parameter that shows single runs
-MARGIN = "margin"  # the parameter that is the margin
+MARGIN, LOW, HIGH = "margin", "low_end", "high_end"  # parameters: the margin, the ends of an axis
 ZONE = "#8a93a3"
+HALO = "halo"  # the style of a ground behind words, which is the paper's colour
 ONCE = alt.SequenceGenerator(alt.SequenceParams(start=0, stop=1))  # for a mark that is no row's
 ALONG: dict[str, Any] = {"type": "quantitative", "scale": alt.Scale(zero=False)}
 CUT: Spec = {"usermeta": {"cut": True}}  # what is drawn beyond the axes is cut in pictures too
@@ -183,10 +185,29 @@ def over(channel: Any, field: str) -> Any:
     return other
 
 
+@dataclass(frozen=True)
+class Varied:
+    """What of a chart depends on the baseline and the margin: its rows, and the values of its parameters.
+
+    All else of its specification is the same, so that a page can change both without a chart anew.
+    """
+
+    rows: list[Datum]
+    values: dict[str, float]
+
+    def scale(self) -> dict[str, Any]:
+        """The arguments of a scale that reaches from LOW to HIGH."""
+        return {"domainMin": alt.ExprRef(LOW), "domainMax": alt.ExprRef(HIGH), "nice": False, "zero": False}
+
+    def params(self) -> list[alt.Parameter]:
+        """The parameters with their values."""
+        return [alt.param(name=name, value=value) for name, value in self.values.items()]
+
+
 def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[alt.Chart]:
     """Where a difference is within the margin, as a zone along an axis; nothing without a margin.
 
-    Its ends follow the parameter MARGIN, so that the page can change it without drawing the chart anew.
+    Its ends follow the parameter MARGIN.
     """
     if margin is None:
         return []
@@ -196,7 +217,7 @@ def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[a
         zone = zone.encode(x=alt.XDatum(low, **ALONG), x2=alt.X2Datum(high))
     else:
         zone = zone.encode(y=alt.YDatum(low, **ALONG), y2=alt.Y2Datum(high))
-    return [zone.add_params(alt.param(name=MARGIN, value=margin))]
+    return [zone]
 
 
 def neutral_line(value: float, axis: type[alt.X] | type[alt.Y]) -> alt.Chart:
@@ -262,6 +283,7 @@ def finish(
         .configure_rule(color=INK)
         .configure_view(stroke=None)
     )
+    chart.config.style = {HALO: {"stroke": "white", "strokeWidth": 4}}
     spec = chart.add_params(*params).to_dict()
     spec["description"] = f"{title}. {' '.join(subtitle)}"
     spec["datasets"] = {DATA: rows}
