@@ -114,4 +114,9 @@ SCALE_COLLAPSED = declare(
     needs="a dynamic loss scale",
     no_goal="null in every run whose loss scale holds",
 )
+TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
+CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
+TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
+# Among the run's files: the class of each test image in the last evaluation, in the order of the test split.
+PREDICTIONS_FILE = "predictions.npy"

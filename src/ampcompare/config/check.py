@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ampcompare.config.schema import Config, PrecisionConfig
+from ampcompare.config.schema import Config, PlanConfig, PrecisionConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY, Backend
@@ -15,6 +15,7 @@ def check(config: Config) -> None:
     _check_optimizer(config)
     _check_data(config)
     _check_scale_bounds(config.precision)
+    _check_plan(config.plan)
     if config.execution != "eager":
         _check_execution(config)
     if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
@@ -53,6 +54,17 @@ def _check_scale_bounds(precision: PrecisionConfig) -> None:
         raise UserError(f"{wrong}.max_loss_scale={ceiling:g}; lower it")
     if floor > precision.init_scale:
         raise UserError(f"{wrong}.init_scale={precision.init_scale:g}; lower it or raise init_scale")
+
+
+def _check_plan(plan: PlanConfig) -> None:
+    looks = plan.looks
+    if looks is None:
+        return
+    if not looks or any(later <= earlier for earlier, later in zip(looks, looks[1:], strict=False)):
+        raise UserError(f"plan.looks={looks}: expected rising numbers of seeds, such as [3,6,10]")
+    if plan.max_seeds is not None and plan.max_seeds < looks[-1]:
+        todo = "raise it, or leave out the looks beyond it"
+        raise UserError(f"plan.max_seeds={plan.max_seeds}: plan.looks={looks} goes further; {todo}")
 
 
 def _check_execution(config: Config) -> None:

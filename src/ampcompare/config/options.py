@@ -102,14 +102,17 @@ class Leaf:
         meta, base = self.meta, self.base
         others = meta["door"].names(meta["choices"]) if meta["door"] else ()
         words = ", ".join([*map(str, meta["choices"]), *others])
+        bounds = [f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None]
         if base in (int, float):
             noun = "a whole number" if base is int else "a number"
-            bounds = [f"{says} {meta[name]:g}" for name, says, _ in BOUNDS if meta[name] is not None]
             text = f"{noun} {' and '.join(bounds)}".strip() + (f", or {words}" if words else "")
         elif base is bool:
             text = "true or false"
         elif base == list[float]:
             text = "a list of numbers, such as [0.5,0.5,0.5]"
+        elif base == list[int]:
+            each = f", each {' and '.join(bounds)}" if bounds else ""
+            text = f"a list of whole numbers{each}, such as [3,6,10]"
         elif base == list[str]:
             text = "a list of texts, such as [a,b]"
         else:

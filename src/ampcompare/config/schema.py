@@ -157,6 +157,38 @@ class CheckpointConfig:
 
 
 @dataclass
+class PlanConfig:
+    """What was laid down before the runs: it lies in each one's record, and none trains by it."""
+
+    margin: float | None = option(
+        None,
+        "margin of equivalence in the unit that the report shows, such as points of accuracy; null: the "
+        "report's own",
+        above=0,
+    )
+    target: float | None = option(
+        None, "value that the time to target goes by, as logged, such as 0.93; null: the baseline's", above=0
+    )
+    looks: list[int] | None = option(
+        None, "numbers of seeds at which somebody looks and may stop; null: one look, at the end", low=2
+    )
+    max_seeds: int | None = option(None, "seeds at most where they are added until all is decided", low=2)
+    control: str = option(
+        "none",
+        "the baseline once more as a group of its own; bookends: first and last in the sweep",
+        choices=("none", "bookends"),
+        hints={"null": "none", "false": "none", "off": "none", "true": "bookends", "a/a": "bookends"},
+    )
+    arm: str | None = option(
+        None,
+        "this run is of the control, before or behind the others; a sweep sets it",
+        choices=("first", "last"),
+    )
+    block: int | None = option(None, "number of this run's block in its sweep, which sets it", low=0)
+    place: int | None = option(None, "place of this run in the order of its sweep, which sets it", low=0)
+
+
+@dataclass
 class WandbConfig:
     mode: str = option(
         "auto",
@@ -249,6 +281,7 @@ class Config:
     log: LogConfig = group(LogConfig)
     diagnostics: DiagnosticsConfig = group(DiagnosticsConfig)
     checkpoint: CheckpointConfig = group(CheckpointConfig, Role.BOOKKEEPING)
+    plan: PlanConfig = group(PlanConfig, Role.BOOKKEEPING)
     wandb: WandbConfig = group(WandbConfig, Role.BOOKKEEPING)
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
+from ampcompare.records.predictions import Predictions, read_predictions
 from ampcompare.records.tree import flatten, lookup
 
 MAX_KEYS_TOLD = 5
@@ -61,11 +63,18 @@ class RunRecord(RunInfo):
 
     `history` has one row per logged row and one column per logged key, in the order of logging: float64 where
     all values are numbers, with NaN where a row has no value; objects with None otherwise. Metric names and
-    units are those of `ampcompare.metrics`.
+    units are those of `ampcompare.metrics`. `download` fetches one of the run's files from the server: its
+    content, None where there is none, `Unusable` raised for one of more bytes than asked for.
     """
 
     history: pd.DataFrame
     paths: tuple[Path, ...] = ()
+    download: Callable[[str, int], bytes | None] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """What it answered to each test image in its last evaluation; read when it is first asked for."""
+        return read_predictions(self)
 
     def option(self, key: str, default: Any = None) -> Any:
         """The config value at a dotted key."""

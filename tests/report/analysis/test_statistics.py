@@ -70,9 +70,9 @@ def test_pairs_are_by_seed_and_not_by_order():
     assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
 
 
-def test_seeds_without_a_partner_are_left_out_and_counted():
-    found = difference(by_seed(1.0, 2.0, 3.0, 99.0), by_seed(0.0, 1.0, 2.0))
-    assert (found.value, found.n, found.left_out) == (1.0, 3, 1)
+def test_seeds_without_a_partner_are_used():
+    found = difference(by_seed(1.0, 2.0, 3.0, 6.0), by_seed(0.0, 1.0, 2.0))
+    assert (found.value, found.n, found.left_out, found.sizes, found.pairs) == (2.0, 3, 0, (4, 3), 3)
 
 
 def test_without_common_seeds_welchs_interval_is_scipys():

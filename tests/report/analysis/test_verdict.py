@@ -82,9 +82,9 @@ def test_metric_that_no_run_has_is_an_error_that_names_the_nearest():
         analyse_runs(three(), margin=-1.0)
 
 
-def test_seeds_without_a_partner_are_left_out_and_said():
-    runs = seeds("none", 0.9, 0.9, 0.9) + seeds("native", 0.9, 0.9)
-    assert "Seeds without a partner are left out of the comparison (native: 1)." in cautions(runs)
+def test_a_single_run_beside_three_is_paired_and_the_others_said():
+    runs = seeds("none", 0.9, 0.9, 0.9) + seeds("native", 0.9)
+    assert "Seeds without a partner are left out of the comparison (native: 2)." in cautions(runs)
 
 
 def test_backends_without_common_seeds_are_compared_unpaired_and_it_is_said():

@@ -112,7 +112,8 @@ def compare(
     same_device = len(group.devices | base.devices) == 1
     quality = None
     if not group.is_unfinished and not base.is_unfinished:  # unfinished runs are not as far
-        quality = difference(*(side.per_seed("quality", metric.factor) for side in (group, base)))
+        ours, theirs = (side.per_seed("quality", metric.factor) for side in (group, base))
+        quality = difference(ours, theirs)
 
     def of(name: str) -> Estimate | None:
         return ratio(group.per_seed(name), base.per_seed(name)) if same_device else None

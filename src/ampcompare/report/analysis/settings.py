@@ -16,7 +16,7 @@ from ampcompare.report.analysis.figures import NO_DEVICE, RunFigures, environmen
 
 # What runs that are pooled may differ in. The environment has settings of its own.
 BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
-NOT_SETTINGS = frozenset({"packages", "backend_label", "backend_words", "backend_type"})
+NOT_SETTINGS = frozenset({"packages", "machine", "backend_label", "backend_words", "backend_type"})
 # What differs between backends because they are others.
 OF_BACKEND = ("precision.", "environment.backend_source")
 AUTO = "auto"

@@ -1,0 +1,116 @@
+"""What a run answered to each test image, read back from its files: on the disk, or from W&B's server.
+
+The file may come from anywhere and hold anything. It is read whole only if it is small enough; nothing in it is
+run (no pickle); what is wrong with it is a sentence.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib import format as npy
+
+from ampcompare import metrics
+from ampcompare.errors import reason
+
+if TYPE_CHECKING:
+    from ampcompare.records.run import RunRecord
+
+MOST_BYTES = 2 * 2**20  # two million images; CIFAR-10's 10,000 take 10 kB
+NAME = metrics.PREDICTIONS_FILE
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """`classes`: the class that a run gave to each test image, integers [N] in the order of the test set; None
+    where it kept none, or none that can be used: then `problem` says why. `test_set` names the images.
+    """
+
+    classes: np.ndarray | None = None
+    test_set: str = ""
+    problem: str = ""
+
+
+class Unusable(Exception):
+    """Why predictions cannot be used, as a sentence."""
+
+
+def read_predictions(run: RunRecord) -> Predictions:
+    """The predictions of a run's last evaluation. Nothing is raised."""
+    test_set = run.summary.get(metrics.TEST_SET)
+    if not isinstance(test_set, str) or not test_set:
+        return Predictions()  # a run from before there were any, or of another program
+    try:
+        content = run.download(NAME, MOST_BYTES) if run.download else _newest(run.paths)
+        if content is None:
+            return Predictions()
+        classes = parse(content)
+        _check(classes, run.summary_number(metrics.TEST_IMAGES), run.summary_number(metrics.CLASSES))
+    except Unusable as problem:
+        return Predictions(problem=f"Its {NAME} {problem}.")
+    return Predictions(classes, test_set)
+
+
+def _newest(paths: tuple[Path, ...]) -> bytes | None:
+    """The file of the latest part of a run on the disk that has one. Raises Unusable."""
+    for path in reversed(paths):
+        try:
+            return _read(path.parent / "files" / NAME)
+        except FileNotFoundError:
+            continue
+        except OSError as problem:
+            raise Unusable(f"cannot be read ({reason(problem)})") from None
+    return None
+
+
+def _read(path: Path) -> bytes:
+    """The content of a plain file that is small enough. Raises OSError, Unusable."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block for ever
+        raise Unusable("is not a plain file")
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise Unusable(too_large())
+    return content
+
+
+def too_large() -> str:
+    """What is wrong with a file that is not read whole."""
+    return f"is larger than {MOST_BYTES // 2**20} MiB and was not read"
+
+
+def parse(content: bytes) -> np.ndarray:
+    """The whole numbers in a `.npy` file, [N]. Raises Unusable.
+
+    By NumPy's own reader of the header, not by `numpy.load`: that makes an array of whatever length the header
+    claims before it looks whether the file has as much.
+    """
+    file = io.BytesIO(content)
+    try:
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[
+            npy.read_magic(file)
+        ]
+        shape, _, dtype = read_header(file)
+    except Exception:  # a header is Python's text: SyntaxError, tokenize.TokenError, KeyError, MemoryError, ...
+        raise Unusable("is no NumPy array") from None
+    if dtype.kind not in "iu" or len(shape) != 1:
+        raise Unusable(f"holds {dtype} {list(shape)}, not one whole number for each image")
+    rest = content[file.tell() :]
+    if len(rest) < shape[0] * dtype.itemsize:
+        raise Unusable("is cut off")
+    if len(rest) > shape[0] * dtype.itemsize or not shape[0]:
+        raise Unusable("holds more or less than its header says")
+    return np.frombuffer(rest, dtype)
+
+
+def _check(classes: np.ndarray, images: float | None, count: float | None) -> None:
+    """Raise Unusable where they are not those of the recorded test set."""
+    if images is not None and len(classes) != images:
+        raise Unusable(f"holds {len(classes):,} answers for {images:,.0f} test images")
+    if int(classes.min()) < 0 or (count is not None and int(classes.max()) >= count):
+        raise Unusable("holds an answer that is none of the classes")
