@@ -89,7 +89,9 @@ def _rows(comparisons: Sequence[Comparison], effect: Effect) -> list[Datum]:
         row: Datum = {"backend": comparison.group.label, "kind": "effect", "x": shortened(tested.value)}
         row |= {"run": tested.basis, "text": effect.show(tested.value)}
         if tested.low is not None and tested.high is not None:
-            row |= {"low": shortened(tested.low), "high": shortened(tested.high)}
+            low, high = shortened(tested.low), shortened(tested.high)
+            if low is not None and high is not None:  # a ratio's may end nowhere
+                row |= {"low": low, "high": high}
             span = interval(tested.low, tested.high, effect.show)
             row["text"] += f" ({_level(tested.confidence)}: {span})"
         if effect is QUALITY:
@@ -152,7 +154,7 @@ def _words(parts: Parts) -> list[alt.Chart]:
         "text": text,
         "opacity": parts.dimmed(1.0, 0.15),
     }
-    ground, words = (parts.of("effect").mark_text(**look, **more) for more in ({"style": HALO}, {}))
+    ground, words = parts.of("effect").mark_text(**look, style=HALO), parts.of("effect").mark_text(**look)
     return [ground.encode(**place), words.encode(**place).add_params(parts.pick)]
 
 
