@@ -23,13 +23,14 @@ PLAN = (QUEUED_TO_DEVICE, "data/loader.py DeviceLoader._plan")  # the plan of an
 ROW = (QUEUED_TO_HOST, "train/interval.py Reading.__init__")  # the copy of a row
 ROW_READ = (LATE_WAIT, "train/interval.py Reading.read")  # one interval later
 EVALUATION = (READ, "train/evaluation.py Evaluation.run")  # its result
+ANSWERS = (QUEUED_TO_HOST, "train/evaluation.py Evaluation.run")  # what it answered, which has come with that
 COUNTING = (
     WAIT,
     "train/fit.py Fit._begin_to_count",
 )  # after warm-up, and after a step in which something was compiled
 EPOCH_END = (WAIT, "machine/device.py wait_for")
 CAPTURE = (WAIT, "train/graph.py capture")  # once a graph
-ALLOWED = (PLAN, ROW, ROW_READ, EVALUATION, COUNTING, EPOCH_END, CAPTURE)
+ALLOWED = (PLAN, ROW, ROW_READ, EVALUATION, ANSWERS, COUNTING, EPOCH_END, CAPTURE)
 
 SMALLEST_STEP = 40  # ops; the tiny network's step has some fifty
 
@@ -56,6 +57,7 @@ def test_a_training_touches_the_host_for_plans_rows_and_evaluations_alone(words:
 
     epochs = round(found.rows[-1]["epoch"])
     assert sum("eval/loss" in row for row in found.rows) == counts[EVALUATION] == counts[EPOCH_END] == epochs
+    assert counts[ANSWERS] == epochs
     assert counts[PLAN] == epochs * (2 if captured else 1)  # an evaluation's plan as well
     assert counts[ROW] == of_steps(found) > 0
     assert counts[CAPTURE] == len(found.captures) == (2 if captured else 0)  # of a step, of an evaluation

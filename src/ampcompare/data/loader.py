@@ -99,6 +99,11 @@ class DeviceLoader:
         slices, plan = self._slices(start), self._plan(epoch)
         yield from (plan[:, batch] for batch in slices)
 
+    def positions(self) -> Tensor:
+        """Where this loader's samples lie in an epoch of all processes, int64 [own] on the CPU."""
+        every = torch.arange(self.sample_count)
+        return torch.cat([every[batch] for batch in self._slices(0)])
+
     def whole_sizes(self) -> list[int]:
         """Images of each batch of an epoch, in all processes together."""
         return [min(self.batch_size, self.sample_count - first) for first in self._firsts()]

@@ -215,6 +215,7 @@ class Fit:
             "in_epoch": self.in_epoch,
             "evaluated": self.evaluated,
             "evals": list(self._evals),
+            "answers": self.evaluation.answers,
             **self._clock.state_dict(),
             **self.rows.state_dict(),
         }
@@ -225,6 +226,7 @@ class Fit:
         self.evaluated = state["evaluated"]
         self.rows.load_state_dict(state)
         self._evals = [(epoch, accuracy) for epoch, accuracy in state["evals"]]
+        self.evaluation.answers = state.get("answers")  # a checkpoint from before there were any has none
         self._clock.load_state_dict(state)
 
     def _resume(self) -> None:

@@ -118,25 +118,25 @@ class GraphEvaluation(Evaluation):
     def batches(self) -> Iterator[Any]:
         return self._plans(0)
 
-    def add(self, batch: Any) -> None:
-        """Add the batch of a plan, int64 [4, B] on the device."""
+    def add(self, batch: Any) -> Tensor:
+        """Add the batch of a plan, int64 [4, B] on the device. Returns the classes given, [B]."""
         full = batch.shape[1] == self._images
         if not full or self._warm_ups < WARM_UP_STEPS:
             self._warm_ups += full
             with self._captures.aside():
-                self._add_plan(batch)
-            return
+                return self._add_plan(batch)
         if self._replay is None:
             self._plan = batch.clone()
-            self._replay, _ = self._captures.capture(self._add_captured)
+            self._replay, self._given = self._captures.capture(self._add_captured)
         self._plan.copy_(batch)
         self._replay()
+        return self._given.clone()  # the tensor is the graph's own, and the next launch writes it anew
 
-    def _add_captured(self) -> None:
-        self._add_plan(self._plan)
+    def _add_captured(self) -> Tensor:
+        return self._add_plan(self._plan)
 
-    def _add_plan(self, plan: Tensor) -> None:
-        super().add(self._make_batch(plan))
+    def _add_plan(self, plan: Tensor) -> Tensor:
+        return super().add(self._make_batch(plan))
 
 
 class Captures:
