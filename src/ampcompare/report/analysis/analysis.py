@@ -18,7 +18,7 @@ from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import Reproduction, published, set_beside
 from ampcompare.report.analysis.settings import describe
 from ampcompare.report.analysis.statistics import T, explained
-from ampcompare.report.analysis.target import common_target, with_seconds_to
+from ampcompare.report.analysis.target import baseline_target, with_seconds_to
 from ampcompare.report.analysis.undecided import Undecided
 from ampcompare.report.analysis.verdict import Verdict
 from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
@@ -154,7 +154,8 @@ def analyse_runs(
 
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
     accuracies), `ignore` settings that may differ within a group, `reproduce` the name of a published
-    comparison to be set beside. Raises UserError.
+    comparison to be set beside, `target` the value of the metric, as it is shown, up to which training is
+    timed (what the baseline reaches). Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -170,11 +171,15 @@ def analyse_runs(
     plan = plan_of(runs)
     compared = choose_metric(metric, margin, runs, plan.margin)
     figures = [figures_of(run, metric) for run in runs]
-    shown_target = common_target(figures, compared)
-    figures = with_seconds_to(figures, shown_target, compared)
     check_keys("--group-by", group_by, figures)
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
+    first = group_runs(figures, keys, ignored)
+    if (wanted := plan.target if target is None else target) is None:
+        shown = baseline_target([f for g in first if g.value == baseline for f in g.runs], compared)
+    else:
+        shown = compared.as_shown(wanted)
+    figures = with_seconds_to(figures, shown, compared)
     groups = group_runs(figures, keys, ignored)
     words = {g.value: words_of(f.run) for g in groups for f in g.runs}
     analysis = Analysis(
@@ -185,7 +190,7 @@ def analyse_runs(
         keys=keys,
         ignored=ignored,
         plan=plan,
-        target=shown_target,
+        target=shown,
         baseline_value=baseline,
         styles={style.label: style for style in styles(((g.label, g.value) for g in groups), words)},
         reproduce=reproduce,

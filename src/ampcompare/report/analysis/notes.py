@@ -10,7 +10,7 @@ from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.control import Control
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.outcomes import Outcome
+from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.sample import seed_key
 from ampcompare.report.analysis.undecided import open_questions
