@@ -11,6 +11,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.groups import Group, seed_key
 from ampcompare.report.analysis.statistics import Estimate, difference, mean_of_seeds
 
@@ -32,14 +33,16 @@ def course_of(comparison: Comparison) -> list[tuple[float, Estimate]]:
 
 
 def _at_epochs(group: Group, key: str, factor: float) -> AtEpoch:
-    """The metric's finite values by epoch, and there by what runs are paired by."""
+    """The metric's finite values by epoch, and there by what runs are paired by. None of a run that failed."""
     pairs: dict[float, list[tuple[Hashable, float]]] = {}
-    for figures in group.counted:
+    unlike = dict(zip(map(id, group.runs), group.ignored, strict=False))
+    for figures in (f for f in group.counted if f.outcome is not Outcome.FAILED):
+        paired_by = (seed_key(figures), unlike.get(id(figures), ()))
         epochs, values = figures.run.numbers(metrics.EPOCH), figures.run.numbers(key)
         known = np.isfinite(epochs) & np.isfinite(values)
         last = dict(
             zip(epochs[known].tolist(), values[known].tolist(), strict=True)
         )  # of one epoch, the last
         for epoch, value in last.items():
-            pairs.setdefault(epoch, []).append((seed_key(figures), value * factor))
+            pairs.setdefault(epoch, []).append((paired_by, value * factor))
     return {epoch: mean_of_seeds(found) for epoch, found in pairs.items()}

@@ -10,6 +10,7 @@ import altair as alt
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.phrases import tested
 from ampcompare.report.charts.parts import (
     CUT,
     HALO,
@@ -29,7 +30,7 @@ from ampcompare.report.charts.parts import (
 )
 from ampcompare.report.charts.series import Datum, shortened
 from ampcompare.report.palette import CHIPS
-from ampcompare.report.words import capital, change, interval, signed
+from ampcompare.report.words import capital, change, interval, level, signed
 from ampcompare.report.words import ratio as times
 
 ROW, LOW_ROW, MANY_ROWS = 50, 36, 12  # pixels
@@ -80,25 +81,26 @@ def varied_effect(
 
 
 def _rows(comparisons: Sequence[Comparison], effect: Effect) -> list[Datum]:
+    """A row of each group of which there is a figure; an interval only where something may be claimed."""
     rows: list[Datum] = []
     for comparison in comparisons:
-        claim = comparison.claims.get(effect.claim)
-        if claim is None:
+        found = tested(comparison, effect.claim)
+        if found is None or (x := shortened(found.value)) is None:
             continue
-        tested = claim.estimate
-        row: Datum = {"backend": comparison.group.label, "kind": "effect", "x": shortened(tested.value)}
-        row |= {"run": tested.basis, "text": effect.show(tested.value)}
-        if tested.low is not None and tested.high is not None:
-            low, high = shortened(tested.low), shortened(tested.high)
+        row: Datum = {"backend": comparison.group.label, "kind": "effect", "x": x, "run": found.basis}
+        text = effect.show(found.value)
+        if effect is QUALITY and comparison.silence:
+            text += ", nothing claimed"
+        elif found.low is not None and found.high is not None:
+            text += f" ({level(found.confidence)}: {interval(found.low, found.high, effect.show)})"
+            low, high = shortened(found.low), shortened(found.high)
             if low is not None and high is not None:  # a ratio's may end nowhere
                 row |= {"low": low, "high": high}
-            span = interval(tested.low, tested.high, effect.show)
-            row["text"] += f" ({_level(tested.confidence)}: {span})"
         if effect is QUALITY:
             row |= _of_equivalence(comparison)
-            chip = CHIPS.get(comparison.chip)
-            row["text"] += f"  {chip.sign} {chip.word}" if chip else ""
-        rows.append(row)
+            chip = None if comparison.is_control else CHIPS.get(comparison.chip)
+            text += f"  {chip.sign} {chip.word}" if chip else ""
+        rows.append(row | {"text": text})
     return rows
 
 
@@ -156,10 +158,6 @@ def _words(parts: Parts) -> list[alt.Chart]:
     }
     ground, words = parts.of("effect").mark_text(**look, style=HALO), parts.of("effect").mark_text(**look)
     return [ground.encode(**place), words.encode(**place).add_params(parts.pick)]
-
-
-def _level(confidence: float) -> str:
-    return f"{float(f'{100 * confidence:.4g}'):g} %"
 
 
 def _domain(rows: Sequence[Datum], effect: Effect, margin: float | None) -> list[float]:
