@@ -44,6 +44,7 @@ CHARTS: dict[str, Callable[[Analysis], Spec]] = {
     "quality-differences": quality_differences,
     "eval-accuracy-time": eval_accuracy_time,
     "throughput-bars": throughput_bars,
+    "throughput-sweep": throughput_over_sweep,
     "accuracy-throughput": accuracy_against_throughput,
     "time-to-accuracy": time_to_target,
     "peak-memory": peak_memory,
@@ -56,7 +57,6 @@ CHARTS: dict[str, Callable[[Analysis], Spec]] = {
     "train-accuracy": train_accuracy,
     "throughput": throughput_curve,
     "step-time": step_time,
-    "throughput-sweep": throughput_over_sweep,
 }
 
 # What of them depends on the baseline and the margin that they are compared with.

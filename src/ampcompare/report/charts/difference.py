@@ -13,7 +13,6 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.course import course_of
 from ampcompare.report.charts.parts import (
-    CUT,
     HIGH,
     LINE_WIDTH,
     LOW,
@@ -53,7 +52,9 @@ def eval_difference(analysis: Analysis) -> Spec:
     line = line.encode(x=x, y=y, color=parts.colour(), strokeDash=dash, opacity=parts.dimmed(1.0))
     layers += [line.add_params(parts.pick, parts.zoom), *parts.hover(".2~f", ("95 % from", "to"))]
     title, note = f"{capital(metric.name)}: {DIFFERENCE}", _note(analysis, parts)
-    return finish(layers, analysis.setting, title, varied.rows, note=note, params=varied.params()) | CUT
+    return finish(
+        layers, analysis.setting, title, varied.rows, note=note, params=varied.params(), is_cut=True
+    )
 
 
 def varied_difference(analysis: Analysis, comparisons: Sequence[Comparison], margin: float | None) -> Varied:

@@ -13,7 +13,6 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.figures import RunFigures, steady_rows
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.charts.parts import (
-    CUT,
     Parts,
     Spec,
     drawn_styles,
@@ -69,7 +68,7 @@ def throughput_over_sweep(analysis: Analysis) -> Spec:
         layers.append(names.encode(x=middle, y=y, text=text, color=parts.colour(), opacity=parts.dimmed(1.0)))
         note += "; A/A: the baseline once more"
     title = "Throughput over the whole sweep"
-    return finish(layers, analysis.setting, title, rows, note=note) | CUT
+    return finish(layers, analysis.setting, title, rows, note=note, is_cut=True)
 
 
 def _placed(groups: Sequence[Group]) -> Iterable[tuple[Group, RunFigures, float]]:

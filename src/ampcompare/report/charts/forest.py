@@ -12,7 +12,6 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.phrases import tested
 from ampcompare.report.charts.parts import (
-    CUT,
     HALO,
     HEIGHT,
     HIGH,
@@ -143,7 +142,7 @@ def _forest(analysis: Analysis, effect: Effect, title: str, axis: str) -> Spec:
     height = max(HEIGHT // 2, each * len(rows))
     said = "; ".join(note) or "one pair each: no interval"
     params = varied.params()
-    return finish(layers, analysis.setting, title, rows, note=said, height=height, params=params) | CUT
+    return finish(layers, analysis.setting, title, rows, note=said, height=height, params=params, is_cut=True)
 
 
 def _words(parts: Parts) -> list[alt.Chart]:

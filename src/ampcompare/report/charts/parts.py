@@ -30,9 +30,8 @@ RUNS = "runs"  # the parameter that shows single runs
 MARGIN, LOW, HIGH = "margin", "low_end", "high_end"  # parameters: the margin, the ends of an axis
 ZONE = "#8a93a3"
 HALO = "halo"  # the style of a ground behind words, which is the paper's colour
-ONCE = alt.SequenceGenerator(alt.SequenceParams(start=0, stop=1))  # for a mark that is no row's
+ONCE = alt.NamedData("once")  # for a mark that is no row's; `finish` puts its one row in
 ALONG: dict[str, Any] = {"type": "quantitative", "scale": alt.Scale(zero=False)}
-CUT: Spec = {"usermeta": {"cut": True}}  # what is drawn beyond the axes is cut in pictures too
 
 
 class Parts:
@@ -260,9 +259,14 @@ def finish(
     note: str | None = None,
     height: int = HEIGHT,
     params: Sequence[alt.Parameter] = (),
+    is_cut: bool = False,
 ) -> Spec:
-    """The specification with title, the setting and machine as subtitle, its fonts and its data."""
-    subtitle = textwrap.wrap(setting.whole, SUBTITLE_CHARS) + textwrap.wrap(note or "", SUBTITLE_CHARS)
+    """The specification with title, the setting and machine as subtitle, its fonts and its data.
+
+    `is_cut`: what is drawn beyond the axes is cut in pictures too.
+    """
+    where = textwrap.wrap(setting.whole, SUBTITLE_CHARS)
+    subtitle = where + textwrap.wrap(note or "", SUBTITLE_CHARS)
     chart = (
         alt.layer(*layers)
         .properties(
@@ -287,4 +291,11 @@ def finish(
     spec = chart.add_params(*params).to_dict()
     spec["description"] = f"{title}. {' '.join(subtitle)}"
     spec["datasets"] = {DATA: rows}
+    for layer in spec["layer"]:
+        if layer.get("data") == ONCE.to_dict():
+            layer["data"] = {"values": [{}]}
+    # How many lines of the subtitle are the setting: a page that has said it leaves them out.
+    spec["usermeta"] = {"setting": len(where)}
+    if is_cut:
+        spec["usermeta"]["cut"] = True
     return spec

@@ -14,6 +14,7 @@ from typing import Any
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.estimate import Estimate
+from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.phrases import tested
 from ampcompare.report.analysis.verdict import Verdict
 from ampcompare.report.analysis.views import View
@@ -24,6 +25,7 @@ from ampcompare.report.page.pack import Part, pack
 CARDS = 12  # of more groups the rest is in the tables alone
 MOST = 600  # groups times views on one page: a hundred groups would otherwise make a page of a hundred MB
 OF_MARGIN = ("quality-differences",)  # charts whose rows depend on the margin, and not on the baseline alone
+FIGURES = ("images_per_second", "peak_mib", "quality")  # of which the table says what seeds they lack
 AS_PLANNED = -1  # in place of the number of a part: what the page shows at first
 
 
@@ -61,6 +63,16 @@ class Shown:
     def tested(self, comparison: Comparison, question: str) -> Estimate | None:
         """The estimate at the level at which it was tested."""
         return tested(comparison, question)
+
+    def lost_runs(self, group: Group) -> list[tuple[str, str]]:
+        """The seeds or runs that every figure of a group lacks, and why."""
+        every = [group.lost(name) for name in FIGURES]
+        return [pair for pair in every[0] if all(pair in pairs for pairs in every)]
+
+    def lost(self, group: Group, name: str) -> list[tuple[str, str]]:
+        """Those that this figure lacks beyond these."""
+        everywhere = self.lost_runs(group)
+        return [pair for pair in group.lost(name) if pair not in everywhere]
 
 
 @dataclass
@@ -105,8 +117,10 @@ def all_views(analysis: Analysis, module: Any, drawn: Sequence[str]) -> Views:
         key = {"baseline": view.baseline, "margin": _key(view.margin)}
         views.append(key | {"parts": own, "charts": charts})
     found.content = {"names": names, "views": views}
-    found.baselines = [(b, f"{b} (as planned)" if b == planned.baseline else b, b == planned.baseline)
-                       for b in offered[:most]]
+    found.baselines = [
+        (b, f"{b} (as planned)" if b == planned.baseline else b, b == planned.baseline)
+        for b in offered[:most]
+    ]
     for margin in analysis.margins:
         words, is_planned = _tolerance(analysis, margin), margin == planned.margin
         found.margins.append((_key(margin), f"{words} (as planned)" if is_planned else words, is_planned))
