@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from ampcompare.report.analysis.statistics import (
     equivalence,
     mean,
     mean_of_seeds,
+    prediction,
     ratio,
 )
 
@@ -125,6 +127,180 @@ def test_seeds_that_all_differ_alike_decide_by_the_margin():
     assert equivalence(same, 0.5).holds
     far = difference(by_seed(2.0, 3.0), by_seed(1.0, 2.0))
     assert not equivalence(far, 0.5).holds
+
+
+OURS, THEIRS = (2.1, 1.2, 4.4, 3.0, 2.5), (1.9, 1.5, 3.1, 2.0)
+
+
+def test_partly_paired_is_derricks_formula_step_by_step():
+    """Derrick, Toher and White 2017, T_new2: seeds 0 to 2 in common, two alone on our side, one on theirs."""
+    ours, theirs = by_seed(*OURS), by_seed(*THEIRS[:3]) | {9: THEIRS[3]}
+    n1, n2, n_a, n_b, n_c = 5, 4, 2, 1, 3
+    v1, v2 = np.var(OURS, ddof=1), np.var(THEIRS, ddof=1)
+    r = np.corrcoef(OURS[:3], THEIRS[:3])[0, 1]
+    error = math.sqrt(v1 / n1 + v2 / n2 - 2 * r * math.sqrt(v1 * v2) * n_c / (n1 * n2))
+    gamma = (v1 / n1 + v2 / n2) ** 2 / ((v1 / n1) ** 2 / (n1 - 1) + (v2 / n2) ** 2 / (n2 - 1))
+    df = (n_c - 1) + (gamma - n_c + 1) / (n_a + n_b + 2 * n_c) * (n_a + n_b)
+    found = difference(ours, theirs)
+    assert (found.value, found.error) == (
+        pytest.approx(np.mean(OURS) - np.mean(THEIRS)),
+        pytest.approx(error),
+    )
+    assert (found.df, found.correlation) == (pytest.approx(df), pytest.approx(r))
+    assert found.high == pytest.approx(found.value + stats.t.ppf(0.975, df) * error)
+    assert (found.n, found.sizes, found.pairs, found.left_out) == (4, (5, 4), 3, 0)
+    assert "Derrick" in found.method
+    assert found.basis == "n = 5 and 4, partly paired t, 3 pairs"
+
+
+def test_partly_paired_ends_in_the_paired_and_in_welchs_test():
+    from ampcompare.report.analysis.statistics import _two_sides
+
+    ours, theirs = list(OURS[:4]), list(THEIRS)
+    r = np.corrcoef(ours, theirs)[0, 1]
+    paired, welch = _two_sides(ours, theirs, r, 4), _two_sides(ours, theirs, None, 0)
+    t = stats.ttest_rel(ours, theirs)
+    assert np.mean(np.subtract(ours, theirs)) / paired["error"] == pytest.approx(t.statistic)
+    assert paired["df"] == pytest.approx(t.df)
+    assert paired["spread"] == pytest.approx(np.std(np.subtract(ours, theirs), ddof=1))
+    t = stats.ttest_ind(ours, theirs, equal_var=False)
+    assert np.mean(np.subtract(ours, theirs)) / welch["error"] == pytest.approx(t.statistic)
+    assert welch["df"] == pytest.approx(t.df)
+
+
+def test_two_common_seeds_of_ten_throw_no_run_away():
+    generator = np.random.default_rng(5)
+    ours, theirs = generator.normal(1, 1, 10), generator.normal(0, 1, 10)
+    found = difference(by_seed(*ours), by_seed(*theirs, first=8))
+    test = stats.ttest_ind(ours, theirs, equal_var=False)
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval()))
+    assert (found.n, found.left_out, found.correlation) == (10, 0, None)
+    assert "only 2 of the seeds in common" in found.method
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.9806, 0.999])
+def test_an_interval_at_any_level_is_scipys(level):
+    ours, theirs = OURS[:4], THEIRS
+    found = difference(by_seed(*ours), by_seed(*theirs)).at(level)
+    interval = stats.ttest_rel(ours, theirs).confidence_interval(level)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    logs = ratio(by_seed(*ours), by_seed(*theirs)).at(level)
+    interval = stats.ttest_rel(np.log(ours), np.log(theirs)).confidence_interval(level)
+    assert (logs.low, logs.high) == pytest.approx((math.exp(interval.low), math.exp(interval.high)))
+    plain = ratio(by_seed(*ours), by_seed(*theirs))
+    assert (logs.at(0.95).low, logs.at(0.95).high) == pytest.approx((plain.low, plain.high), rel=1e-14)
+
+
+def test_p_values_are_scipys():
+    ours, theirs = OURS[:4], THEIRS
+    paired, unpaired = (difference(by_seed(*ours), by_seed(*theirs, first=k)) for k in (0, 10))
+    of_ratio = ratio(by_seed(*ours), by_seed(*theirs))
+    assert paired.p_of(0.1) == pytest.approx(stats.ttest_rel(np.subtract(ours, 0.1), theirs).pvalue)
+    one_side = stats.ttest_rel(np.subtract(ours, 0.1), theirs, alternative="greater").pvalue
+    assert paired.p_of(0.1, "above") == pytest.approx(one_side)
+    assert paired.p_of(0.1, "below") == pytest.approx(1 - one_side)
+    assert unpaired.p_of(0.0) == pytest.approx(stats.ttest_ind(ours, theirs, equal_var=False).pvalue)
+    assert of_ratio.p_of(1.2) == pytest.approx(
+        stats.ttest_1samp(np.log(np.divide(ours, theirs)), math.log(1.2)).pvalue
+    )
+
+
+@pytest.mark.parametrize("null", [-0.4, 0.0, 0.3, 1.0])
+def test_the_interval_at_one_minus_p_just_touches_the_null(null):
+    found = difference(by_seed(*OURS), by_seed(*THEIRS))
+    touching = found.at(1 - found.p_of(null))
+    assert null == pytest.approx(touching.low if null < found.value else touching.high)
+
+
+def test_equivalence_at_another_level_is_that_interval_within_the_margin():
+    found = difference(by_seed(1.1, 2.2, 3.3), by_seed(1.0, 2.0, 3.0))
+    for level in (0.05, 0.0204, 0.01):
+        test = equivalence(found, 0.5, level)
+        assert (test.low, test.high) == pytest.approx(
+            stats.t.interval(1 - 2 * level, 2, 0.2, 0.1 / math.sqrt(3))
+        )
+        assert test.holds == (test.high < 0.5)
+    assert [equivalence(found, 0.5, level).holds for level in (0.05, 0.0204, 0.01)] == [True, True, False]
+
+
+def test_the_next_run_is_predicted_by_hand():
+    # 1, 2, 3: mean 2, deviation 1: one more lies within t * sqrt(1 + 1/3)
+    low, high = prediction(by_seed(1.0, 2.0, 3.0))
+    assert (low, high) == pytest.approx((2 - T_2 * math.sqrt(4 / 3), 2 + T_2 * math.sqrt(4 / 3)), rel=1e-6)
+    assert prediction(by_seed(1.0, 2.0, 3.0), low=0.0)[0] == 0.0
+    assert prediction(by_seed(1.0)) is None
+    assert prediction({}) is None
+
+
+def test_the_next_pair_is_predicted_by_hand():
+    low, high = difference(by_seed(101.0, 202.0, 303.0), by_seed(100.0, 200.0, 300.0)).prediction()
+    assert (low, high) == pytest.approx((2 - T_2 * math.sqrt(4 / 3), 2 + T_2 * math.sqrt(4 / 3)), rel=1e-6)
+    low, high = ratio(by_seed(math.e, math.e**2, math.e**3), by_seed(1.0, 1.0, 1.0)).prediction()
+    assert math.log(high) == pytest.approx(2 + T_2 * math.sqrt(4 / 3), rel=1e-6)
+
+
+def test_a_mean_is_cut_at_what_the_figure_can_be_and_says_so():
+    found = mean(by_seed(0.7, 0.99, 0.98), low=0.0, high=1.0)
+    free = mean(by_seed(0.7, 0.99, 0.98))
+    assert free.high > 1.0 == found.high
+    assert (found.low, found.value) == (free.low, free.value)
+    assert found.method == "t interval over seeds, cut at its bound"
+    assert free.method == "t interval over seeds"
+    assert found.at(0.999).high == 1.0
+    saturated = mean(by_seed(1.0, 1.0, 1.0), low=0.0, high=1.0)
+    assert (saturated.low, saturated.high, saturated.method) == (1.0, 1.0, "t interval over seeds")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.7e308])
+def test_a_figure_that_is_no_number_is_left_out(bad):
+    good, spoilt = by_seed(1.0, 2.0, 4.0), {**by_seed(1.0, 2.0, 4.0), "bad": bad}
+    assert mean(spoilt) == mean(good)
+    assert difference(spoilt, good) == difference(good, good)
+    assert ratio(good, spoilt) == ratio(good, good)
+    assert mean({1: bad}) is None
+    assert difference({1: bad}, good) is None
+
+
+def test_a_logarithm_too_wide_for_a_float_has_an_infinite_end():
+    found = ratio(by_seed(1e-150, 1e150), by_seed(1.0, 1.0))
+    assert (found.low, found.high) == (0.0, math.inf)
+    assert found.p_of(1.0) == pytest.approx(1.0)
+    assert found.at(0.5).has_interval
+
+
+def test_rounding_is_no_spread():
+    # 0.1 + 0.2 - 0.1 is not 0.2 in binary
+    found = difference({1: 0.3, 2: 0.7, 3: 1.1}, {1: 0.2, 2: 0.6, 3: 1.0})
+    assert (found.error, found.low, found.high) == (0.0, found.value, found.value)
+    assert found.p_of(0.0) == 0.0
+
+
+def test_without_spread_p_is_that_of_a_certainty():
+    found = difference(by_seed(2.0, 3.0), by_seed(1.0, 2.0))
+    assert (found.p_of(1.0), found.p_of(0.0), found.p_of(2.0, "above")) == (1.0, 0.0, 1.0)
+    assert found.prediction() == (1.0, 1.0)
+    assert found.correlation is None
+
+
+def test_what_pairing_bought_is_the_correlation_of_the_pairs():
+    ours, theirs = by_seed(1.0, 2.0, 4.0, 3.0), by_seed(1.1, 2.3, 3.5, 3.1)
+    by_hand = np.corrcoef(list(ours.values()), list(theirs.values()))[0, 1]
+    assert difference(ours, theirs).correlation == pytest.approx(by_hand)
+    by_hand = np.corrcoef(np.log(list(ours.values())), np.log(list(theirs.values())))[0, 1]
+    assert ratio(ours, theirs).correlation == pytest.approx(by_hand)
+    assert difference(by_seed(1.0, 2.0), by_seed(1.0, 3.0)).correlation is None
+
+
+def test_another_kind_of_interval_has_no_other_level_and_no_p():
+    found = replace(mean(by_seed(1.0, 2.0)), error=None, df=None)
+    assert (found.at(0.9).low, found.p_of(0.0), found.prediction()) == (None, None, None)
+    assert found.at(0.95).has_interval
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0, math.nan])
+def test_a_level_outside_0_to_1_is_refused(confidence):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        mean(by_seed(1.0, 2.0)).at(confidence)
 
 
 def runs(generator, n: int, truth: float):

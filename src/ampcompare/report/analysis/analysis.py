@@ -16,6 +16,7 @@ from ampcompare.report.analysis.groups import Group, check_keys, group_runs
 from ampcompare.report.analysis.metric import ACCURACY_MARGIN, choose_metric
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import Reproduction, published, set_beside
+from ampcompare.report.analysis.require import Answer, Term, judge, parse
 from ampcompare.report.analysis.settings import describe
 from ampcompare.report.analysis.statistics import T, explained
 from ampcompare.report.analysis.target import baseline_target, with_seconds_to
@@ -34,12 +35,14 @@ class Analysis(Ground):
 
     No output computes a figure of its own, so that all show the same. `comparisons` and `verdict` are those
     of the baseline and margin that were planned or asked for; `view` gives those of others. `styles` has the
-    colour of each label; `reproduce` names a published comparison to be set beside.
+    colour of each label; `reproduce` names a published comparison to be set beside; `required` is what the
+    comparison is held against.
     """
 
     baseline_value: str = "none"
     styles: Mapping[str, Style] = field(default_factory=dict)
     reproduce: str | None = None
+    required: tuple[Term, ...] = ()
 
     @cached_property
     def _views(self) -> dict[tuple[str, float | None], View]:
@@ -112,6 +115,11 @@ class Analysis(Ground):
         return {id(figures): group for group in self.groups for figures in group.runs}
 
     @cached_property
+    def requirements(self) -> tuple[Answer, ...]:
+        """Whether each requirement is shown to be met. Raises UserError for one of a group that is not here."""
+        return judge(self, self.required)
+
+    @cached_property
     def published(self) -> Reproduction | None:
         """The published comparison of that name, these runs beside it."""
         if self.reproduce is None:
@@ -149,13 +157,16 @@ def analyse_runs(
     ignore: Sequence[str] = (),
     reproduce: str | None = None,
     target: float | None = None,
+    require: Sequence[str] = (),
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
     accuracies), `ignore` settings that may differ within a group, `reproduce` the name of a published
-    comparison to be set beside, `target` the value of the metric, as it is shown, up to which training is
-    timed (what the baseline reaches). Raises UserError.
+    comparison to be set beside, `target` the value of the metric, as logged or as shown, up to which training
+    is timed (by default what the baseline reaches), `require` what is to be shown, such as `native: speedup >=
+    1.5`. Margin and target that are not given are those of the runs' own plan, if they have one. Raises
+    UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -194,7 +205,9 @@ def analyse_runs(
         baseline_value=baseline,
         styles={style.label: style for style in styles(((g.label, g.value) for g in groups), words)},
         reproduce=reproduce,
+        required=tuple(parse(require)),
     )
     if reproduce is not None:
         published(reproduce)  # an unknown name is told now
+    judge(analysis, analysis.required)  # and so is a label that no group has
     return analysis

@@ -61,14 +61,31 @@ class BestOfEach:
             "which flatters it: no difference is claimed to be more than chance."
         )
 
+    def place_of(self, group: Group) -> str:
+        """`the best of its 20 learning rates`, or one of them; nothing of a group that none is picked from."""
+        one = next((c for c in self.candidates if c.group.value == group.value), None)
+        if one is None or one.tried < 2:
+            return ""
+        return f"the best of its {one.tried} {self._many}" if one.group is group else (
+            f"one of its {one.tried} {self._many}, not the best"
+        )
+
+    def covers(self, comparison: Comparison) -> bool:
+        """Whether a group that is not compared differs from the baseline only in what was tuned."""
+        values = {c.group.value for c in self.candidates}
+        return bool(comparison.refusal) and comparison.group.value in values
+
+    @property
+    def _many(self) -> str:
+        if len(self.keys) > 1:
+            return f"settings of {words.some(self.keys)}"
+        return MANY.get(self.keys[0], f"values of {self.keys[0]}")
+
     @property
     def _tried(self) -> str:
         counts = {one.tried for one in self.candidates}
-        many = MANY.get(self.keys[0], f"values of {self.keys[0]}") if len(self.keys) == 1 else (
-            f"settings of {words.some(self.keys)}"
-        )
         most, least = max(counts), min(counts)
-        return f"{most if most == least else f'{least} to {most}'} {many}"
+        return f"{most if most == least else f'{least} to {most}'} {self._many}"
 
     def _of(self, one: Candidate, base: Candidate) -> str:
         metric, compared = self.metric, one.comparison

@@ -26,15 +26,16 @@ class Claim:
 
     For a ratio or the difference of quality, `rejected` says that a change is shown: the interval leaves out
     1, or 0. For "equivalence" it says that the difference is within the margin: the interval at 1 - 2 `level`
-    lies within it, as both one-sided tests at `level` reject. `adjusted_p` is that within the family.
+    lies within it, as both one-sided tests at `level` reject. `adjusted_p` is that within the family. Of an
+    interval that is not Student's there is no p: it stands for itself, at its own level.
     `more_seeds` is how many further seeds would decide it, None where it is decided or cannot be told.
     """
 
     question: str
     estimate: Estimate
     level: float
-    p: float
-    adjusted_p: float
+    p: float | None
+    adjusted_p: float | None
     rejected: bool
     more_seeds: int | None = None
 
@@ -88,8 +89,13 @@ def claims_of(samples: Sequence[Mapping[str, Estimate]], margin: float | None, l
         }
         p_values = {place: p for place, e in estimates.items() if (p := _p_of(question, e, margin)) is not None}
         tested = holm(p_values, levels.one_sided if one_sided else levels.two_sided)
-        for place, test in tested.items():
-            found[place][question] = _claim(question, estimates[place], p_values[place], test, margin)
+        for place, estimate in estimates.items():
+            if place in tested:
+                found[place][question] = _claim(question, estimate, p_values[place], tested[place], margin)
+            elif estimate.low is not None and estimate.high is not None and not one_sided:
+                shown = not estimate.low <= null_of(question) <= estimate.high
+                level = 1 - estimate.confidence
+                found[place][question] = Claim(question, estimate, level, None, None, shown)
     return list(found)
 
 

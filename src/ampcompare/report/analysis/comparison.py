@@ -72,6 +72,11 @@ class Comparison:
         return self.group.is_control
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether the figures of one side come from runs that did not finish."""
+        return any(side.is_unfinished for side in (self.group, self.baseline) if side)
+
+    @property
     def has_failed(self) -> bool:
         """Whether a run of this group failed: its quality is then not kept, whatever the others reached."""
         return bool(self.group.outcomes.failed)
@@ -102,8 +107,7 @@ class Comparison:
     def is_faster(self) -> bool:
         """Whether a speed-up is shown, and more than no change at all shows here."""
         claim = self.claims.get("speed")
-        is_shown = claim is not None and claim.is_above and not self.is_within_control("speed")
-        return is_shown and not self.group.is_unfinished
+        return claim is not None and claim.is_above and not self.is_within_control("speed")
 
     def is_within_control(self, question: str) -> bool:
         """Whether the figure lies within the interval of the A/A arm: no more than no change at all does."""
@@ -195,10 +199,10 @@ def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
 def with_claims(
     comparisons: Sequence[Comparison], levels: Levels, arms: Sequence[Control] = ()
 ) -> list[Comparison]:
-    """The comparisons with what is claimed of each, tested together. The control `arms` take no part in it:
-    claims are held against them.
+    """The comparisons with what is claimed of each, tested together. Nothing is claimed of unfinished runs. The
+    control `arms` take no part in it: claims are held against them.
     """
-    held = [c for c in comparisons if not c.is_control]
+    held = [c for c in comparisons if not c.is_control and not c.is_unfinished]
     margin = held[0].metric.margin if held else None
     tested = claims_of([_estimates(c) for c in held], margin, levels)
     by_label = {c.group.label: claims for c, claims in zip(held, tested, strict=True)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.best import BestOfEach
-from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.comparison import Comparison, compare
 from ampcompare.report.analysis.groups import BACKEND, Group
 from ampcompare.report.analysis.metric import ComparedMetric
 
@@ -30,8 +30,8 @@ def headline(
     if not held:
         ran = words.listed(b.label for b in bases)
         return f"Only {ran} was run: there is nothing to compare it with yet."
-    if not any(b.counted for b in bases):
-        return f"Nothing is compared: {_without_figures(bases)}."
+    if all(b.is_unfinished or not b.counted for b in bases):
+        return f"There is no finished run of the baseline {wanted!r} to compare with: {_ended(bases)}."
     compared = [c for c in held if not c.refusal]
     if not compared and best is not None:
         return best.sentence
@@ -40,9 +40,10 @@ def headline(
     return _Decision(compared, key, wanted, metric).sentence
 
 
-def _without_figures(bases: Sequence[Group]) -> str:
-    said = [part for b in bases for part in (b.outcomes.sentence, b.outcomes.others) if part]
-    return words.listed(said) if said else f"no run of {words.listed(b.label for b in bases)} has any figures"
+def _ended(groups: Sequence[Group]) -> str:
+    """How the runs of groups without a finished one ended."""
+    said = [part for g in groups for part in (g.outcomes.sentence, g.outcomes.others) if part]
+    return words.listed(said) if said else f"no run of {words.listed(g.label for g in groups)} has any figures"
 
 
 class _Decision:
@@ -52,7 +53,8 @@ class _Decision:
         self, compared: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric
     ) -> None:
         self.key, self.wanted, self.metric, self.all = key, wanted, metric, compared
-        self.ranked = sorted((c for c in compared if c.speed), key=lambda c: -(c.speedup or 0))
+        finished = [c for c in compared if c.speed and not c.group.is_unfinished]
+        self.ranked = sorted(finished, key=lambda c: -(c.speedup or 0))
         self.faster = [c for c in self.ranked if c.is_faster]
         self.keepers = [c for c in self.faster if c.keeps_quality]
 
@@ -83,7 +85,17 @@ class _Decision:
         best = self.keepers[0]
         text = f"{self.name(best)} is the fastest that keeps its quality: {self._speed(best)}, {self._quality(best)}."
         rivals = [c for c in self.ranked if (c.speedup or 0) > (best.speedup or 0)]
-        return text + self._rivals(rivals, "is faster still")
+        return text + self._rivals(rivals, "is faster still") + self._tie(best)
+
+    def _tie(self, best: Comparison) -> str:
+        """The next one that keeps its quality, where nothing shows it to be slower."""
+        others = [c for c in self.keepers if c is not best]
+        if not others:
+            return ""
+        direct = compare(best.group, others[0].group, self.metric).speed
+        if direct is None or direct.low is None or direct.high is None or direct.low > 1:
+            return ""
+        return f" {self.name(others[0])} ({words.ratio(others[0].speedup)}) keeps it too, and is not shown to be slower."
 
     def _none_that_keeps(self) -> str:
         first = self.faster[0]
@@ -113,7 +125,7 @@ class _Decision:
         return f"; {more}" if more else ""
 
     def _one_seed(self) -> str:
-        known = [c for c in self.ranked if not c.group.is_unfinished and not c.has_failed] or self.ranked
+        known = [c for c in self.ranked if not c.has_failed] or self.ranked
         first = known[0]
         what = phrases.speed(first)
         cost = phrases.quality(first)
@@ -123,8 +135,8 @@ class _Decision:
         return f"{text} (n{phrases.NBSP}={phrases.NBSP}{first.n}).{self._rivals(rivals, 'looks faster still')}"
 
     def _without_speed(self) -> str:
-        if failed := [c.group.outcomes.sentence for c in self.all if not c.group.counted and c.has_failed]:
-            return f"Nothing can be compared: {words.listed(failed)}."
+        if without := [c.group for c in self.all if c.group.is_unfinished or not c.group.counted]:
+            return f"Nothing can be compared: {_ended(without)}."
         if any(not c.same_device for c in self.all):
             return "The backends ran on different devices: no speed-up can be given."
         return "Throughput is not recorded on both sides: no speed-up can be given."
@@ -152,10 +164,10 @@ class _Decision:
         if comparison.has_failed:
             done = len(group.outcomes.failed) + len(group.outcomes.finished)
             return f"{len(group.outcomes.failed)} of {done} of its runs failed"
-        if group.is_unfinished:
-            return "it has not finished"
+        if comparison.silence and comparison.baseline and comparison.baseline.outcomes.failed:
+            return f"nothing is claimed of its {metric.name}, as {comparison.silence}"
         if comparison.silence:
-            return f"of its quality nothing can be said: {comparison.silence}"
+            return comparison.silence
         if comparison.quality is None:
             return f"no {metric.name} is recorded to say what it costs"
         if "speed" not in comparison.claims:

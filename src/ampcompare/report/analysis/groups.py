@@ -7,7 +7,8 @@ say which is which.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -17,7 +18,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report.analysis.ending import Outcome
-from ampcompare.report.analysis.figures import MEANS, MEDIANS, RunFigures, steady_rows
+from ampcompare.report.analysis.figures import MEANS, MEDIANS, OF_THE_SEED, RunFigures, steady_rows
 from ampcompare.report.analysis.labels import BACKEND, NOT_SET, differing_keys, names_of, unique
 from ampcompare.report.analysis.outcomes import Outcomes
 from ampcompare.report.analysis.sample import Ignored, countable, lost, sample, seed_key
@@ -97,7 +98,21 @@ class Group:
     def means(self) -> dict[str, Estimate | None]:
         """Of each of MEANS the mean with its interval, None where nothing was recorded. Each has an n of its
         own: of seeds or of processes (`sample`), and of those alone that have the figure (`lost`)."""
-        return {name: mean(self.sample(name)) for name in MEANS}
+        found = {}
+        for name in MEANS:
+            values = self.sample(name)
+            unit = "seeds" if name in OF_THE_SEED else "runs"
+            found[name] = mean(values, *self._bounds(name, values.values()), unit)
+        return found
+
+    def _bounds(self, name: str, values: Collection[float]) -> tuple[float, float]:
+        """Between what a figure can lie at all: no throughput is below 0, no share above 1."""
+        key = metrics.EVAL_ACCURACY if name == "best_accuracy" else self.runs[0].metric or ""
+        if name not in ("quality", "best_accuracy"):
+            return 0.0, math.inf
+        if "accuracy" in key.lower():  # a share, or one in percent
+            return 0.0, 1.0 if max(values, default=0.0) <= 1 else 100.0
+        return 0.0 if metrics.find(key) and min(values, default=0.0) >= 0 else -math.inf, math.inf
 
     @cached_property
     def medians(self) -> dict[str, float | None]:

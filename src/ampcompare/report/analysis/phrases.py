@@ -9,6 +9,7 @@ from ampcompare.report import words
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.estimate import PARTLY, Estimate
+from ampcompare.report.analysis.power import MOST
 from ampcompare.report.analysis.undecided import more_for_quality
 
 NBSP = "\N{NO-BREAK SPACE}"
@@ -46,7 +47,7 @@ def doubt(comparison: Comparison) -> str:
     if claim is None:
         return ""
     if not claim.rejected:
-        return f", no speed-up shown{_more(claim.more_seeds)}"
+        return f", no speed-up shown{_more(claim.more_seeds)}" if claim.p is not None else ", no speed-up shown"
     if comparison.is_within_control("speed"):
         return ", no more than no change at all shows here"
     return ""
@@ -104,7 +105,7 @@ def quality_of(comparison: Comparison, note: str = "") -> str:
     if equal is not None and equal.rejected:
         after = f"; {note}" if note else ""
         return f"is equivalent within {metric.tolerance} ({value}; {within(equal)}{after})"
-    more = _more(more_for_quality(comparison))
+    more = _more(more_for_quality(comparison)) if claim is not None and claim.p is not None else ""
     if metric.margin is None:
         more = ", and no margin is set within which it would count as the same"
     return f"is undecided ({value}; {words.level(found.confidence)}: {span}{note and '; '}{note}){more}"
@@ -133,9 +134,11 @@ def basis(found: Estimate) -> str:
 
 
 def more_seeds(count: int | None) -> str:
-    """`about 12 more seeds would decide it`; nothing where it cannot be told."""
-    return f"about {words.plural(count, 'more seed')} would decide it" if count else ""
+    """`about 12 more seeds would decide it`; None: more than anyone plans with."""
+    if count is None:
+        return f"{MOST:,} more seeds would not decide it"
+    return f"about {words.plural(count, 'more seed')} would decide it"
 
 
 def _more(count: int | None) -> str:
-    return f"; {more_seeds(count)}" if count else ""
+    return f"; {more_seeds(count)}"

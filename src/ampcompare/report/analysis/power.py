@@ -53,13 +53,19 @@ def more_seeds(
         return 0
     if error == 0 or not all(0 < end < math.inf for end in ends):
         return None
-    worst = spread * math.sqrt(spread_df / chi_squared_quantile(1 - BOUND, spread_df))
-    now = (spread / error) ** 2  # pairs to which the error corresponds
+    worst = math.sqrt(spread_df / chi_squared_quantile(1 - BOUND, spread_df))
+    sizes = found.sizes or (found.n, found.n)
+    now = 2 / (1 / sizes[0] + 1 / sizes[1])
+    # All further seeds are pairs; what those without a partner add to the error fades with the square.
+    unpaired = (error**2 * now - spread**2) * now
 
     def is_enough(more: int) -> bool:
-        degrees, root = df * (now + more) / now, math.sqrt(now + more)
+        seeds = now + more
+        degrees = df * (seeds - 1) / (now - 1)
+        planned = worst * math.sqrt(max(0.0, spread**2 + unpaired / seeds) / seeds)
         limit = t_quantile(1 - level_of_end, degrees)
-        return sum(1 - t_power(end * root / worst, degrees, limit) for end in ends) <= 1 - power
+        missed = sum(1 - t_power(end / planned, degrees, limit) if planned else 0.0 for end in ends)
+        return missed <= 1 - power
 
     return _first(is_enough)
 

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 PerSeed = Mapping[Hashable, float]
-FEWEST_PAIRS = 4  # for a correlation to be worth using; `simulated/test_partly_paired.py` chose it
+FEWEST_PAIRS = 3  # of two the correlation is 1 or -1 (tests/report/simulated/test_partly_paired.py)
 LARGEST = 1e300  # a figure beyond it could not be squared or added up
 ROUNDING = 8 * 2.0**-52  # differences that vary by less, relative to their terms, do not vary
 

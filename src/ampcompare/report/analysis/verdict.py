@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ampcompare.report import words
 from ampcompare.report.analysis import phrases
+from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
@@ -28,8 +29,12 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-def line(group: Group, comparison: Comparison | None, metric: ComparedMetric) -> str:
-    """What is to be said of one group, None its comparison where it is a baseline or there is none."""
+def line(
+    group: Group, comparison: Comparison | None, metric: ComparedMetric, best: BestOfEach | None = None
+) -> str:
+    """What is to be said of one group, None its comparison where it is a baseline or there is none. A group
+    that is not compared with its like is part of the `best` of each, if anything was tuned.
+    """
     failed = _failures(group)
     if not group.counted:
         ended = group.outcomes.others
@@ -52,7 +57,9 @@ def line(group: Group, comparison: Comparison | None, metric: ComparedMetric) ->
     if any(skipped):
         each = "" if len(skipped) == 1 else " per run in the median"
         sentence += f"; {words.count(median)} skipped {'step' if median == 1 else 'steps'}{each}"
-    if comparison and comparison.refusal:
+    if (best and not is_compared) and (place := best.place_of(group)):
+        sentence += f". {words.capital(place)}"
+    elif comparison and comparison.refusal:
         sentence += f". Not compared: {comparison.refusal}"
     if others := group.outcomes.others:
         sentence += f". {words.capital(others)}"
@@ -60,12 +67,12 @@ def line(group: Group, comparison: Comparison | None, metric: ComparedMetric) ->
 
 
 def _failures(group: Group) -> str:
-    """`3 of 5 fp16 runs failed (60 %; 95 %: 15 to 95 %)`; nothing where none did."""
+    """`3 of 5 fp16 runs failed (95 %: 15 to 95 %)`; nothing where none did."""
     found = group.outcomes.failures
     if found is None or not found.k:
         return ""
     low, high = (f"{end * 100:.0f}" for end in (found.low, found.high))
-    return f"{group.outcomes.sentence} ({words.level(found.confidence)}: {low} to {high} % of such runs do)"
+    return f"{group.outcomes.sentence} ({words.level(found.confidence)}: {low} to {high} %)"
 
 
 def _absolute(group: Group, metric: ComparedMetric) -> list[str]:
@@ -97,7 +104,9 @@ def gains(comparison: Comparison) -> str:
     if not comparison.enough_seeds:
         return f"{words.listed(parts)}: not enough seeds to tell what of this is chance{end}"
     if comparison.silence and comparison.quality is not None:
-        parts[-1] += f", of which nothing is claimed: {comparison.silence}"
+        parts[-1] += ", of which nothing is claimed"
+        if not comparison.has_failed:  # that is said first of all
+            parts[-1] += f": {comparison.silence}"
     start = f"{', '.join(parts[:-1])}, and " if len(parts) > 1 else ""
     return f"{start}{parts[-1]}{end}"
 

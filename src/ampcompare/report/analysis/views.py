@@ -84,14 +84,16 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
     best = best_of_each(groups, key, baseline, metric)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
     said = notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
-    doubts = cautions(
-        ground.figures, ground.setting, groups, comparisons, metric, ground.ignored, ground.keys
-    )
+    answer = headline(groups, comparisons, key, baseline, metric, best)
+    if best is not None and best.sentence != answer:
+        said.insert(0, best.sentence)
+    doubted = [c for c in comparisons if best is None or not best.covers(c)]
+    doubts = cautions(ground.figures, ground.setting, groups, doubted, metric, ground.ignored, ground.keys)
     verdict = Verdict(
-        headline(groups, comparisons, key, baseline, metric, best),
-        tuple((g.label, line(g, of_group.get(g.label), metric)) for g in groups),
+        answer,
+        tuple((g.label, line(g, of_group.get(g.label), metric, best)) for g in groups),
         tuple(doubts),
         {c.group.label: c.chip for c in comparisons},
-        tuple([*([best.sentence] if best else []), *said]),
+        tuple(said),
     )
     return View(baseline, margin, is_planned, tuple(comparisons), verdict, best)
