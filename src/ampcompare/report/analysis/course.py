@@ -33,7 +33,7 @@ def course_of(comparison: Comparison) -> list[tuple[float, Estimate]]:
 
 
 def _at_epochs(group: Group, key: str, factor: float) -> AtEpoch:
-    """The metric's finite values by epoch, and there by what runs are paired by. None of a run that failed."""
+    """The metric's finite values by epoch, there by what pairs runs; none of a failed run."""
     pairs: dict[float, list[tuple[Hashable, float]]] = {}
     unlike = dict(zip(map(id, group.runs), group.ignored, strict=False))
     for figures in (f for f in group.counted if f.outcome is not Outcome.FAILED):

@@ -112,6 +112,8 @@ def _note(analysis: Analysis, parts: Parts) -> str:
     said = ["line: mean over seeds, of the runs that finished"]
     if parts.has_intervals:
         said.append("band: 95 % at each epoch, paired by seed where seeds are shared")
+    if any(row["n"] == 2 for row in parts.rows if "low" in row):
+        said.append("dotted: its edges where it is from two seeds")
     if analysis.metric.margin is not None:
         said.append("grey zone: within the margin")
     return "; ".join(said)

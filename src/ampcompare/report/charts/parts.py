@@ -211,11 +211,10 @@ def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[a
     if margin is None:
         return []
     zone = alt.Chart(ONCE).mark_rect(fill=ZONE, fillOpacity=0.2, stroke=ZONE, strokeDash=[5, 4], clip=True)
-    low, high = ({"expr": f"{sign}{MARGIN}"} for sign in ("-", ""))
-    if axis is alt.X:
-        zone = zone.encode(x=alt.XDatum(low, **ALONG), x2=alt.X2Datum(high))
-    else:
-        zone = zone.encode(y=alt.YDatum(low, **ALONG), y2=alt.Y2Datum(high))
+    # By the axis's own scale: a datum that is an expression has no extent, and Vega says so on the console.
+    name = "x" if axis is alt.X else "y"
+    low, high = (alt.value(alt.ExprRef(f"scale('{name}', {sign}{MARGIN})")) for sign in ("-", ""))
+    zone = zone.encode(x=low, x2=high) if axis is alt.X else zone.encode(y=low, y2=high)
     return [zone]
 
 

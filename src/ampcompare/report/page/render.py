@@ -113,10 +113,14 @@ def _columns(analysis: Analysis) -> list[tuple[str, str]]:
         ("quality", analysis.metric.name),
         ("difference", analysis.metric.difference),
         ("equivalence", "equivalence, p"),
-        ("target", "time to target"),
+        ("target", "time to target" if analysis.target is None else f"time to {_target(analysis)}"),
         ("skipped", "skipped steps"),
         ("time", "training time"),
     ]
+
+
+def _target(analysis: Analysis) -> str:
+    return f"{analysis.target:g}{' %' if analysis.metric.is_share else ''}"
 
 
 def _size_of_test_set(analysis: Analysis) -> str:
