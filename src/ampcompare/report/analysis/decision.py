@@ -83,7 +83,8 @@ class _Decision:
 
     def _fastest_that_keeps(self) -> str:
         best = self.keepers[0]
-        text = f"{self.name(best)} is the fastest that keeps its quality: {self._speed(best)}, {self._quality(best)}."
+        text = f"{self.name(best)} is the fastest that keeps its quality: {self._speed(best)}, "
+        text += f"{self._quality(best)}."
         rivals = [c for c in self.ranked if (c.speedup or 0) > (best.speedup or 0)]
         return text + self._rivals(rivals, "is faster still") + self._tie(best)
 
@@ -95,11 +96,14 @@ class _Decision:
         direct = compare(best.group, others[0].group, self.metric).speed
         if direct is None or direct.low is None or direct.high is None or direct.low > 1:
             return ""
-        return f" {self.name(others[0])} ({words.ratio(others[0].speedup)}) keeps it too, and is not shown to be slower."
+        next_one = f"{self.name(others[0])} ({words.ratio(others[0].speedup)})"
+        return f" {next_one} keeps it too, and is not shown to be slower."
 
     def _none_that_keeps(self) -> str:
         first = self.faster[0]
         why = self._loss(first)
+        if len(self.ranked) == 1 and first.has_failed:
+            return f"{first.group.outcomes.sentence}; those that finished train {self._speed(first)}."
         if len(self.ranked) == 1:
             return f"{self.name(first)} trains {self._speed(first)}, but {why}."
         start = f"No {self.noun} is shown to be faster and to keep its quality: "
@@ -114,7 +118,8 @@ class _Decision:
             text = f"No {self.noun} trains faster than {self.wanted}: {nearest}."
         else:
             first = next(c for c in claimed if not c.claims["speed"].is_below)
-            text = f"No speed-up is shown: {self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}."
+            nearest = f"{self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}"
+            text = f"No speed-up is shown: {nearest}."
         return text + self._rivals(
             [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster"
         )
@@ -141,9 +146,12 @@ class _Decision:
     def _without_speed(self) -> str:
         if without := [c.group for c in self.all if c.group.is_unfinished or not c.group.counted]:
             return f"Nothing can be compared: {_ended(without)}."
-        if any(not c.same_device for c in self.all):
-            return "The backends ran on different devices: no speed-up can be given."
-        return "Throughput is not recorded on both sides: no speed-up can be given."
+        where = "The backends ran on different devices"
+        if all(c.same_device for c in self.all):
+            where = "Throughput is not recorded on both sides"
+        known = [c for c in self.all if c.quality is not None and c.claims][:MOST]
+        said = [f" {self.name(c)}: {phrases.quality(c)}." for c in known]
+        return f"{where}: no speed-up can be given.{''.join(said)}"
 
     def _speed(self, comparison: Comparison) -> str:
         """`1.90× as fast as none (95 %: 1.88 to 1.92)`."""
