@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Any
@@ -176,8 +176,9 @@ def _alone(
 
 def _signs(search: Search, key: str, mine: dict[str, Any], ended: threading.Event) -> None:
     """Signs of life of the worker that decides, until it has; `mine` is what it wrote last."""
-    while not ended.wait(search.heartbeat_seconds):
-        fresh = {**mine, "sign": mine["sign"] + 1}
-        if not search.ledger.swap(key, mine, fresh):
-            return  # it was silent too long
-        mine.update(fresh)
+    with suppress(UserError):  # the database has gone: whoever writes the decision says so
+        while not ended.wait(search.heartbeat_seconds):
+            fresh = {**mine, "sign": mine["sign"] + 1}
+            if not search.ledger.swap(key, mine, fresh):
+                return  # it was silent too long
+            mine.update(fresh)

@@ -67,7 +67,7 @@ class Search:
                 direction="maximize" if sweep.metric and sweep.metric.maximize else "minimize",
                 load_if_exists=True,
             )
-            self.ledger = Ledger(self.study, self.storage)
+            self.ledger = Ledger(self.study, self.storage, self.url)
             self._agree_on_definition(words)
 
     def next(self) -> Attempt | None:
