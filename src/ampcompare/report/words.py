@@ -8,7 +8,13 @@ from typing import Any
 NOTHING = "–"
 NO_SPREAD = "no spread"  # of figures that are all the same
 SLOW = 0.5  # of a speed-up: what is below it is said to be slower
-COMMON = {"50": "half", "25": "a quarter of", "33": "a third of", "67": "two thirds of", "75": "three quarters of"}
+COMMON = {
+    "50": "half",
+    "25": "a quarter of",
+    "33": "a third of",
+    "67": "two thirds of",
+    "75": "three quarters of",
+}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -58,7 +64,7 @@ def speed(ratio: float | None) -> str:
 
 
 def of_time(ratio: float | None) -> str:
-    """A ratio of durations, to stand beside seconds: `half the time`, `53 % of the time`, `1.90× the time`."""
+    """A ratio of durations, to stand beside seconds: `half the time`, `1.90× the time`."""
     if ratio is None:
         return NOTHING
     if (share := f"{ratio * 100:.0f}") == "100":

@@ -45,7 +45,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class BestOfEach:
-    """The best candidate of each value of the compared key, the baseline's first; `keys` are what was tuned."""
+    """The best candidate of each value of the compared key, the baseline's first; `keys`: what was tuned."""
 
     keys: tuple[str, ...]
     candidates: tuple[Candidate, ...]
@@ -57,17 +57,19 @@ class BestOfEach:
         base, *others = self.candidates
         said = [self._of(one, base) for one in others]
         return (
-            f"Best of {self._tried} each: {'; '.join(said)}. A best is picked by the very figure that is shown, "
-            "which flatters it: no difference is claimed to be more than chance."
+            f"Best of {self._tried} each: {'; '.join(said)}. A best is picked by the very figure that is "
+            "shown, which flatters it: no difference is claimed to be more than chance."
         )
 
     def place_of(self, group: Group) -> str:
-        """`the best of its 20 learning rates`, or one of them; nothing of a group that none is picked from."""
+        """`the best of its 20 learning rates`, or one of them; nothing where none was picked."""
         one = next((c for c in self.candidates if c.group.value == group.value), None)
         if one is None or one.tried < 2:
             return ""
-        return f"the best of its {one.tried} {self._many}" if one.group is group else (
-            f"one of its {one.tried} {self._many}, not the best"
+        return (
+            f"the best of its {one.tried} {self._many}"
+            if one.group is group
+            else (f"one of its {one.tried} {self._many}, not the best")
         )
 
     def covers(self, comparison: Comparison) -> bool:
@@ -92,8 +94,8 @@ class BestOfEach:
         ours, theirs = one.group.means["quality"], base.group.means["quality"]
         assert ours is not None and theirs is not None
         text = (
-            f"{one.group.value} reaches {metric.name} {metric.show(ours.value)} ({one.at}), {base.group.value} "
-            f"{metric.show(theirs.value)} ({base.at})"
+            f"{one.group.value} reaches {metric.name} {metric.show(ours.value)} ({one.at}), "
+            f"{base.group.value} {metric.show(theirs.value)} ({base.at})"
         )
         if compared is not None and compared.quality is not None:
             text += f": {metric.with_unit(words.signed(compared.quality.value))}"
@@ -111,7 +113,9 @@ def best_of_each(
     or without a finished one is tried, and never the best.
     """
     held = [g for g in groups if not g.is_control]
-    by_value = {value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)}
+    by_value = {
+        value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)
+    }
     tuned = list(dict.fromkeys(k for alike in by_value.values() for k in _tuned(alike, key)))
     if not tuned or baseline not in by_value:
         return None
@@ -131,7 +135,11 @@ def best_of_each(
 def _tuned(groups: Sequence[Group], key: str) -> list[str]:
     """What was varied among the groups of one value on purpose."""
     keys = differing_keys([g.settings for g in groups])
-    return [k for k in keys if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))]
+    return [
+        k
+        for k in keys
+        if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))
+    ]
 
 
 def _best(groups: Sequence[Group], tuned: Sequence[str], metric: ComparedMetric) -> Candidate | None:

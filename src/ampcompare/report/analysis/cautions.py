@@ -45,7 +45,7 @@ def cautions(
     if any(not f.device for f in figures):
         said.append(f"The device is not recorded for {some([f.run.name for f in figures if not f.device])}.")
     said += _missing(groups, metric)
-    said += _unsound(figures)
+    said += _unsound(figures, groups)
     said += [sentence] if (sentence := test_set(groups, metric)) else []
     return said
 
@@ -134,14 +134,15 @@ def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
     return said
 
 
-def _unsound(figures: Sequence[RunFigures]) -> list[str]:
+def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str]:
     said = []
     if unfinished := [f"{f.run.name} ({word})" for f in figures if (word := _ended_as(f))]:
         verb = "counts" if len(unfinished) == 1 else "count"
-        said.append(
-            f"{some(unfinished)} did not finish and {verb} only where a backend has no finished run, "
-            "never for accuracy."
-        )
+        where = "only where a backend has no finished run, never for accuracy."
+        note = f"{some(unfinished)} did not finish and {verb} {where}"
+        if only := some([g.label for g in groups if g.is_unfinished]):
+            note += f" For {only} there is none, so the figures are those of unfinished runs."
+        said.append(note)
     bad = [f for f in figures if f.nan_losses]
     for f in bad[:MAX_KEYS]:
         rows = plural(f.nan_losses, "row")

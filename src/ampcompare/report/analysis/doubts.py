@@ -18,7 +18,7 @@ from ampcompare.report.analysis.steadiness import (
     skipped_share,
     steadiness,
 )
-from ampcompare.report.words import change, number, plural, ratio, some
+from ampcompare.report.words import capital, change, number, plural, ratio, some
 
 Pair = tuple[Group, Group]  # a group and its baseline
 MOST_NAMED = 4
@@ -31,14 +31,12 @@ def about_runs(groups: Sequence[Group], bases: Sequence[Group]) -> list[str]:
         outcomes = group.outcomes
         if outcomes.failed:
             which = some([f"{name_in(group, f)}: {f.why}" for f in outcomes.failed], MOST_NAMED)
-            share = outcomes.failures
-            span = f"; 95 % interval of the share: {share.low:.0%} to {share.high:.0%}" if share else ""
-            said.append(f"{_capital(outcomes.sentence)} ({which}{span}).")
+            said.append(f"{capital(outcomes.sentence)} ({which}).")
     for base in _once(bases):
         if base.is_unfinished:
             what = "that failed" if base.outcomes.failed else "that were stopped or go on"
             said.append(
-                f"The baseline {base.label} is unfinished: no run of it finished, and its figures are of runs "
+                f"The baseline {base.label} is unfinished: no run of it finished, its figures are of runs "
                 f"{what}."
             )
         elif not base.counted:
@@ -73,7 +71,7 @@ def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
             )
     every = [(group, f) for group in groups for f in group.counted]
     states = [(group, f, steadiness(f)) for group, f in every]
-    if stalled := [f"{of(g, f)}: {s.stalled:.0%} of its time" for g, f, s in states if s.stalled]:
+    if stalled := [f"{of(g, f)}: {s.stalled * 100:.0f} % of its time" for g, f, s in states if s.stalled]:
         said.append(f"Stalls, which a median does not show: {some(stalled, MOST_NAMED)}.")
     if drifting := [f"{of(g, f)}: {change(s.change)}" for g, f, s in states if s.change]:
         said.append(f"Throughput drifts within {some(drifting, MOST_NAMED)} from its beginning to its end.")
@@ -81,7 +79,9 @@ def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
     if odd:
         said.append(f"Unlike all others of its group in throughput: {some(odd, MOST_NAMED)} their median.")
     shares = [(group, f, skipped_share(f)) for group in groups for f in group.runs]
-    skipping = [f"{of(g, f)}: {share:.1%}" for g, f, share in shares if share and share > SKIPPED_SHARE]
+    skipping = [
+        f"{of(g, f)}: {share * 100:.1f} %" for g, f, share in shares if share and share > SKIPPED_SHARE
+    ]
     if skipping:
         said.append(f"Skipped steps above 1 %: {some(skipping, MOST_NAMED)}.")
     return said + _commits(groups)
@@ -89,7 +89,7 @@ def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
 
 def _commits(groups: Sequence[Group]) -> list[str]:
     said = (environment_of(f.run).get("git_commit") for g in groups for f in g.runs)
-    commits = list(dict.fromkeys(as_text(one)[:40] for one in said if one))
+    commits = list(dict.fromkeys(short(as_text(one)) for one in said if one))
     if len(commits) < 2:
         return []
     shown = some([_short_commit(one) for one in commits], 3)
@@ -116,7 +116,3 @@ def of(group: Group, figures: RunFigures) -> str:
 
 def _once(groups: Sequence[Group]) -> list[Group]:
     return list({group.label: group for group in groups}.values())
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -13,7 +13,7 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.analysis.metric import ComparedMetric, says_accuracy
 from ampcompare.report.words import listed
 
 INFORMATIVE, CHANCE, CONSTANT, SATURATED = "informative", "chance", "constant", "saturated"
@@ -66,7 +66,8 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
     values = [v for f in runs if (v := f.quality) is not None]
     if not values:
         return Information()
-    is_accuracy, whole = metric.is_share, 1.0 if metric.is_fraction else 100.0
+    is_accuracy = metric.is_share and not metric.falls
+    whole = 100 / metric.factor  # 1, or 100 where it is logged in percent
     images = _common([f.test_images for f in runs])
     classes = _common([f.classes for f in runs])
     mean = float(np.mean(values)) / whole
@@ -76,7 +77,8 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
     judged = [(f, f.quality / whole) for f in runs if is_accuracy and f.quality is not None]
     low = [f for f, share in judged if share <= chance_level(f, metric.key)]
     if low:
-        at = f"{chance_of(low[0], metric.key):.2%} by guessing among {low[0].classes} classes"
+        guess = metric.show(chance_of(low[0], metric.key) * whole)
+        at = f"{guess} by guessing among {low[0].classes} classes"
         whom = _whose(label, low, runs)
         return Information(CHANCE, f"{whom} at chance ({at}): {metric.name} says nothing there", **known)
     stuck = [f for f in runs if is_constant(f, metric.key, SATURATION * whole if is_accuracy else math.inf)]
@@ -85,7 +87,7 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
         why = f"the same {metric.name} ({metric.show(stuck[0].quality)}) at every evaluation"
         return Information(CONSTANT, f"{whom} at {why}: nothing was learned that it could tell", **known)
     if is_accuracy and mean >= SATURATION:
-        why = f"{metric.name} of {label} is saturated ({mean:.2%}): it could tell no gain"
+        why = f"{metric.name} of {label} is saturated ({metric.show(mean * whole)}): it could tell no gain"
         return Information(SATURATED, why, **known)
     return Information(**known)
 
@@ -100,17 +102,13 @@ def test_set(groups: Sequence[Group], metric: ComparedMetric) -> str:
         return "The size of the test set is not recorded." if any(g.means["quality"] for g in groups) else ""
     sizes = listed(f"{images:,}" for images in dict.fromkeys(one.images for _, one in known))
     errors = [one.error * 100 for _, one in known if one.error is not None]
-    span = (
-        f"{min(errors):.2g}"
-        if f"{min(errors):.2g}" == f"{max(errors):.2g}"
-        else f"{min(errors):.2g} to {max(errors):.2g}"
-    )
+    span = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(errors), max(errors))))
     return f"Accuracies are of {sizes} test images: the binomial standard error of one is {span} points."
 
 
 def chance_of(figures: RunFigures, key: str) -> float:
     """The accuracy of guessing; 0 where the classes are not known, and for what is no classification."""
-    if not figures.classes or "accuracy" not in key.lower():
+    if not figures.classes or not says_accuracy(key):
         return 0.0
     top = re.search(r"top[_-]?(\d{1,6})", key.lower())
     return min(1.0, (int(top[1]) if top else 1) / figures.classes)

@@ -37,10 +37,8 @@ def line(
     """
     failed = _failures(group)
     if not group.counted:
-        ended = group.outcomes.others
-        return f"{failed or words.capital(ended) or words.plural(len(group.runs), 'run')}, " + (
-            "without a single logged row."
-        )
+        what = failed or group.outcomes.others or words.plural(len(group.runs), "run")
+        return f"{words.capital(what)}, without a single logged row."
     is_compared = comparison is not None and (comparison.speed or comparison.quality or comparison.memory)
     if comparison and is_compared:
         sentence = gains(comparison)
@@ -49,8 +47,10 @@ def line(
         sentence += f" ({_runs(group)})"
     if failed:
         done = len(group.outcomes.finished)
-        sentence = f"{failed}. Of the {words.plural(done, 'run')} that finished: {sentence}" if done else (
-            f"{failed}. Before that: {sentence}"
+        sentence = (
+            f"{failed}. Of the {words.plural(done, 'run')} that finished: {sentence}"
+            if done
+            else (f"{failed}. Before that: {sentence}")
         )
     sentence = words.capital(sentence)
     skipped, median = group.values("skipped_steps"), group.medians["skipped_steps"]
