@@ -136,6 +136,12 @@ def test_runs_that_were_tested_on_other_images_are_not_compared():
     )
 
 
+def test_files_of_unlike_length_are_said_and_compared_with_nothing():
+    found = only(group("none", {1: TRUTH, 2: TRUTH[:9]}), group("native", {1: TRUTH}))
+    assert not found.is_known
+    assert found.sentence.endswith("not known: the runs did not answer the same number of test images.")
+
+
 def test_one_run_of_each_has_no_seeds_to_hold_it_against():
     one = only(group("none", {1: TRUTH}), group("native", {2: changed(0, 3)}))
     assert one.sentence == (

@@ -146,7 +146,8 @@ def _sentence(one: Answers, comparisons: int) -> str:
     pair = f"{one.group} and {one.baseline}"
     if not one.is_known:
         sides = zip((one.group, one.baseline), one.n, strict=True)
-        why = f"{' and '.join(name for name, n in sides if not n)} kept no predictions to compare"
+        lacking = " and ".join(name for name, n in sides if not n)
+        why = f"{lacking} kept no predictions to compare" if lacking else one.method.partition(": ")[2]
         if any(reason == OTHER_IMAGES for _, reason in one.left_out):
             why = "they were tested on other images"
         return f"How {pair} differ in what they answer is not known: {why}."
