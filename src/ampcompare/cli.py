@@ -18,6 +18,7 @@ from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
+from ampcompare.sweeps.order import in_blocks
 
 DEMO_BACKENDS = ("none", "native", "apex_o1")
 
@@ -75,7 +76,7 @@ def demo(
     own = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *(words or [])]
     folder = [word for word in own if word.startswith("output_dir=")][-1].partition("=")[2]
     train = [sys.executable, "-m", "ampcompare", "run", "--config", "demo"]
-    for backend in DEMO_BACKENDS:
+    for backend, _ in in_blocks(folder, DEMO_BACKENDS, [None]):  # another order in another folder
         training = subprocess.Popen([*train, f"backend={backend}", "wandb.mode=offline", *own])
         while training.poll() is None:
             with suppress(KeyboardInterrupt):  # the training hears the Ctrl-C too, and ends its record
@@ -97,6 +98,9 @@ def report(
     margin: Annotated[
         float | None, typer.Option(help="Difference that still counts as the same (accuracy: 0.5 points).")
     ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Value that the time to target goes by; default: the baseline's.")
+    ] = None,
     group_by: Annotated[
         str, typer.Option(metavar="KEYS", help="Keys in the labels; the first is compared.")
     ] = "backend",
@@ -108,6 +112,13 @@ def report(
     ] = "all",
     reproduce: Annotated[
         str | None, typer.Option(metavar="NAME", help="Beside a published one: tootouch, recipe, ignite.")
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5', or exit code 3."),
+    ] = None,
+    summary: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Rebuild as runs go on; serve the page here.")
@@ -121,12 +132,25 @@ def report(
     from ampcompare.report.outputs import choose_formats
 
     keys, ignored, chosen = _listed(group_by), _listed(ignore), choose_formats(formats)
-    request = Request(sources, out, baseline, metric, margin, keys, ignored, chosen, reproduce)
+    request = Request(
+        sources,
+        out,
+        baseline,
+        metric,
+        margin,
+        keys,
+        ignored,
+        chosen,
+        reproduce,
+        target,
+        tuple(require or ()),
+        summary,
+    )
     console = Console(highlight=False)
     if watch:
         watch_report(request, console, port)
-    else:
-        make_report(request, console)
+    elif status := make_report(request, console):
+        raise typer.Exit(status)
 
 
 def _listed(words: str) -> tuple[str, ...]:
@@ -173,6 +197,14 @@ def sweep(
     grace: Annotated[
         float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
     ] = 60.0,
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="bookends", help="The baseline once more, a seed each, first and last."),
+    ] = None,
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Add seeds, look by look, until each claim is decided."),
+    ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
     ] = False,
@@ -189,6 +221,7 @@ def sweep(
 
     console = Console(highlight=False)
     options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
+    options |= {"control": control, "until_decided": until_decided}
     raise typer.Exit(run_sweep(file, words or [], console, **options))
 
 

@@ -116,6 +116,9 @@ SCALE_COLLAPSED = declare(
 )
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
+REFUSED = declare(
+    "refusal", "why it was refused", END, needs="values that a sweep chose in vain", no_goal="a sentence"
+)
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
 # Among the run's files: the class of each test image in the last evaluation, in the order of the test split.

@@ -25,7 +25,8 @@ NAMELESS = "It holds no run record: its name and config are not known."
 @dataclass(kw_only=True)
 class RunInfo:
     """What a run, or a part of one, says of itself. Rows in which a NaN was *logged* are listed by number in
-    `nan_rows`, per column; `problems` says in plain sentences what was wrong with the record.
+    `nan_rows`, per column; `problems` says in plain sentences what was wrong with the record. `state` is
+    finished, failed, crashed or running; `ended_as` the server's own word where that is another (killed).
     """
 
     id: str
@@ -40,6 +41,7 @@ class RunInfo:
     tags: tuple[str, ...] = ()
     started_at: datetime | None = None
     exit_code: int | None = None
+    ended_as: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
@@ -143,6 +145,7 @@ def merge(fragments: Sequence[Fragment]) -> RunRecord:
         "name": newest("name") or last.id,
         "started_at": next((f.started_at for f in ordered if f.started_at), None),
         "exit_code": last.exit_code,
+        "ended_as": last.ended_as,
         "config": config,
         "summary": summary,
         "nan_rows": _stack_nan_rows(ordered, keep),

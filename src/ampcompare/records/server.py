@@ -120,6 +120,7 @@ def _read_run(run: Any, downloads: Downloads) -> RunRecord:
         id=run.id,
         name=_text(run, "name") or run.id,
         state=_state(_text(run, "state"), problems),
+        ended_as=_text(run, "state") if _text(run, "state") in OTHER_STATES else "",
         config=_plain(run, "config"),
         summary=summary,
         history=pd.DataFrame(history),  # in the order of names: the server's is by chance

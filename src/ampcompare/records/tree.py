@@ -89,13 +89,21 @@ def _path(item: Any) -> Path:
     return ((nested[0],) if len(nested) == 1 else tuple(nested)) if nested else (item.key,)
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of a nested dictionary, depth first."""
+def flatten(tree: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a nested dictionary, depth first; what is deeper is one value."""
     for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping) and value and depth:
+            yield from flatten(value, f"{prefix}{as_text(key)}.", depth - 1)
         else:
-            yield f"{prefix}{key}", value
+            yield f"{prefix}{as_text(key)}", value
+
+
+def as_text(value: Any) -> str:
+    """Any value of a record as text: Python has none for a number of 5,000 digits, or for deep nesting."""
+    try:
+        return "null" if value is None else str(value)
+    except (ValueError, RecursionError):
+        return f"{type(value).__name__} that cannot be written"
 
 
 def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, one_line, reason
 from ampcompare.records import load_runs
 from ampcompare.report.analysis.analysis import Analysis, analyse_runs
 from ampcompare.report.analysis.published import published
+from ampcompare.report.analysis.require import parse
 from ampcompare.report.files import PAGE_NAME, prepare_folder
+from ampcompare.report.markdown import to_summary
 from ampcompare.report.outputs import FORMATS, PICTURES, write_report
 from ampcompare.report.terminal import print_table
 from ampcompare.report.words import plural
+
+EXIT_NOT_SHOWN = 3  # what was required is not shown; 2 is a mistake in the words
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,9 @@ class Request:
     ignore: tuple[str, ...] = ()
     formats: tuple[str, ...] = FORMATS
     reproduce: str | None = None
+    target: float | None = None
+    require: tuple[str, ...] = ()
+    summary: str | None = None
 
     def __post_init__(self) -> None:
         if not self.group_by:
@@ -40,6 +49,9 @@ class Request:
             raise UserError(f"--reproduce {name}: compares backends; leave --group-by {key} out")
         if name is not None:
             published(name)
+        if self.target is not None and not math.isfinite(self.target):
+            raise UserError(f"--target {self.target}: expected a value of the metric, such as 0.93")
+        parse(self.require)
 
     def analyse(self) -> Analysis:
         """Read the runs and compare them."""
@@ -51,21 +63,32 @@ class Request:
             group_by=self.group_by,
             ignore=self.ignore,
             reproduce=self.reproduce,
+            target=self.target,
+            require=self.require,
         )
 
 
-def make_report(request: Request, console: Console) -> None:
-    """The table in the terminal, then the files."""
+def make_report(request: Request, console: Console) -> int:
+    """The table in the terminal, then the files; returns the exit code: 3 where a requirement is not shown."""
     analysis = request.analyse()
     folder = prepare_folder(request.out)
     print_table(analysis, console)
     _tell(write_report(analysis, folder, request.formats), folder, console)
+    if request.summary is not None:
+        _append(Path(request.summary), to_summary(analysis))
+    failed = [answer.sentence for answer in analysis.requirements if not answer.is_shown]
+    for sentence in failed:
+        sys.stderr.write(f"{one_line(sentence)}\n")
+    return EXIT_NOT_SHOWN if failed else 0
 
 
 def watch_report(request: Request, console: Console, port: int) -> None:
     """The page, served and rebuilt until interrupted; the pictures, and a page for the shelf, at the end."""
     from ampcompare.report.page.watch import watch
 
+    if request.require or request.summary is not None:
+        option = "--require" if request.require else "--summary"
+        raise UserError(f"{option}: is answered once, when all runs are there; leave --watch out")
     if "html" not in request.formats:
         raise UserError("--watch: shows the page; add html to --format")
     folder = prepare_folder(request.out)
@@ -90,6 +113,16 @@ def watch_report(request: Request, console: Console, port: int) -> None:
     finally:
         if latest:  # whatever ended it, the page that stays asks no server for a newer one
             _tell(write_report(latest[0], folder, request.formats), folder, console)
+
+
+def _append(path: Path, block: str) -> None:
+    """Add the block to the file, which others write to as well (GITHUB_STEP_SUMMARY). Raises UserError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(block)
+    except OSError as problem:
+        raise UserError(f"--summary {path}: {reason(problem)}; name a file that can be written") from None
 
 
 def _tell(written: list[Path], folder: Path, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""The comparison as files for a paper or a program: CSV, Markdown and JSON."""
+"""The comparison as files for a program: CSV and JSON; as Markdown it is in markdown.py."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from typing import Any
 import pandas as pd
 
 from ampcompare import __version__
-from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.best import BestOfEach
+from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.figures import MEANS, RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.published import Reproduction
-from ampcompare.report.analysis.statistics import CONFIDENCE, Estimate
+from ampcompare.report.analysis.require import Answer
+from ampcompare.report.analysis.statistics import CONFIDENCE, Estimate, equivalence
+from ampcompare.report.markdown import to_markdown
+
+__all__ = ["to_csv", "to_json", "to_markdown"]
 
 RATIOS = {  # column -> of Comparison
     "speedup": "speed",
@@ -24,7 +29,7 @@ RATIOS = {  # column -> of Comparison
     "energy_ratio": "energy",
     "time_ratio": "time",
 }
-MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&"})
+OUTCOMES = ("finished", "failed", "stopped", "running", "refused")
 
 
 def to_json(analysis: Analysis) -> str:
@@ -32,11 +37,15 @@ def to_json(analysis: Analysis) -> str:
     content = {
         "version": __version__,
         "verdict": analysis.verdict.headline,
+        "decided": analysis.is_decided,
+        "undecided": [vars(one) for one in analysis.undecided],
+        "notes": list(analysis.verdict.notes),
         "cautions": list(analysis.verdict.cautions),
         "metric": analysis.metric.key,
         "metric_shown_times": analysis.metric.factor,
         "margin": analysis.metric.margin,
         "target": analysis.target,
+        "plan": _plan(analysis),
         "confidence": CONFIDENCE,
         "group_by": list(analysis.keys),
         "baseline": None if analysis.baseline is None else analysis.baseline.value,
@@ -45,6 +54,10 @@ def to_json(analysis: Analysis) -> str:
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(f, analysis) for f in analysis.figures],
     }
+    if analysis.required:
+        content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
+    if (best := analysis.view().best) is not None:
+        content["best_of_each"] = _best(best)
     if analysis.published is not None:
         content["published"] = _published(analysis.published)
     return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
@@ -56,71 +69,113 @@ def to_csv(analysis: Analysis) -> str:
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def to_markdown(analysis: Analysis) -> str:
-    """The verdict, a table to paste into a pull request or paper, the reasons for doubt and the method."""
-    metric = analysis.metric
-    head = ["", "runs", "images/s", "speed-up", "peak MiB", "memory", metric.name, metric.difference]
-    table = [head, ["---", *["---:"] * (len(head) - 1)]]
-    for group in analysis.groups:
-        compared = analysis.comparison(group.label)
-        table.append(
-            [
-                group.label.translate(MARKDOWN),
-                str(group.n),
-                _cell(group.means["images_per_second"], words.number),
-                _cell(compared and compared.speed, words.ratio),
-                _cell(group.means["peak_mib"], words.mib),
-                _cell(compared and compared.memory, words.change),
-                _cell(group.means["quality"], metric.show),
-                _cell(compared and compared.quality, words.signed),
-            ]
-        )
-    verdict = analysis.verdict
-    lines = [f"# {verdict.headline.translate(MARKDOWN)}", "", analysis.setting.whole.translate(MARKDOWN), ""]
-    lines += [f"| {' | '.join(cell.replace(chr(10), ' ') for cell in row)} |" for row in table]
-    lines += ["", *(f"- **{a.translate(MARKDOWN)}**: {b.translate(MARKDOWN)}" for a, b in verdict.lines), ""]
-    if verdict.cautions:
-        lines += [
-            "Before you quote a figure:",
-            "",
-            *(f"- {c.translate(MARKDOWN)}" for c in verdict.cautions),
-            "",
-        ]
-    lines.append(f"In brackets: 95 % {analysis.interval_kind} intervals over seeds; {_methods(analysis)}.")
-    return "\n".join(lines) + "\n"
-
-
 def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
     comparison = analysis.comparison(group.label)
+    share = group.outcomes.failures
     return {
         "label": group.label,
         analysis.keys[0]: group.value,
         "apart": dict(group.apart),
+        "control": group.is_control,
         "runs": len(group.runs),
         "counted_runs": group.n,
         "seeds": group.seeds,
         "finished": not group.is_unfinished,
+        "outcomes": _outcomes(group),
+        "failures": share and _named(share, "k", "n", "share", "low", "high", "confidence", "method"),
         "line": dict(analysis.verdict.lines)[group.label],
         "figures": {name: _as_dict(estimate) for name, estimate in group.means.items()},
+        "lost": {name: lost for name in group.means if (lost := _lost(group, name))},
         "medians": group.medians,
         "step_times_ms": group.step_times,
         "compared": None if comparison is None else _comparison(comparison, analysis),
     }
 
 
+def _outcomes(group: Group) -> dict[str, int]:
+    return {word: len(getattr(group.outcomes, word)) for word in OUTCOMES}
+
+
+def _lost(group: Group, name: str) -> list[dict[str, str]]:
+    return [{"what": what, "why": why} for what, why in group.lost(name)]
+
+
 def _comparison(comparison: Comparison, analysis: Analysis) -> dict[str, Any]:
-    test = comparison.equivalence
-    interval = {"low_90": test.low, "high_90": test.high} if test else {}
     return {
         "baseline": None if comparison.baseline is None else comparison.baseline.label,
         "not_compared_because": comparison.refusal or None,
         "same_device": comparison.same_device,
         "differs_in": list(comparison.loose),
-        **{name: _as_dict(getattr(comparison, attribute)) for name, attribute in RATIOS.items()},
-        "quality_difference": _as_dict(comparison.quality),
+        **{name: _compared(comparison, attribute) for name, attribute in RATIOS.items()},
+        "quality_difference": _compared(comparison, "quality"),
         "quality_unit": analysis.metric.unit or None,
-        "equivalence": test and {"margin": test.margin, "p": test.p, **interval, "holds": test.holds},
+        "quality_is": comparison.chip or None,
+        "quality_kept": comparison.keeps_quality,
+        "nothing_claimed_because": comparison.silence or None,
+        "equivalence": _equivalence(comparison),
     }
+
+
+def _compared(comparison: Comparison, name: str) -> dict[str, Any] | None:
+    """A figure against the baseline with its plain 95 % interval, and what was tested of it."""
+    if (found := _as_dict(getattr(comparison, name))) is None:
+        return None
+    claim = comparison.claims.get(name)
+    return found | {"tested": claim and _tested(claim)}
+
+
+def _tested(claim: Claim) -> dict[str, Any]:
+    at = claim.estimate
+    names = ("level", "p", "adjusted_p", "rejected", "more_seeds")
+    return {"confidence": at.confidence, "low": at.low, "high": at.high, **_named(claim, *names)}
+
+
+def _equivalence(comparison: Comparison) -> dict[str, Any] | None:
+    """The test of equivalence: the plain 90 % interval, and the level at which it was tested."""
+    claim, margin, quality = comparison.claims.get(EQUIVALENCE), comparison.metric.margin, comparison.quality
+    if claim is None or margin is None or quality is None or (plain := equivalence(quality, margin)) is None:
+        return None
+    return {
+        "margin": margin,
+        "p": plain.p,
+        "low_90": plain.low,
+        "high_90": plain.high,
+        "holds": claim.rejected,
+        "tested": _tested(claim),
+    }
+
+
+def _plan(analysis: Analysis) -> dict[str, Any] | None:
+    plan = analysis.plan
+    return _named(plan, "margin", "target", "looks", "max_seeds", "control") if plan.is_there else None
+
+
+def _requirement(answer: Answer) -> dict[str, Any]:
+    term = answer.term
+    return {
+        "group": term.label,
+        "term": term.text,
+        "kind": term.kind,
+        "bound": term.bound,
+        "shown": answer.is_shown,
+        "why": answer.why,
+    }
+
+
+def _best(best: BestOfEach) -> dict[str, Any]:
+    rows = [
+        {
+            "label": one.group.label,
+            "value": one.group.value,
+            "tried": one.tried,
+            "settings": dict(one.settings),
+            "quality": _as_dict(one.group.means["quality"]),
+            "speedup": one.comparison and _as_dict(one.comparison.speed),
+            "quality_difference": one.comparison and _as_dict(one.comparison.quality),
+        }
+        for one in best.candidates
+    ]
+    return {"tuned": list(best.keys), "sentence": best.sentence, "best": rows}
 
 
 def _run(figures: RunFigures, analysis: Analysis) -> dict[str, Any]:
@@ -131,6 +186,8 @@ def _run(figures: RunFigures, analysis: Analysis) -> dict[str, Any]:
         "group": analysis.group_of(figures).label,
         "seed": figures.seed,
         "state": run.state,
+        "outcome": figures.outcome.value,
+        "outcome_because": figures.why or None,
         "problems": figures.problems,
         "device": figures.device,
         "rows": figures.rows,
@@ -156,20 +213,31 @@ def _published(beside: Reproduction) -> dict[str, Any]:
 
 def _flat(group: Group, analysis: Analysis) -> dict[str, Any]:
     found = analysis.comparison(group.label)
+    share = group.outcomes.failures
     row: dict[str, Any] = {"group": _cell_text(group.label), "runs": group.n, "seeds": group.seeds}
     for name, estimate in group.means.items():
         row |= _ends(name, estimate)
     for name, attribute in (RATIOS | {"quality_difference": "quality"}).items():
         row |= _ends(name, found and getattr(found, attribute))
-    test, speed = (found.equivalence, found.speed) if found else (None, None)
+        row |= _tested_ends(name, found and found.claims.get(attribute))
+    claim = found.claims.get(EQUIVALENCE) if found else None
+    speed = found.speed if found else None
     return row | {
-        "equivalence_margin": test and test.margin,
-        "equivalence_p": test and test.p,
-        "equivalent": test and test.holds,
+        "equivalence_margin": found and claim and found.metric.margin,
+        "equivalence_p": claim and claim.p,
+        "equivalent": claim and claim.rejected,
+        **_tested_ends("equivalence", claim),
+        "quality_is": found and found.chip,
+        "quality_kept": found and found.keeps_quality,
+        **_outcomes(group),
+        "failure_share": share and share.share,
+        "failure_low": share and share.low,
+        "failure_high": share and share.high,
         "n": found and found.n,
         "method": speed and speed.method,
         "metric": analysis.metric.key,
         "not_compared_because": found and _cell_text(found.refusal),
+        "nothing_claimed_because": found and _cell_text(found.silence),
     }
 
 
@@ -178,23 +246,38 @@ def _cell_text(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
-def _ends(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    values = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+def _ends(name: str, estimate: Estimate | None) -> dict[str, Any]:
+    """A figure with its 95 % interval, that of the next run, and what it rests on."""
+    after = estimate and estimate.prediction()
+    values = {
+        "": estimate and estimate.value,
+        "_low": estimate and estimate.low,
+        "_high": estimate and estimate.high,
+        "_next_low": after and after[0],
+        "_next_high": after and after[1],
+        "_n": estimate and estimate.n,
+        "_method": estimate and estimate.method,
+    }
+    return {f"{name}{end}": value for end, value in values.items()}
+
+
+def _tested_ends(name: str, claim: Claim | None) -> dict[str, Any]:
+    tested = _tested(claim) if claim else {}
+    columns = {"tested_confidence": "confidence", "tested_low": "low", "tested_high": "high"}
+    columns |= {key: key for key in ("p", "adjusted_p")}
+    return {f"{name}_{column}": tested.get(key) for column, key in columns.items()}
 
 
 def _as_dict(estimate: Estimate | None) -> dict[str, Any] | None:
-    names = ("value", "low", "high", "n", "method", "left_out")
-    return estimate and {name: getattr(estimate, name) for name in names}
+    if estimate is None:
+        return None
+    after = estimate.prediction()
+    names = ("value", "low", "high", "n", "method", "left_out", "confidence", "correlation")
+    return _named(estimate, *names) | {"next_run": after and {"low": after[0], "high": after[1]}}
 
 
-def _cell(estimate: Estimate | None, show: Any) -> str:
-    return show(estimate.value) + words.between(estimate.low, estimate.high, show) if estimate else ""
-
-
-def _methods(analysis: Analysis) -> str:
-    found = dict.fromkeys(e.method for c in analysis.comparisons for e in (c.speed, c.quality) if e)
-    return f"comparisons {words.listed(found)}" if found else "nothing is compared"
+def _named(thing: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
 
 
 def _plain(value: Any) -> Any:

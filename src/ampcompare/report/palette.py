@@ -27,6 +27,28 @@ class Style:
     meaning: str
 
 
+@dataclass(frozen=True)
+class Chip:
+    """What is known of a group's quality, in one word, a sign and (ground, ink) on light and on dark paper.
+
+    The grounds differ in lightness by 12 at least (CIE L*), so that they do in greyscale too.
+    """
+
+    word: str
+    sign: str
+    light: tuple[str, str]
+    dark: tuple[str, str]
+
+
+# By the name that a comparison gives; its `chip` is empty where nothing is to be said.
+CHIPS = {
+    "failed": Chip("failed", "✕", ("#1c2330", "#ffffff"), ("#f4f5f7", "#1c2330")),
+    "lower": Chip("lower", "▼", ("#b3261e", "#ffffff"), ("#f0796d", "#1b2029")),
+    "higher": Chip("higher", "▲", ("#5c9bd1", "#10151d"), ("#2d6fb3", "#ffffff")),
+    "equivalent": Chip("equivalent", "=", ("#a9dfc0", "#10151d"), ("#1d5a3f", "#ffffff")),
+    "undecided": Chip("undecided", "?", ("#ffffff", "#1c2330"), ("#1b2029", "#e6e8ec")),
+}
+
 # Looks of the built-in backends, each in its own type and then in its others, in the order of REGISTRY; what
 # comes behind them there takes a spare one.
 _LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (
@@ -43,6 +65,8 @@ _SPARE_LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("#7a5195", (10, 3), "stroke"),
     ("#8c564b", (6, 2, 1, 2), "arrow"),
 )
+AGAIN = " again (A/A)"  # ends the name of the baseline's control: it has the baseline's colour
+AGAIN_DASH: tuple[int, ...] = (3, 3)
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -84,7 +108,7 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
     other has taken it before. `words` are the meanings of such values.
     """
     pairs = list(dict.fromkeys(labels))
-    values = ordered(value for _, value in pairs)
+    values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
     known = {style.label: style for style in KNOWN}
     spare = len(_SPARE_LOOKS)
     free = [*_SPARE_LOOKS, *((s.colour, SOLID, "stroke") for s in KNOWN if s.label not in values)]
@@ -100,8 +124,9 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
     found = []
     for label, value in pairs:
         nth = seen[value] = seen.get(value, -1) + 1
-        style = base[value]
-        dash = style.dash if nth == 0 else _SPARE_LOOKS[(nth - 1) % spare][1]
+        style = base[value.removesuffix(AGAIN)]
+        own = AGAIN_DASH if value.endswith(AGAIN) else style.dash
+        dash = own if nth == 0 else _SPARE_LOOKS[(nth - 1) % spare][1]
         found.append(replace(style, label=label, dash=dash))
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -10,34 +12,39 @@ from rich.text import Text
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
+from ampcompare.report.markdown import runs_of
+
+SHAPE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
-    """Print the table by backend, the headline and the reasons for doubt. Fits 80 columns."""
-    title = Text(words.printable(analysis.setting.whole), style="bold")
-    metric = analysis.metric
-    table = Table(title=title, title_justify="left", header_style="dim", box=box.SIMPLE_HEAD, pad_edge=False)
+    """Print the decision, the table by backend, a line for each and the reasons for doubt. Fits 80 columns."""
+    metric, verdict = analysis.metric, analysis.verdict
+    console.print(Text(words.printable(verdict.headline), style="bold"))
+    title = Text(words.printable(analysis.setting.whole), style="dim")
+    table = Table(title=title, title_justify="left", header_style="dim", **SHAPE)
     table.add_column("backend", overflow="fold")
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.key)
-    for column in ("runs", "images/s", "speed-up", "peak MiB", name, "differs", "skipped"):
-        table.add_column(column, justify="right")
+    for column in ("runs", "images/s", "speed-up", "peak MiB", name, "differs", "quality"):
+        table.add_column(column, justify="right", overflow="fold")
     for group in analysis.groups:
         compared = analysis.comparison(group.label)
         is_base = analysis.baseline_is(group.value)
         means = {name: estimate and estimate.value for name, estimate in group.means.items()}
         table.add_row(
             Text(words.printable(group.label), style=analysis.styles[group.label].colour),
-            f"{group.n}{' !' if group.is_unfinished else ''}",
+            f"{runs_of(group)}{' !' if group.is_unfinished else ''}",
             words.number(means["images_per_second"]),
-            "1" if is_base else words.ratio(compared and compared.speedup),
+            "1" if is_base else words.speed(compared and compared.speedup),
             words.mib(means["peak_mib"]),
             metric.show(means["quality"]),
             "" if is_base else words.signed(compared and compared.quality and compared.quality.value),
-            words.count(group.medians["skipped_steps"]),
+            "" if compared is None else compared.chip,
         )
     console.print(table)
-    console.print(Text(words.printable(analysis.verdict.headline), style="bold"))
-    for label, line in analysis.verdict.lines:
+    for label, line in verdict.lines:
         console.print(Text(words.printable(f"{label}: {line}")))
-    for caution in analysis.verdict.cautions:
+    for note in verdict.notes:
+        console.print(Text(words.printable(note)))
+    for caution in verdict.cautions:
         console.print(Text(words.printable(f"- {caution}"), style="dim"))

@@ -6,6 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 NOTHING = "–"
+NO_SPREAD = "no spread"  # of figures that are all the same
+SLOW = 0.5  # of a speed-up: what is below it is said to be slower
+COMMON = {
+    "50": "half",
+    "25": "a quarter of",
+    "33": "a third of",
+    "67": "two thirds of",
+    "75": "three quarters of",
+}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -37,9 +46,32 @@ def percent(fraction: float | None) -> str:
     return NOTHING if fraction is None else f"{fraction * 100:.2f} %"
 
 
+def in_percent(value: float | None) -> str:
+    """A figure that is in percent already, as `93.62 %`."""
+    return NOTHING if value is None else f"{value:.2f} %"
+
+
 def ratio(value: float | None) -> str:
-    """A speed-up: `1.90×`."""
+    """A ratio: `1.90×`."""
     return NOTHING if value is None else f"{number(value)}×"
+
+
+def speed(ratio: float | None) -> str:
+    """A speed-up for a cell: `1.90×`; what is slow is said as such, `22× slower` for 0.0446."""
+    if ratio is None:
+        return NOTHING
+    return f"{number(ratio)}×" if ratio >= SLOW or ratio <= 0 else f"{number(1 / ratio, 2)}× slower"
+
+
+def of_time(ratio: float | None) -> str:
+    """A ratio of durations, to stand beside seconds: `half the time`, `53 % of the time`, `1.90× the time`."""
+    if ratio is None:
+        return NOTHING
+    if (share := f"{ratio * 100:.0f}") == "100":
+        return "the same time"
+    if ratio > 1:
+        return f"{number(ratio)}× the time"
+    return f"{COMMON.get(share) or f'{number(ratio * 100, 2)} % of'} the time"
 
 
 def change(ratio: float | None) -> str:
@@ -64,16 +96,31 @@ def amount(value: float, decimals: int) -> str:
 
 
 def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
-    """`1.88 to 1.92`; nothing without an interval, words for one narrower than the digits shown."""
+    """`1.88 to 1.92`; nothing without an interval. One narrower than the digits shown is told by its half
+    width, `±0.0002`; `no spread` is said only where nothing varied at all.
+    """
     if low is None or high is None:
         return ""
-    return "no spread" if show(low) == show(high) else f"{show(low)} to {show(high)}"
+    if show(low) != show(high):
+        return f"{show(low)} to {show(high)}"
+    times, unit = HALVES.get(show, (1.0, ""))
+    return half_width((high - low) / 2 * times, unit)
+
+
+def half_width(half: float, unit: str = "") -> str:
+    """`±0.2 %`, with the digits that it takes to see it; `no spread` of exactly none."""
+    return f"±{number(half, 1)}{unit}" if half else NO_SPREAD
 
 
 def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
     """` (1.88 to 1.92)`, to follow a value; nothing without an interval."""
     span = interval(low, high, show)
     return f" ({span})" if span else ""
+
+
+def level(confidence: float) -> str:
+    """The level of an interval: `95 %`, `98.33 %`."""
+    return f"{round(confidence * 100, 2):g} %"
 
 
 def duration(seconds: float | None) -> str:
@@ -129,3 +176,13 @@ def _signed(value: float, decimals: int) -> str:
     if float(text) == 0:
         return f"±{text}"
     return f"{'+' if value > 0 else '−'}{text}"
+
+
+# How much larger than the value the figure is that each of these shows, and its unit; the others: as it is.
+HALVES: dict[Callable[..., str], tuple[float, str]] = {
+    percent: (100.0, " %"),
+    change: (100.0, " %"),
+    in_percent: (1.0, " %"),
+    ratio: (1.0, "×"),
+    speed: (1.0, "×"),
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -18,12 +18,16 @@ ATTEMPTS = 2  # of a run whose worker died
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a run: the handle of its trial, the run's id and parameters, and which attempt it is."""
+    """One attempt at a run: the handle of its trial, the run's id and parameters, and which attempt it is.
+
+    `plan` is what of the sweep's plan is this run's own: its place, its block, its arm.
+    """
 
     trial: Trial
     run_id: str
     parameters: dict[str, Any]
     attempt: int
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class SweepRow:
     run_id: str
     parameters: Mapping[str, Any]
     value: float | None
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_of(trial: Trial | FrozenTrial) -> dict[str, Any]:
@@ -63,12 +68,17 @@ def index_of(trial: Trial | FrozenTrial, trials: Sequence[FrozenTrial]) -> int:
     return sum(is_first(t) for t in trials if t.number < trial.number)
 
 
-def is_surplus(trial: Trial, trials: Sequence[FrozenTrial], total: int | None) -> bool:
-    """Whether another worker was faster: with the last point, or with the same repetition."""
+def is_surplus(trial: Trial, trials: Sequence[FrozenTrial]) -> bool:
+    """Whether another worker was faster with the same repetition."""
     repeats = trial.user_attrs.get("repeats")
-    if repeats is not None:
-        return any(t.user_attrs.get("repeats") == repeats for t in trials if t.number < trial.number)
-    return total is not None and index_of(trial, trials) >= total
+    return repeats is not None and any(
+        t.user_attrs.get("repeats") == repeats for t in trials if t.number < trial.number
+    )
+
+
+def is_beyond(trial: Trial | FrozenTrial, trials: Sequence[FrozenTrial], total: int | None) -> bool:
+    """Whether another worker was faster with the last point. Should the sweep get longer, its turn comes."""
+    return total is not None and "repeats" not in trial.user_attrs and index_of(trial, trials) >= total
 
 
 def repeated(trials: Sequence[FrozenTrial]) -> set[int]:

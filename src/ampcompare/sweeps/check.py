@@ -11,18 +11,26 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import check_option, split_override
+from ampcompare.config.schema import Config
 from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Sweep
 
+OF_A_RUN = ("arm", "block", "place")  # of the plan's options
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 
 
 def trains_here(sweep: Sweep) -> bool:
     """Whether the sweep runs our own training, whose options and metrics are known."""
     return _options_start(sweep) is not None
+
+
+def training_words(sweep: Sweep) -> tuple[str, ...] | None:
+    """What of the sweep's command our training reads; None where it runs something else."""
+    start = _options_start(sweep)
+    return None if start is None else sweep.command[start:]
 
 
 def _options_start(sweep: Sweep) -> int | None:
@@ -58,11 +66,15 @@ def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> li
     if trains_here(sweep) and is_whole and not problems:
         # The words of the command and of the command line, with the first value of everything.
         try:
-            config = parse(_first_command(sweep, words))
-            check_parameters(config, first_parameters(sweep))
+            check_parameters(first_config(sweep, words), first_parameters(sweep))
         except UserError as problem:
             problems.append(f"the first run would end at once: {problem}")
     return problems
+
+
+def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
+    """The config of our training's first run. Raises UserError where it would take no step."""
+    return parse(_first_command(sweep, words))
 
 
 def first_parameters(sweep: Sweep) -> dict[str, Any]:
@@ -91,6 +103,7 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             except UserError as problem:
                 told.setdefault(str(problem), where)
     yield from (f"{where}: {problem}" for problem, where in told.items())
+    yield from _plan_problems(sweep, words)
     for word in words:
         try:
             check_option(*split_override(word))
@@ -98,6 +111,17 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             yield str(problem)
     if sweep.metric:
         yield from _metric_problems(sweep.metric.name, "early_terminate" in sweep.raw)
+
+
+def _plan_problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
+    for parameter in sweep.parameters:
+        if parameter.key.startswith("plan.") and parameter.kind != "constant":
+            where = "parameters." + ".parameters.".join(parameter.path)
+            yield f"{where}: a sweep has one plan; write value: and what it is"
+    given = {p.key for p in sweep.parameters} | {w.removeprefix("--").partition("=")[0] for w in words}
+    for key in (f"plan.{name}" for name in OF_A_RUN):
+        if key in given:
+            yield f"{key}: each run's own, the sweep sets it; leave it out"
 
 
 def _metric_problems(name: str, early: bool) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
@@ -27,16 +27,28 @@ STYLES = {"finished": "green", "failed": "red", "lost": "red", "stopped": "yello
 SHOWN = 15  # rows of the live table: those going on and the newest that ended
 
 
-def in_words(parameters: Mapping[str, Any]) -> str:
-    """Parameters as they would be typed, `backend=native seed=223`."""
-    return " ".join(f"{key}={value}" for key, value in flatten(dict(parameters)))
+def in_words(parameters: Mapping[str, Any], arm: str | None = None) -> str:
+    """Parameters as they would be typed, `backend=native seed=223`, and whether the run is the control's.
+
+    Without the plan, which is the same for all.
+    """
+    said = [f"{key}={value}" for key, value in flatten(dict(parameters)) if not key.startswith("plan.")]
+    return " ".join([*said, f"(control, {arm})"] if arm else said)
 
 
 class SweepDisplay:
     """Follows the jobs of this process; safe to call from its workers."""
 
-    def __init__(self, console: Console, sweep: Sweep, workers: int, done_before: int) -> None:
+    def __init__(
+        self,
+        console: Console,
+        sweep: Sweep,
+        workers: int,
+        done_before: int,
+        total: Callable[[], int | None] | None = None,
+    ) -> None:
         self.console, self.sweep, self.workers = console, sweep, workers
+        self._total = total or sweep.total  # a sweep can get longer as it goes
         self.done = done_before
         self.jobs: dict[tuple[str, int], Job] = {}
         self._lock = threading.RLock()
@@ -83,7 +95,7 @@ class SweepDisplay:
     def seconds_left(self) -> float | None:
         """An estimate from the median time of the runs that ended, None while none has."""
         times = [job.seconds for job in self.jobs.values() if job.state in ("finished", "stopped")]
-        total = self.sweep.total()
+        total = self._total()
         if not times or total is None:
             return None
         gone = sum(min(job.seconds, median(times)) for job in self.jobs.values() if job.state == "running")
@@ -93,9 +105,9 @@ class SweepDisplay:
         if job.state == "running":
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
             where = f" on GPU {job.gpu}" if job.gpu else ""
-            return f"run {job.number} started{where}{again}: {in_words(job.parameters)}"
+            return f"run {job.number} started{where}{again}: {in_words(job.parameters, job.arm)}"
         value = f", {self._metric} {job.value:.6g}" if job.value is not None else ""
-        total, left = self.sweep.total(), self.seconds_left()
+        total, left = self._total(), self.seconds_left()
         ended = f"{self.done} of {total} done" if total else f"{self.done} done"
         tail = f", {_time(left)} left" if left else ""
         return f"run {job.number} {job.state} after {_time(job.seconds)}{value} ({ended}{tail})"
@@ -116,7 +128,7 @@ class SweepDisplay:
         if any(job.gpu for job in jobs):
             table.add_column("GPU")
         for job in jobs:
-            what = Text(one_line(in_words(job.parameters)))
+            what = Text(one_line(in_words(job.parameters, job.arm)))
             state = Text(job.state, style=STYLES.get(job.state, ""))
             value = "" if job.value is None else f"{job.value:.6g}"
             seconds = time.monotonic() - job.began if job.state == "running" else job.seconds
@@ -125,7 +137,7 @@ class SweepDisplay:
         return Group(table, Text(self._foot(), style="dim"))
 
     def _foot(self) -> str:
-        total, left = self.sweep.total(), self.seconds_left()
+        total, left = self._total(), self.seconds_left()
         of_all = f"of {total} done" if total else "done, no run_cap: Ctrl-C ends the sweep"
         parts = [f"{self.done} {of_all}"]
         finished = [job for job in self.jobs.values() if job.state == "finished"]
@@ -145,7 +157,8 @@ def print_best(console: Console, sweep: Sweep, rows: list[SweepRow]) -> None:
     if metric is None or not ranked:
         return
     best = (max if metric.maximize else min)(ranked, key=lambda row: row.value or 0.0)
-    line = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {in_words(best.parameters)}"
+    said = in_words(best.parameters, best.plan.get("arm"))
+    line = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {said}"
     print_line(console, one_line(line))
 
 

@@ -7,11 +7,11 @@ import dataclasses
 import math
 import re
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,20 +19,21 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.config.load import split_override
-from ampcompare.config.options import Role
-from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed, find_shipped
 from ampcompare.program.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
+from ampcompare.sweeps.decide import Look, check_can_be_decided, fill_first_look, go_on
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+from ampcompare.sweeps.plan import looks_of, plan_of, shown, told_to_runs, with_control
 from ampcompare.sweeps.process import Guard
 from ampcompare.sweeps.search import Search
-from ampcompare.sweeps.storage import shown, sqlite_url
+from ampcompare.sweeps.storage import shown as shown_url
+from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.sweeps.worker import Worker, WorkerContext
 
 EXIT_FAILED_RUNS = 1
@@ -42,80 +43,160 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDED = ("finished", "failed", "stopped", "lost")
 
 
-def run_sweep(
-    path: str,
-    words: Sequence[str],
-    console: Console,
-    *,
-    workers: int | None = None,
-    storage: str | None = None,
-    name: str | None = None,
-    grace_seconds: float = GRACE_SECONDS,
-) -> int:
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks of a sweep beside its file and the options of its runs."""
+
+    workers: int | None = None
+    storage: str | None = None
+    name: str | None = None
+    grace_seconds: float = GRACE_SECONDS
+    control: str | None = None
+    until_decided: bool = False
+
+
+def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -> int:
     """Run what is left of the sweep in the file, a path or the name of one that comes along.
 
-    Returns the exit code: 0 if every run finished or was stopped by hyperband; 1 if some failed; 128 + signal
-    if stopped by Ctrl-C or SIGTERM. Raises UserError, with nothing started, for a bad file, bad words or a
-    storage that cannot be used.
+    `asked` are the fields of Request. Returns the exit code: 0 if every run finished or was stopped by
+    hyperband; 1 if some failed; 128 + signal if stopped by Ctrl-C or SIGTERM. Raises UserError, with nothing
+    started, for a bad file, bad words or a storage that cannot be used.
     """
+    request = Request(**asked)
     given = dict(split_override(word) for word in words)
     sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, words, is_whole))
-    if name is not None:
-        sweep = dataclasses.replace(sweep, name=name)
+    sweep = sweep if request.name is None else dataclasses.replace(sweep, name=request.name)
     check_name(sweep.name)
-    if storage is not None and not storage.strip():
-        raise UserError(f"--storage {storage!r}: expected the URL of a database, or leave the option out")
-    output = Path(given.get("output_dir") or Path("runs") / sweep.name)
-    option = f"output_dir={str(output)!r}"
-    folder = make_folder(output, option).resolve()
-    for inner in ("logs", "wandb"):
-        make_folder(folder / inner, option)
+    if request.storage is not None and not request.storage.strip():
+        expected = "expected the URL of a database, or leave the option out"
+        raise UserError(f"--storage {request.storage!r}: {expected}")
+    plan = plan_of(sweep, words)
+    sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, request.control))
+    looks = looks_of(plan) if request.until_decided else ()
+    if looks:
+        check_can_be_decided(sweep, looks)
+    folder = _folder(Path(given.get("output_dir") or Path("runs") / sweep.name))
     own = [word for word in words if split_override(word)[0] != "output_dir"]
     here = trains_here(sweep)
+    told = told_to_runs(sweep, plan, looks, here)
+    url = request.storage or sqlite_url(folder)
+    search = Search(sweep, url, sweep.name, request.grace_seconds, own, told)
+    if looks:
+        check_can_be_decided(search.sweep, looks)
+        fill_first_look(search, looks)
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
-    search = Search(sweep, storage or sqlite_url(folder), sweep.name, grace_seconds, own)
-
-    before = [row for row in search.rows() if row.state in ENDED]
-    total = sweep.total()
-    count = min(workers or max(1, len(gpus)), max(1, total - len(before)) if total else sys.maxsize)
-    _headline(console, sweep, folder, count, gpus, len(before))
-    display = SweepDisplay(console, sweep, count, len(before))
-    stop, kill = threading.Event(), threading.Event()
-    guard = Guard()
     # A run that is tried again has the same id, and goes on from its checkpoint.
     again = [] if "resume" in given else ["resume=auto"]
     behind = (*own, *again, f"output_dir={folder}") if here else tuple(own)
-    told = (display.change, display.waiting)
-    context = WorkerContext(sweep, search, folder, behind, guard, here, stop, kill, *told)
-    threads = [Worker(i, context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
-    with _signals(stop, kill, display.say) as received, display:
+    received = _Rounds(search, folder, console, request, gpus, behind, here).run(looks, shown(plan))
+    if received:
+        _tell_how_to_go_on(path, request, given, search.url, console)
+        return 128 + received[0]
+    rows = search.rows()
+    print_best(console, search.sweep, rows)
+    bad = [row for row in rows if row.state in ("failed", "lost")]
+    if bad:
+        ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
+        count = f"{len(bad)} of {search.total() or len(rows)} runs failed ({ids})"
+        print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
+    _report(console, search.sweep, folder)
+    return EXIT_FAILED_RUNS if bad else 0
+
+
+class _Rounds:
+    """The runs of a sweep by workers of this process; with looks, round after round until all is decided."""
+
+    def __init__(
+        self,
+        search: Search,
+        folder: Path,
+        console: Console,
+        request: Request,
+        gpus: list[str],
+        behind: tuple[str, ...],
+        here: bool,
+    ) -> None:
+        self.search, self.folder, self.console, self.gpus = search, folder, console, gpus
+        self.request, self.behind, self.here = request, behind, here
+        self.stop, self.kill = threading.Event(), threading.Event()
+
+    def run(self, looks: Sequence[int], plan: str) -> list[int]:
+        """See all runs through; returns the signals that ended it before."""
+        before = sum(row.state in ENDED for row in self.search.rows())
+        count = self._workers(before)
+        _headline(self.console, self.search, self.folder, count, self.gpus, before, plan)
+        display = SweepDisplay(self.console, self.search.sweep, count, before, self.search.total)
+        guard = Guard()
+        with _signals(self.stop, self.kill, display.say) as received, display:
+            self._round(count, display, guard)
+            while looks and not self.stop.is_set() and self._look(looks, display):
+                self._round(self._workers(display.done), display, guard)
+        guard.close()
+        return received
+
+    def _workers(self, done: int) -> int:
+        total, most = self.search.total(), self.request.workers or max(1, len(self.gpus))
+        return min(most, max(1, total - done)) if total else most
+
+    def _round(self, count: int, display: SweepDisplay, guard: Guard) -> None:
+        display.workers = count
+        told = (display.change, display.waiting)
+        context = WorkerContext(
+            self.search.sweep,
+            self.search,
+            self.folder,
+            self.behind,
+            guard,
+            self.here,
+            self.stop,
+            self.kill,
+            *told,
+        )
+        gpus = self.gpus
+        threads = [Worker(i, context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
         for worker in threads:
             worker.start()
         for worker in threads:
             while worker.is_alive():  # join() alone would keep signals waiting
                 worker.join(0.2)
-    guard.close()
-    for worker in threads:
-        if worker.problem:
-            raise worker.problem
+        for worker in threads:
+            if worker.problem:
+                guard.close()
+                raise worker.problem
 
-    rows = search.rows()
-    bad = [row for row in rows if row.state in ("failed", "lost")]
-    if received:
-        grace = grace_seconds if grace_seconds != GRACE_SECONDS else None
-        kept_storage = storage and shown(search.url)
-        options = {"--workers": workers, "--storage": kept_storage, "--name": name, "--grace": grace}
-        again = [f"{key}={value}" for key, value in (options | given).items() if value is not None]
-        command = as_typed("ampcompare", "sweep", path, *again)
-        print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
-        return 128 + received[0]
-    print_best(console, sweep, rows)
-    if bad:
-        ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
-        text = f"{len(bad)} of {total or len(rows)} runs failed ({ids}); their output is in {folder / 'logs'}"
-        print_line(console, one_line(text))
-    _report(console, sweep, folder)
-    return EXIT_FAILED_RUNS if bad else 0
+    def _look(self, looks: Sequence[int], display: SweepDisplay) -> bool:
+        from ampcompare.sweeps.answer import look_at
+
+        def look() -> Look:
+            return look_at(self.search.sweep, self.folder, self.search.rows())
+
+        return go_on(self.search, looks, look, display.say, self.stop)
+
+
+def _folder(output: Path) -> Path:
+    """The folder of the runs, made with what has to be in it. Raises UserError."""
+    option = f"output_dir={str(output)!r}"
+    folder = make_folder(output, option).resolve()
+    for inner in ("logs", "wandb"):
+        make_folder(folder / inner, option)
+    return folder
+
+
+def _tell_how_to_go_on(
+    path: str, request: Request, given: Mapping[str, str], url: str, console: Console
+) -> None:
+    grace = request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None
+    options = {
+        "--workers": request.workers,
+        "--storage": request.storage and shown_url(url),
+        "--name": request.name,
+        "--grace": grace,
+        "--control": request.control,
+    }
+    words = ["--until-decided"] if request.until_decided else []
+    words += [f"{key}={value}" for key, value in (options | dict(given)).items() if value is not None]
+    command = as_typed("ampcompare", "sweep", path, *words)
+    print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
 
 
 def find_sweep(name: str) -> Path:
@@ -160,8 +241,10 @@ def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator
             signal.signal(number, handler)
 
 
-def _headline(console: Console, sweep: Sweep, folder: Path, workers: int, gpus: list[str], done: int) -> None:
-    total = sweep.total()
+def _headline(
+    console: Console, search: Search, folder: Path, workers: int, gpus: list[str], done: int, plan: str
+) -> None:
+    sweep, total = search.sweep, search.total()
     runs = f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"
     parts = [f"{sweep.name}: {sweep.method}, {runs}"]
     if done:
@@ -171,27 +254,15 @@ def _headline(console: Console, sweep: Sweep, folder: Path, workers: int, gpus: 
         shared = f"{len(gpus)} {'GPU' if len(gpus) == 1 else 'GPUs'}" if gpus else "this machine's processor"
         parts.append(f"sharing {shared}, so their times are not comparable")
     print_line(console, one_line(f"{', '.join(parts)}, in {folder}"))
+    if sweep.control or plan:
+        planned = [plan] if plan else []
+        if sweep.control and "control" not in plan:
+            planned.append("control bookends")
+        print_line(console, one_line(f"planned: {', '.join(planned)}"))
 
 
 def _report(console: Console, sweep: Sweep, folder: Path) -> None:
     """The table and the page, where the runs left records."""
-    from ampcompare.report.command import Request, make_report
-    from ampcompare.report.outputs import FORMATS, PICTURES
+    from ampcompare.sweeps.answer import report
 
-    if not any((folder / "wandb").glob("*run-*/run-*.wandb")):
-        print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
-        return
-    no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
-    keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key not in no_setting]
-    by = sorted(keys, key=lambda key: key != "backend") or ["backend"]
-    # A grid has the same values under every backend; a search has its own, and is compared by backend.
-    groups, ignored = (by, by[:0]) if sweep.is_grid else (["backend"], [k for k in by if k != "backend"])
-    values = [str(p.grid_value(0)) for p in sweep.parameters if p.key == groups[0] and p.is_listed]
-    baseline = "none" if groups[0] == "backend" else values[0]
-    formats = tuple(name for name in FORMATS if name not in PICTURES)
-    out = str(folder / "report")
-    how: dict[str, Any] = {"group_by": tuple(groups), "ignore": tuple(ignored), "formats": formats}
-    try:
-        make_report(Request([str(folder)], out, baseline, **how), console)
-    except UserError as problem:
-        print_line(console, one_line(f"no report: {problem}"))
+    report(console, sweep, folder)

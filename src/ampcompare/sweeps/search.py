@@ -8,9 +8,10 @@ made good by the next that looks (`_repair`).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -19,14 +20,15 @@ from optuna.storages import fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps import attempts
+from ampcompare.sweeps import attempts, definition
 from ampcompare.sweeps.attempts import Attempt, SweepRow
+from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Hyperband, Sweep
+from ampcompare.sweeps.ledger import Ledger
 from ampcompare.sweeps.methods import method_of
 from ampcompare.sweeps.storage import as_user_error, open_storage, shown
 
-DEFINING = ("method", "parameters", "metric", "early_terminate", "program", "command")
 OPEN = (TrialState.RUNNING, TrialState.WAITING)
 
 
@@ -34,14 +36,24 @@ class Search:
     """The state of one sweep. Safe to use from several threads, processes and machines at once.
 
     `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken
-    over; `words` are the options behind every command, part of what the sweep is.
+    over; `words` are the options behind every command, part of what the sweep is; `plan` is what of the plan
+    every run is told beside the file, its own place with it; None: nothing of it. `sweep` is the sweep as the
+    database has it: with all seeds so far.
     Raises UserError where the database cannot be used or holds another sweep under the same name.
     """
 
     def __init__(
-        self, sweep: Sweep, storage: str, name: str, grace_seconds: float = 60.0, words: Sequence[str] = ()
+        self,
+        sweep: Sweep,
+        storage: str,
+        name: str,
+        grace_seconds: float = 60.0,
+        words: Sequence[str] = (),
+        plan: Mapping[str, Any] | None = None,
     ) -> None:
-        self.sweep, self.name, self.url = sweep, name, storage
+        self.sweep, self.name, self.url, self.plan = sweep, name, storage, plan
+        self.added: list[Added] = []
+        self.grace_seconds = grace_seconds
         self.heartbeat_seconds = min(2.0, grace_seconds / 3)
         self._seen: set[int] = set()
         sampler = method_of(sweep.method).sampler()
@@ -55,11 +67,13 @@ class Search:
                 direction="maximize" if sweep.metric and sweep.metric.maximize else "minimize",
                 load_if_exists=True,
             )
+            self.ledger = Ledger(self.study, self.storage)
             self._agree_on_definition(words)
 
     def next(self) -> Attempt | None:
         """The next attempt, None when nothing is left to start (other workers' runs may still go on)."""
         with as_user_error(self.url):
+            self._read_added()
             self._repair()
             while True:
                 trials = self._trials()
@@ -68,11 +82,43 @@ class Search:
                 trial = self.study.ask()
                 self.storage.record_heartbeat(trial._trial_id)
                 self._seen.add(trial.number)
-                if attempts.is_surplus(trial, self._trials(), self.sweep.total()):
-                    trial.set_user_attr("surplus", True)
-                    self.study.tell(trial, state=TrialState.FAIL)
-                    continue
-                return self._attempt(trial)
+                found = self._trials()
+                if attempts.is_surplus(trial, found):
+                    self._put_back(trial, "surplus")
+                elif attempts.is_beyond(trial, found, self.sweep.total()):
+                    self._put_back(trial, "beyond")
+                else:
+                    return self._attempt(trial)
+
+    def _put_back(self, trial: Trial, why: str) -> None:
+        # As interrupted before it knew what to run; what is surplus is never taken up again.
+        trial.set_user_attr(why, True)
+        trial.set_user_attr("state", "interrupted")
+        self.study.tell(trial, state=TrialState.FAIL)
+
+    def total(self) -> int | None:
+        """How many runs it comes to by now; None where that is open."""
+        return self.sweep.total()
+
+    def add(self, group: Added) -> bool:
+        """Add a group of seeds behind all those there are. False: another worker has added one since."""
+        with as_user_error(self.url):
+            is_mine = definition.add(self.ledger, len(self.added) + 1, group)
+            self._read_added()
+            return is_mine
+
+    def read_added(self) -> list[Added]:
+        """The groups of seeds that were added, those of other workers too."""
+        with as_user_error(self.url):
+            self._read_added()
+        return self.added
+
+    def _read_added(self) -> None:
+        found = definition.groups(self.ledger)
+        if len(found) > len(self.added):
+            self.added = found
+            seeds = tuple(group.seeds for group in found if group.seeds)
+            self.sweep = dataclasses.replace(self.sweep, added=seeds)
 
     def alive(self, attempt: Attempt) -> bool:
         """A sign of life of the worker that has this attempt. False: another has taken it over."""
@@ -113,13 +159,16 @@ class Search:
         with as_user_error(self.url):
             trials = self._trials()
         again = attempts.repeated(trials)
-        counted = [t for t in trials if t.number not in again and "surplus" not in t.user_attrs]
+        dropped = {"surplus", "beyond"}
+        counted = [t for t in trials if t.number not in again and not dropped & t.user_attrs.keys()]
         return [self._row(trial) for trial in counted]
 
     def _row(self, trial: FrozenTrial) -> SweepRow:
         run, state = attempts.run_of(trial), attempts.state_of(trial)
         value = trial.value if trial.state == TrialState.COMPLETE and self.sweep.metric else None
-        return SweepRow(trial.number, state, run.get("id", ""), run.get("parameters", {}), value)
+        return SweepRow(
+            trial.number, state, run.get("id", ""), run.get("parameters", {}), value, run.get("plan", {})
+        )
 
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""
@@ -130,13 +179,18 @@ class Search:
         """What the trial is an attempt at; decided now unless it repeats another."""
         run = attempts.run_of(trial)
         if "parameters" not in run:
+            index = attempts.index_of(trial, self._trials())
+            plan = {} if self.plan is None else {**self.plan, "place": index}
             if self.sweep.is_grid:
-                parameters = self.sweep.grid_point(attempts.index_of(trial, self._trials()))
+                point = self.sweep.points.point(index)
+                parameters = point.parameters
+                own = {"block": point.block, "arm": point.arm}
+                plan |= {key: value for key, value in own.items() if value is not None and plan}
             else:
                 parameters = nested(self.sweep.parameters, [p.suggest(trial) for p in self.sweep.parameters])
-            run = {"id": secrets.token_hex(4), "parameters": parameters, "attempt": 1}
+            run = {"id": secrets.token_hex(4), "parameters": parameters, "attempt": 1, "plan": plan}
             trial.set_user_attr("run", json.dumps(run))
-        return Attempt(trial, run["id"], run["parameters"], run["attempt"])
+        return Attempt(trial, run["id"], run["parameters"], run["attempt"], run.get("plan", {}))
 
     def _has_all(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether every point was taken, or the target of the metric reached."""
@@ -186,24 +240,28 @@ class Search:
 
     def _agree_on_definition(self, words: Sequence[str]) -> None:
         """Keep what the sweep runs with the study; refuse a study that runs something else."""
-        raw = self.sweep.raw
-        ours: dict[str, Any] = {key: raw.get(key) for key in DEFINING}
-        # In their order, which is that of the grid.
-        ours["parameters"] = [*(raw.get("parameters") or {}).items()]
-        ours["words of the command line"] = sorted(words)
-        text = json.dumps(ours)
-        theirs = self.study.user_attrs.get("sweep")
-        if theirs is None and self.study.trials:
+        ours = definition.definition(self.sweep, words)
+        written = self.ledger.read()
+        if definition.KEY not in written and self.study.trials:
             what = f"it has a study {self.name!r} of another program"
             raise UserError(f"--storage {shown(self.url)}: {what}; set --name")
-        if theirs is None:
-            self.study.set_user_attr("sweep", text)
-        elif theirs != text:
-            before, now = json.loads(theirs), json.loads(text)
-            changed = ", ".join(key for key in now if now[key] != before.get(key))
+        if definition.KEY not in written and self.ledger.put_once(definition.KEY, json.dumps(ours)):
+            return
+        theirs = json.loads(self.ledger.read()[definition.KEY])
+        try:
+            self.sweep, more = definition.agreed(self.sweep, theirs, ours)
+        except definition.Changed as changed:
             why = f"a sweep named {self.name!r} is in {shown(self.url)} already and differs in {changed}"
             todo = "set output_dir=... for a new one, or --name with a shared storage"
-            raise UserError(f"{self.sweep.path}: {why}; {todo}")
+            raise UserError(f"{self.sweep.path}: {why}; {todo}") from None
+        self._read_added()
+        while more := self._unknown(more):
+            self.add(Added(more))
+
+    def _unknown(self, seeds: Sequence[Any]) -> tuple[Any, ...]:
+        """Those of the seeds that no group has."""
+        known = [seed for group in self.added for seed in group.seeds]
+        return tuple(seed for seed in seeds if seed not in known)
 
 
 def _pruner(early: Hyperband | None) -> optuna.pruners.BasePruner:

@@ -32,6 +32,7 @@ class Job:
     run_id: str
     parameters: Mapping[str, Any]
     attempt: int
+    arm: str | None  # of the control: first or last
     began: float
     worker: int
     gpu: str | None = None
@@ -51,7 +52,7 @@ class WorkerContext:
     folder: Path
     words: tuple[str, ...]  # overrides of the command line, behind every command
     guard: Guard
-    exit_code_tells: bool  # whether a program that was asked to stop says so by its exit code
+    here: bool  # whether our own training is run; its exit code tells that it was stopped
     stop: threading.Event  # no new runs; those going on are asked to end
     kill: threading.Event  # at once
     on_change: Callable[[Job], None]
@@ -90,8 +91,9 @@ class Worker(threading.Thread):
     def _see_through(self, attempt: Attempt) -> None:
         context = self.context
         what = (attempt.trial.number, attempt.run_id, attempt.parameters, attempt.attempt)
+        arm = attempt.plan.get("arm")
         log = context.folder / "logs" / f"{attempt.run_id}.log"
-        job = Job(*what, began=time.monotonic(), worker=self.number, gpu=self.gpu, log=log)
+        job = Job(*what, arm, began=time.monotonic(), worker=self.number, gpu=self.gpu, log=log)
         context.on_change(job)
         metric = context.sweep.metric
         follower = Follower(context.folder, attempt.run_id, metric.name if metric else None)
@@ -106,7 +108,7 @@ class Worker(threading.Thread):
             return self._close(attempt, job, follower, "failed")
         stopped_early, asked, code = self._watch(run, attempt, job, follower)
         job.seconds, job.exit_code = time.monotonic() - job.began, code
-        if asked and (code != 0 or not context.exit_code_tells):
+        if asked and (code != 0 or not context.here):
             job.state = "interrupted"
             context.search.give_up(attempt)
             return context.on_change(job)
@@ -168,15 +170,26 @@ class Worker(threading.Thread):
         files = context.folder / "wandb" / f"sweep-{context.search.name}"
         files.mkdir(parents=True, exist_ok=True)
         parameters_file = files / f"config-{attempt.run_id}.yaml"
-        save_parameters(parameters_file, attempt.parameters)
+        # A program of others is not told: it may know no such option. Its record is.
+        recorded = planned(attempt.parameters, attempt.plan)
+        given = recorded if context.here else attempt.parameters
+        save_parameters(parameters_file, recorded)
         json_file = parameters_file.with_suffix(".json")
-        words = build_command(sweep.command, sweep.program, attempt.parameters, json_file)
+        words = build_command(sweep.command, sweep.program, given, json_file)
         environment = run_environment(
             context.search.name, attempt.run_id, parameters_file, context.folder, sweep.project, sweep.entity
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
         return Run([*words, *context.words], environment, job.log, context.guard)
+
+
+def planned(parameters: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a run with what of the plan is its own, in the group where the file has the plan."""
+    there = parameters.get("plan", {})
+    if not isinstance(there, Mapping):  # an option of somebody's program
+        return {**parameters, **{f"plan.{key}": value for key, value in plan.items()}}
+    return {**parameters, "plan": {**there, **plan}} if plan else dict(parameters)
 
 
 def save_parameters(path: Path, parameters: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from ampcompare import metrics
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, one_line
 from ampcompare.wandb_client.service import end_service
 
@@ -27,6 +28,7 @@ def record_refusal(problem: UserError) -> None:
     settings = wandb.Settings(init_timeout=SECONDS, finish_timeout=SECONDS, **quiet)
     try:
         run = wandb.init(group=sweep, job_type="train", notes=str(problem), settings=settings)
+        run.summary[metrics.REFUSED] = str(problem)  # the server tells no exit code
         run.finish(exit_code=EXIT_BAD_INPUT)
     except (wandb.errors.Error, TimeoutError) as reason:
         sys.stderr.write(f"W&B could not be told: {one_line(reason)}\n")

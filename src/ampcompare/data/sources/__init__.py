@@ -34,6 +34,8 @@ class Source:
     root: str = ""  # what data.root is to it, for --help; empty: it has none
     needs_root: bool = False  # it then tells which data it is, and reports name it
     is_made_up: bool = False  # data that no claim can rest on
+    test_images: int = 0  # of the whole test split, where that is always the same
+    classes: int = 0  # likewise
 
 
 def _from_root(module: str) -> Load:
@@ -52,7 +54,13 @@ SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
         Source(
-            "cifar10", "CIFAR-10", "cifar", _from_root("cifar10"), root="folder of cifar-10-python.tar.gz"
+            "cifar10",
+            "CIFAR-10",
+            "cifar",
+            _from_root("cifar10"),
+            root="folder of cifar-10-python.tar.gz",
+            test_images=10_000,
+            classes=10,
         ),
         Source(
             "image_folder",
@@ -62,7 +70,15 @@ SOURCES: dict[str, Source] = {
             root="folder or archive with train/<class>/* and test/<class>/*",
             needs_root=True,
         ),
-        Source("synthetic", "synthetic data", "synthetic", _synthetic, is_made_up=True),
+        Source(
+            "synthetic",
+            "synthetic data",
+            "synthetic",
+            _synthetic,
+            is_made_up=True,
+            test_images=10_000,
+            classes=10,
+        ),
     )
 }
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
-from ampcompare.report.analysis.cautions import cautions
-from ampcompare.report.analysis.comparison import Comparison, compare_all
+from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.differences import Environment, config_differences, environments_of
 from ampcompare.report.analysis.figures import RunFigures, figures_of, words_of
 from ampcompare.report.analysis.groups import Group, check_keys, group_runs
-from ampcompare.report.analysis.metric import ComparedMetric, choose_metric
-from ampcompare.report.analysis.published import Reproduction, set_beside
-from ampcompare.report.analysis.settings import Setting, describe
+from ampcompare.report.analysis.metric import ACCURACY_MARGIN, choose_metric
+from ampcompare.report.analysis.plan import plan_of
+from ampcompare.report.analysis.published import Reproduction, published, set_beside
+from ampcompare.report.analysis.require import Answer, Term, judge, parse
+from ampcompare.report.analysis.settings import describe
 from ampcompare.report.analysis.statistics import T, explained
-from ampcompare.report.analysis.target import common_target, with_seconds_to
-from ampcompare.report.analysis.verdict import Verdict, headline, line
+from ampcompare.report.analysis.target import baseline_target, with_seconds_to
+from ampcompare.report.analysis.undecided import Undecided
+from ampcompare.report.analysis.verdict import Verdict
+from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.words import listed
 
@@ -27,29 +30,77 @@ CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' t
 
 
 @dataclass(frozen=True)
-class Analysis:
+class Analysis(Ground):
     """What every output shows: the runs' figures, groups, comparisons with the baseline, and the words.
 
-    No output computes a figure of its own, so that all show the same. `target` is the value of the metric, as
-    it is shown, up to which training is timed; `published` a published comparison to be set beside, where one
-    was asked for.
+    No output computes a figure of its own, so that all show the same. `comparisons` and `verdict` are those
+    of the baseline and margin that were planned or asked for; `view` gives those of others. `styles` has the
+    colour of each label; `reproduce` names a published comparison to be set beside; `required` is what the
+    comparison is held against.
     """
 
-    figures: tuple[RunFigures, ...]
-    setting: Setting
-    groups: tuple[Group, ...]
-    baseline: Group | None
-    comparisons: tuple[Comparison, ...]
-    verdict: Verdict
-    metric: ComparedMetric
-    keys: tuple[str, ...]
-    styles: dict[str, Style]
-    target: float | None = None
-    published: Reproduction | None = None
+    baseline_value: str = "none"
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    reproduce: str | None = None
+    required: tuple[Term, ...] = ()
+
+    @cached_property
+    def _views(self) -> dict[tuple[str, float | None], View]:
+        return {}
+
+    def view(self, baseline: str | None = None, margin: float | None = None) -> View:
+        """The comparison with another baseline or margin; each is that in use where it is not given."""
+        seen = (self.baseline_value if baseline is None else baseline, margin or self.metric.margin)
+        if seen not in self._views:
+            is_planned = seen == (self.baseline_value, self.metric.margin)
+            self._views[seen] = view_of(self, *seen, is_planned)
+        return self._views[seen]
+
+    @property
+    def views(self) -> Mapping[tuple[str, float | None], View]:
+        """Every view that may be chosen, by (baseline, margin)."""
+        return {(b, m): self.view(b, m) for b in self.baselines for m in self.margins}
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """Every value of the compared key that others can be compared with: one that has figures."""
+        return tuple(dict.fromkeys(g.value for g in self.groups if g.counted and not g.is_control))
+
+    @property
+    def margins(self) -> tuple[float | None, ...]:
+        """The margins that may be chosen, the one in use among them; of a metric in no known unit that one."""
+        if not self.metric.is_share:
+            return (self.metric.margin,)
+        return tuple(sorted({*MARGINS, self.metric.margin or ACCURACY_MARGIN}))
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Every group but the baselines against the one that fits it."""
+        return self.view().comparisons
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in words."""
+        return self.view().verdict
+
+    @property
+    def undecided(self) -> tuple[Undecided, ...]:
+        """The claims that are open still."""
+        return self.view().undecided
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether each claim is decided, one way or the other: more seeds would change no answer."""
+        return bool(self.comparisons) and not self.undecided
+
+    @property
+    def baseline(self) -> Group | None:
+        """The first group of the baseline's value."""
+        return next((g for g in self.groups if g.value == self.baseline_value), None)
 
     def comparison(self, label: str) -> Comparison | None:
         """The comparison of one group, None for a baseline or without one."""
-        return next((c for c in self.comparisons if c.group.label == label), None)
+        return self.view().comparison(label)
 
     def baseline_is(self, value: str) -> bool:
         """Whether the comparisons are with this value of the compared key."""
@@ -62,6 +113,18 @@ class Analysis:
     @cached_property
     def _groups_of_runs(self) -> dict[int, Group]:
         return {id(figures): group for group in self.groups for figures in group.runs}
+
+    @cached_property
+    def requirements(self) -> tuple[Answer, ...]:
+        """Whether each requirement is shown to be met. Raises UserError for one of a group that is not here."""
+        return judge(self, self.required)
+
+    @cached_property
+    def published(self) -> Reproduction | None:
+        """The published comparison of that name, these runs beside it."""
+        if self.reproduce is None:
+            return None
+        return set_beside(self.reproduce, self.figures, self.comparisons, self.metric)
 
     @cached_property
     def differences(self) -> list[list[tuple[str, str, str]]]:
@@ -93,12 +156,17 @@ def analyse_runs(
     group_by: Sequence[str] = ("backend",),
     ignore: Sequence[str] = (),
     reproduce: str | None = None,
+    target: float | None = None,
+    require: Sequence[str] = (),
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
     accuracies), `ignore` settings that may differ within a group, `reproduce` the name of a published
-    comparison to be set beside. Raises UserError.
+    comparison to be set beside, `target` the value of the metric, as logged or as shown, up to which training
+    is timed (by default what the baseline reaches), `require` what is to be shown, such as `native: speedup >=
+    1.5`. Margin and target that are not given are those of the runs' own plan, if they have one. Raises
+    UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -111,32 +179,35 @@ def analyse_runs(
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
         raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
-    compared = choose_metric(metric, margin, runs)
+    plan = plan_of(runs)
+    compared = choose_metric(metric, margin, runs, plan.margin)
     figures = [figures_of(run, metric) for run in runs]
-    target = common_target(figures, compared)
-    figures = with_seconds_to(figures, target, compared)
     check_keys("--group-by", group_by, figures)
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
+    first = group_runs(figures, keys, ignored)
+    if (wanted := plan.target if target is None else target) is None:
+        shown = baseline_target([f for g in first if g.value == baseline for f in g.runs], compared)
+    else:
+        shown = compared.as_shown(wanted)
+    figures = with_seconds_to(figures, shown, compared)
     groups = group_runs(figures, keys, ignored)
-    comparisons = compare_all(groups, baseline, keys[0], compared)
-    of_group = {comparison.group.label: comparison for comparison in comparisons}
-    verdict = Verdict(
-        headline(groups, comparisons, keys[0], baseline),
-        tuple((g.label, line(g, of_group.get(g.label), compared)) for g in groups),
-        tuple(cautions(figures, setting, groups, comparisons, compared, ignored, keys)),
-    )
     words = {g.value: words_of(f.run) for g in groups for f in g.runs}
-    return Analysis(
+    analysis = Analysis(
         figures=tuple(figures),
         setting=setting,
         groups=tuple(groups),
-        baseline=next((g for g in groups if g.value == baseline), None),
-        comparisons=tuple(comparisons),
-        verdict=verdict,
         metric=compared,
         keys=keys,
+        ignored=ignored,
+        plan=plan,
+        target=shown,
+        baseline_value=baseline,
         styles={style.label: style for style in styles(((g.label, g.value) for g in groups), words)},
-        target=target,
-        published=None if reproduce is None else set_beside(reproduce, figures, comparisons, compared),
+        reproduce=reproduce,
+        required=tuple(parse(require)),
     )
+    if reproduce is not None:
+        published(reproduce)  # an unknown name is told now
+    judge(analysis, analysis.required)  # and so is a label that no group has
+    return analysis

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import final
 
+from ampcompare.report.analysis.claims import EQUIVALENCE, RATIOS, Claim, Levels, claims_of
+from ampcompare.report.analysis.control import Control
 from ampcompare.report.analysis.groups import BACKEND, Group, differing_keys
+from ampcompare.report.analysis.informative import information
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.settings import OF_BACKEND
 from ampcompare.report.analysis.statistics import Equivalence, Estimate, difference, equivalence, ratio
@@ -23,9 +26,13 @@ class Comparison:
     """A group against its baseline. None is what cannot be said.
 
     `speed`, `memory`, `energy` and `time` (to the target) are ratios to the baseline (speed above 1: faster,
-    memory below 1: less), `quality` is the difference of the metric in its shown unit, `equivalence` its test
-    within the margin.
-    `refusal` says why nothing is compared, `loose` names what differs in software or machine although it is.
+    memory below 1: less), `quality` is the difference of the metric in its shown unit; all with their plain
+    95 % interval. `claims` are the tests of them, within the families of all groups that are compared, by
+    question (`QUESTIONS` of claims.py); a control arm has none, being what claims are held against.
+    `equivalence` is the test of quality within the metric's margin. `refusal` says why nothing is compared,
+    `loose` names what differs in software or machine although it is, `silence` says why nothing is claimed of
+    quality: failed runs on one side, or a metric that says nothing. `control` is the A/A arm of the baseline,
+    where there is one.
     """
 
     group: Group
@@ -40,6 +47,9 @@ class Comparison:
     time: Estimate | None = None
     quality: Estimate | None = None
     equivalence: Equivalence | None = None
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    silence: str = ""
+    control: Control | None = None
 
     @property
     def speedup(self) -> float | None:
@@ -57,20 +67,66 @@ class Comparison:
         return any(e.has_interval for e in (self.speed, self.quality) if e)
 
     @property
-    def is_equivalent(self) -> bool:
-        """Whether the metric is shown to be the same, within the margin."""
-        return self.equivalence is not None and self.equivalence.holds
+    def is_control(self) -> bool:
+        """Whether the group is the baseline once more: what no change at all does."""
+        return self.group.is_control
 
     @property
-    def outcome(self) -> str:
-        """What is known of the metric's difference, in a few words."""
-        if self.refusal:
-            return "not compared"
+    def is_unfinished(self) -> bool:
+        """Whether the figures of one side come from runs that did not finish."""
+        return any(side.is_unfinished for side in (self.group, self.baseline) if side)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a run of this group failed: its quality is then not kept, whatever the others reached."""
+        return bool(self.group.outcomes.failed)
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether the metric is shown to be the same, within the margin."""
+        return EQUIVALENCE in self.claims and self.claims[EQUIVALENCE].rejected
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the metric is shown to have gained: to be higher, or lower where lower is better."""
+        claim = self.claims.get("quality")
+        return claim is not None and (claim.is_below if self.metric.falls else claim.is_above)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the metric is shown to have lost, be it within the margin."""
+        claim = self.claims.get("quality")
+        return claim is not None and claim.rejected and not self.is_better
+
+    @property
+    def keeps_quality(self) -> bool:
+        """Whether nothing is lost: equivalent within the margin, or better; never with a failed run."""
+        return self.is_equivalent or self.is_better
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether a speed-up is shown, and more than no change at all shows here."""
+        claim = self.claims.get("speed")
+        return claim is not None and claim.is_above and not self.is_within_control("speed")
+
+    def is_within_control(self, question: str) -> bool:
+        """Whether the figure lies within the interval of the A/A arm: no more than no change at all does."""
+        ours: Estimate | None = getattr(self, question)
+        no_change: Estimate | None = getattr(self.control, question, None)
+        if ours is None or no_change is None or no_change.low is None or no_change.high is None:
+            return False
+        return no_change.low <= ours.value <= no_change.high
+
+    @property
+    def chip(self) -> str:
+        """What is known of quality in a word: failed, equivalent, lower, higher, undecided; or nothing."""
+        if self.has_failed:
+            return "failed"
         if self.is_equivalent:
-            return f"equivalent within {self.metric.tolerance}"
-        if not self.enough_seeds:
-            return "not enough seeds to tell"
-        return f"equivalence not {'shown' if self.equivalence else 'tested'}"
+            return "equivalent"
+        if (claim := self.claims.get("quality")) is not None and claim.rejected:
+            return "higher" if claim.is_above else "lower"
+        return "" if self.quality is None or self.is_control else "undecided"
 
 
 def compare_all(groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric) -> list[Comparison]:
@@ -112,11 +168,10 @@ def compare(
     same_device = len(group.devices | base.devices) == 1
     quality = None
     if not group.is_unfinished and not base.is_unfinished:  # unfinished runs are not as far
-        ours, theirs = (side.per_seed("quality", metric.factor) for side in (group, base))
-        quality = difference(ours, theirs)
+        quality = difference(*(side.sample("quality", metric.factor) for side in (group, base)))
 
     def of(name: str) -> Estimate | None:
-        return ratio(group.per_seed(name), base.per_seed(name)) if same_device else None
+        return ratio(group.sample(name), base.sample(name)) if same_device else None
 
     return Comparison(
         group,
@@ -129,8 +184,46 @@ def compare(
         energy=of("joules_per_image"),
         time=of("seconds_to_target"),
         quality=quality,
-        equivalence=equivalence(quality, metric.margin) if quality and metric.margin is not None else None,
+        silence=_silence(group, base, metric),
     )
+
+
+def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
+    """Why nothing is claimed of quality although there is a figure; nothing where something may be."""
+    if failed := [side.outcomes.sentence for side in (group, base) if side.outcomes.failed]:
+        return listed(failed)
+    known = (information(side.label, side.counted, metric) for side in (group, base))
+    return next((one.sentence for one in known if one.says_nothing), "")
+
+
+def with_claims(
+    comparisons: Sequence[Comparison], levels: Levels, arms: Sequence[Control] = ()
+) -> list[Comparison]:
+    """The comparisons with what is claimed of each, tested together. Nothing is claimed of unfinished runs. The
+    control `arms` take no part in it: claims are held against them.
+    """
+    held = [c for c in comparisons if not c.is_control and not c.is_unfinished]
+    margin = held[0].metric.margin if held else None
+    tested = claims_of([_estimates(c) for c in held], margin, levels)
+    by_label = {c.group.label: claims for c, claims in zip(held, tested, strict=True)}
+    of_base = {arm.baseline.label: arm for arm in arms}
+    done = [_with(c, by_label.get(c.group.label, {})) for c in comparisons]
+    return [replace(c, control=of_base.get(c.baseline.label)) if c.baseline else c for c in done]
+
+
+def _estimates(comparison: Comparison) -> dict[str, Estimate]:
+    """What may be claimed of a group, by question."""
+    questions = RATIOS if comparison.silence else (*RATIOS, "quality")
+    known = {question: getattr(comparison, question) for question in questions}
+    return {question: estimate for question, estimate in known.items() if estimate is not None}
+
+
+def _with(comparison: Comparison, claims: Mapping[str, Claim]) -> Comparison:
+    found, margin = claims.get(EQUIVALENCE), comparison.metric.margin
+    test = None
+    if found is not None and margin is not None and comparison.quality is not None:
+        test = equivalence(comparison.quality, margin, found.level)
+    return replace(comparison, claims=claims, equivalence=test)
 
 
 def _values(keys: Sequence[str], group: Group, base: Group) -> str:

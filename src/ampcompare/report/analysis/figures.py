@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.data.sources import SOURCES, Source
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
-from ampcompare.records.tree import lookup
+from ampcompare.records.tree import as_text, lookup
+from ampcompare.report.analysis.ending import Outcome, outcome_of
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
 from ampcompare.report.palette import meaning, variant
 from ampcompare.report.words import plural, printable
@@ -30,6 +33,9 @@ MEANS = (
     "best_accuracy",
     "seconds_to_target",
 )
+# Those of them that a seed decides: what is run again with the same seed is no second measurement. Of all
+# others, which are figures of a machine at work, each process is one.
+OF_THE_SEED = frozenset({"skipped_steps", "quality", "best_accuracy"})
 MEDIANS = ("step_time_ms_p50", "step_time_ms_p95", "skipped_steps", "train_seconds")
 
 
@@ -42,7 +48,8 @@ class RunFigures:
     of rows in which the training loss was NaN or infinite and `nan_from` the first such `global_step`.
     `quality` is the last value of the metric that is compared, None also where that value is NaN.
     `clock_jumps` counts the rows whose wall clock is behind that of the row before. `seconds_to_target` is
-    the training time until the metric reached the `Analysis`' target.
+    the training time until the metric reached the `Analysis`' target. `test_images` and `classes` are those
+    of the data, `metric` is the key of the compared one, `steps` the last `global_step`.
     """
 
     run: RunRecord
@@ -66,6 +73,24 @@ class RunFigures:
     joules_per_image: float | None = None
     clock_jumps: int = 0
     seconds_to_target: float | None = None
+    test_images: int | None = None
+    classes: int | None = None
+    metric: str = DEFAULT_METRIC
+    steps: float | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the run ended."""
+        return self._ending[0]
+
+    @property
+    def why(self) -> str:
+        """Why it is said that it failed, was stopped or refused; nothing for a run that finished."""
+        return self._ending[1]
+
+    @cached_property
+    def _ending(self) -> tuple[Outcome, str]:
+        return outcome_of(self.run, self.metric or DEFAULT_METRIC)
 
     @property
     def device_words(self) -> str:
@@ -126,8 +151,8 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         run=run,
         label=label_of(run),
         seed=run.option("seed"),
-        device=str(environment.get("device_name") or ""),
-        device_type=str(environment.get("device_type") or "").lower(),
+        device=as_text(environment.get("device_name") or ""),
+        device_type=as_text(environment.get("device_type") or "").lower(),
         rows=len(run.history),
         epochs=_history(run, metrics.EPOCH, np.max),
         best_accuracy=best,
@@ -143,6 +168,10 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         quality=_last_of(run, metric),
         joules_per_image=_history(run, metrics.ENERGY, np.median),
         clock_jumps=_clock_jumps(run),
+        test_images=_test_images(run),
+        classes=_classes(run),
+        metric=metric,
+        steps=_history(run, metrics.STEP, np.max),
     )
 
 
@@ -152,6 +181,33 @@ def steady_rows(run: RunRecord) -> np.ndarray:
     if metrics.STEP not in run.history or not isinstance(warmup, int | float):
         return np.ones(len(run.history), dtype=bool)
     return ~(run.numbers(metrics.STEP) <= warmup)
+
+
+def _test_images(run: RunRecord) -> int | None:
+    """How many images an evaluation is of: as recorded, else what is known of the source; None if neither."""
+    if (recorded := _whole(run.summary_number(metrics.TEST_IMAGES))) is not None:
+        return recorded
+    source, limit = _source(run), run.option("data.test_limit")
+    if source is None or not source.test_images:
+        return None
+    is_limited = isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < source.test_images
+    return limit if is_limited else source.test_images
+
+
+def _classes(run: RunRecord) -> int | None:
+    """How many classes the data have: as recorded, else what is known of the source; None if neither."""
+    recorded, source = _whole(run.summary_number(metrics.CLASSES)), _source(run)
+    return recorded or (source.classes if source and source.classes else None)
+
+
+def _source(run: RunRecord) -> Source | None:
+    named = run.option("data.source")
+    return SOURCES.get(named) if isinstance(named, str) else None
+
+
+def _whole(value: float | None) -> int | None:
+    """A count above 0; None for anything else."""
+    return int(value) if value is not None and math.isfinite(value) and value >= 1 else None
 
 
 def _last_of(run: RunRecord, key: str) -> float | None:

@@ -7,7 +7,8 @@ say which is which.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -16,31 +17,42 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.report.analysis.figures import MEANS, MEDIANS, RunFigures, steady_rows
-from ampcompare.report.analysis.settings import OF_BACKEND, pooling_settings
+from ampcompare.report.analysis.ending import Outcome
+from ampcompare.report.analysis.figures import MEANS, MEDIANS, OF_THE_SEED, RunFigures, steady_rows
+from ampcompare.report.analysis.labels import BACKEND, NOT_SET, differing_keys, names_of, unique
+from ampcompare.report.analysis.outcomes import Outcomes
+from ampcompare.report.analysis.sample import Ignored, countable, lost, sample, seed_key
+from ampcompare.report.analysis.settings import OF_BACKEND, arm_of, pooling_settings
 from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds
 from ampcompare.report.palette import ordered
 
-BACKEND = "backend"
-WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
-# `fuse` and the optimizer's `fused` are two things.
-NAMES = {
-    "fuse": "fused operations",
-    "optimizer.fused": "fused optimizer",
-    "environment.fused": "fused optimizer",
-    "environment.backend_source": "source",
-    "environment.model_source": "source of the model",
-}
+__all__ = ["BACKEND", "Group", "Reached", "check_keys", "differing_keys", "group_runs", "seed_key"]
+
 QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
-SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
+AGAIN = "again (A/A)"  # behind the value of the baseline's runs that are there as a control
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How many of the counted runs reached the target."""
+
+    runs: int
+    of: int
+
+    @property
+    def words(self) -> str:
+        """`reached by 2 of 3`."""
+        return f"reached by {self.runs} of {self.of}"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that may be pooled. `counted`: those whose figures count, the finished, or all if none is.
+    """Runs that may be pooled. `counted`: those whose figures count, the finished; where none is, those that
+    were stopped or go on, as far as they came. A failed run counts for no figure: it is an outcome.
 
     `value` is that of the compared key and decides the colour; `label` is unique; `apart` are the settings,
-    with their values, in which the group differs from others of the same value.
+    with their values, in which the group differs from others of the same value. `ignored` are for each run
+    its values of the ignored settings, by which it is paired. `is_control`: the baseline once more (A/A).
     """
 
     label: str
@@ -49,11 +61,18 @@ class Group:
     value: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     apart: tuple[tuple[str, str], ...] = ()
+    ignored: tuple[Ignored, ...] = ()
+    is_control: bool = False
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """The runs by how they ended."""
+        return Outcomes.of(self.label, self.runs)
 
     @property
     def is_unfinished(self) -> bool:
         """Whether the figures come from runs that did not finish."""
-        return bool(self.counted) and all(r.run.state != "finished" for r in self.counted)
+        return bool(self.counted) and all(r.outcome is not Outcome.FINISHED for r in self.counted)
 
     @property
     def seeds(self) -> int:
@@ -70,10 +89,30 @@ class Group:
         """How many runs count."""
         return len(self.counted)
 
+    @property
+    def reached(self) -> Reached:
+        """How many of the counted runs reached the `Analysis`' target."""
+        return Reached(len(self.values("seconds_to_target")), self.n)
+
     @cached_property
     def means(self) -> dict[str, Estimate | None]:
-        """Of each of MEANS the mean over the seeds with its interval, None where nothing was recorded."""
-        return {name: mean(self.per_seed(name)) for name in MEANS}
+        """Of each of MEANS the mean with its interval, None where nothing was recorded. Each has an n of its
+        own: of seeds or of processes (`sample`), and of those alone that have the figure (`lost`)."""
+        found = {}
+        for name in MEANS:
+            values = self.sample(name)
+            unit = "seeds" if name in OF_THE_SEED else "runs"
+            found[name] = mean(values, *self._bounds(name, values.values()), unit)
+        return found
+
+    def _bounds(self, name: str, values: Collection[float]) -> tuple[float, float]:
+        """Between what a figure can lie at all: no throughput is below 0, no share above 1."""
+        key = metrics.EVAL_ACCURACY if name == "best_accuracy" else self.runs[0].metric or ""
+        if name not in ("quality", "best_accuracy"):
+            return 0.0, math.inf
+        if "accuracy" in key.lower():  # a share, or one in percent
+            return 0.0, 1.0 if max(values, default=0.0) <= 1 else 100.0
+        return 0.0 if metrics.find(key) and min(values, default=0.0) >= 0 else -math.inf, math.inf
 
     @cached_property
     def medians(self) -> dict[str, float | None]:
@@ -97,73 +136,78 @@ class Group:
         """One attribute of RunFigures of the counted runs that have it."""
         return [value for r in self.counted if (value := getattr(r, name)) is not None]
 
+    def sample(self, name: str, factor: float = 1.0) -> dict[Hashable, float]:
+        """The counted runs' measurements of one attribute of RunFigures, times `factor`, under what they are
+        paired by: the seed and the ignored settings' values; of a machine at work each process is one, and
+        its number among those of the same seed belongs to the key.
+        """
+        return sample(self.counted, self._ignored_of(self.counted), name, factor)
+
+    def lost(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Each seed or run that a figure lacks, and why: `("seed 2", "failed: its last loss is NaN")`."""
+        return lost(self.runs, self.counted, name)
+
+    def lacking(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Of `lost` those whose other figures count."""
+        return lost(self.counted, self.counted, name)
+
     def per_seed(self, name: str, factor: float = 1.0) -> dict[Hashable, float]:
         """One attribute of RunFigures for each seed of the counted runs."""
         found = ((seed_key(r), getattr(r, name)) for r in self.counted)
         return mean_of_seeds((seed, value * factor) for seed, value in found if value is not None)
 
-
-def seed_key(figures: RunFigures) -> Hashable:
-    """What runs are paired by. A run without a recorded seed can be paired with none."""
-    return ("no seed", figures.run.id) if figures.seed is None else str(figures.seed)
+    def _ignored_of(self, runs: Sequence[RunFigures]) -> list[Ignored]:
+        known = {id(run): values for run, values in zip(self.runs, self.ignored, strict=False)}
+        return [known.get(id(run), ()) for run in runs]
 
 
 def group_runs(
     figures: Sequence[RunFigures], keys: Sequence[str] = (BACKEND,), ignored: frozenset[str] = frozenset()
 ) -> list[Group]:
-    """The groups, known backends first. The first of `keys` is compared, all are in the labels."""
-    pools: dict[tuple[str, tuple[tuple[str, str], ...]], list[RunFigures]] = {}
-    for f in figures:
-        every = pooling_settings(f)
-        settings = tuple(sorted((k, v) for k, v in every.items() if k not in ignored))
-        pools.setdefault((every.get(keys[0], "not set"), settings), []).append(f)
-    groups = []
-    for value in ordered(value for value, _ in pools):
-        alike = [(dict(own), runs) for (v, own), runs in pools.items() if v == value]
-        differing = differing_keys([settings for settings, _ in alike])
-        names = _names(value, [settings for settings, _ in alike], keys[1:], differing)
-        for label, (own, runs) in zip(names, alike, strict=True):
-            counted = [f for f in runs if f.run.state == "finished"] or [f for f in runs if f.rows]
-            apart = tuple((key, own.get(key, "not set")) for key in differing)
-            groups.append(Group(label, tuple(runs), tuple(counted), value, own, apart))
+    """The groups, known backends first. The first of `keys` is compared, all are in the labels.
+
+    A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
+    """
+    settings_of = [pooling_settings(f) for f in figures]
+    varying = _varying(settings_of, keys[0], ignored)
+    pools: dict[tuple[str, bool, tuple[tuple[str, str], ...]], list[int]] = {}
+    for number, every in enumerate(settings_of):
+        settings = {k: v for k, v in every.items() if k not in ignored}
+        value, is_control = every.get(keys[0], NOT_SET), bool(arm_of(figures[number].run))
+        if is_control and keys[0] in settings:
+            settings[keys[0]] = _again(value)
+        pools.setdefault((value, is_control, tuple(sorted(settings.items()))), []).append(number)
+    groups: list[Group] = []
+    for value in ordered(value for value, *_ in pools):
+        for control in (False, True):
+            which = (value, control)
+            alike = [(dict(own), runs) for (*key, own), runs in pools.items() if tuple(key) == which]
+            differing = differing_keys([settings for settings, _ in alike])
+            shown = _again(value) if control else value
+            names = names_of(shown, [settings for settings, _ in alike], keys[1:], differing)
+            for label, (own, numbers) in zip(unique(names, [g.label for g in groups]), alike, strict=True):
+                runs = tuple(figures[n] for n in numbers)
+                apart = tuple((key, own.get(key, NOT_SET)) for key in differing)
+                unlike = tuple(tuple(settings_of[n].get(key, NOT_SET) for key in varying) for n in numbers)
+                groups.append(Group(label, runs, countable(runs), shown, own, apart, unlike, control))
     return groups
 
 
-def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Keys whose values are not the same in all."""
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({one.get(key) for one in settings}) > 1]
+def _again(value: str) -> str:
+    return f"{value} {AGAIN}"
 
 
-def _names(
-    value: str, settings: Sequence[Mapping[str, str]], always: Sequence[str], differing: Sequence[str]
-) -> list[str]:
-    # Another backend has other precision settings; its name says enough.
-    telling = [key for key in differing if not (BACKEND in differing and key.startswith(OF_BACKEND))]
-    shown = [*always, *(key for key in telling if key not in always)]
-    names = []
-    for number, one in enumerate(settings):
-        parts = [_part(key, one.get(key, "not set")) for key in shown]
-        suffix = ", ".join(parts)
-        if len(suffix) > SUFFIX_CHARS + sum(len(part) + 2 for part in parts[: len(always)]):
-            suffix = ", ".join([*parts[: len(always)], f"setting {number + 1}"])
-        names.append(f"{value} · {suffix}" if suffix else value)
-    if len(set(names)) < len(names):  # two keys whose last parts are the same
-        names = [f"{name} ({number + 1})" for number, name in enumerate(names)]
-    return names
-
-
-def _part(key: str, value: str) -> str:
-    """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009` for 0.009000000000000001."""
-    if key in WORDS_THAT_TELL:
-        return value
-    name = NAMES.get(key, key.rpartition(".")[2])
-    if value in ("True", "False"):
-        return f"{name} {'on' if value == 'True' else 'off'}"
-    try:
-        return f"{name} {float(value):.6g}" if "." in value else f"{name} {value}"
-    except ValueError:
-        return f"{name} {value}"
+def _varying(
+    settings_of: Sequence[Mapping[str, str]], compared: str, ignored: frozenset[str]
+) -> tuple[str, ...]:
+    """The ignored settings by whose values runs are paired: those that vary among runs of one value. Where
+    each value has its own there is nothing alike to pair, and a backend's own settings are like no other's.
+    """
+    by_value: dict[str, list[Mapping[str, str]]] = {}
+    for settings in settings_of:
+        by_value.setdefault(settings.get(compared, NOT_SET), []).append(settings)
+    varying = {key for alike in by_value.values() for key in differing_keys(alike) if key in ignored}
+    return tuple(sorted(k for k in varying if not (compared == BACKEND and k.startswith(OF_BACKEND))))
 
 
 def check_keys(option: str, keys: Sequence[str], figures: Sequence[RunFigures]) -> None:

@@ -11,12 +11,23 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
 from ampcompare.records import RunRecord
-from ampcompare.records.tree import flatten
+from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.analysis.figures import NO_DEVICE, RunFigures, environment_of, label_of
 
 # What runs that are pooled may differ in. The environment has settings of its own.
 BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
-NOT_SETTINGS = frozenset({"packages", "machine", "backend_label", "backend_words", "backend_type"})
+# Of the environment what makes a figure another one, by our knowledge: the device and how much of the machine
+# a run had, the software that computes, the numerics in effect. Whatever else a record holds of it (clocks
+# and temperatures, the card and the host, the commit, what a later version adds) is said where it differs and
+# sets nothing apart: with a value of its own in each run no two runs would ever be pooled.
+SPLITS = frozenset(
+    """
+    device_name device_type cpu_count cpu_threads processes
+    driver platform python torch cuda cudnn
+    tf32 cudnn_benchmark deterministic memory_format execution fuse fused
+    """.split()
+)
+HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of code and data
 # What differs between backends because they are others.
 OF_BACKEND = ("precision.", "environment.backend_source")
 AUTO = "auto"
@@ -81,17 +92,23 @@ def pooling_settings(figures: RunFigures) -> dict[str, str]:
         head = key.partition(".")[0]
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
         if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
-            found[key] = _shown(_as_null(run, key))
+            found[key] = as_text(_as_null(run, key))
     for key, value in ADDED_LATER.items():
         if key not in BOOKKEEPING and not (is_fp32 and key.startswith("precision.")):
-            found.setdefault(key, _shown(value))
+            found.setdefault(key, as_text(value))
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
-            found[key] = _shown(value)
+            found[key] = as_text(value)
         # What came out as the config asked for says nothing more.
-        elif key.partition(".")[0] not in NOT_SETTINGS and found.get(key) != _shown(value):
-            found[f"environment.{key}"] = _shown(value)
+        elif sets_apart(key) and found.get(key) != as_text(value):
+            found[f"environment.{key}"] = as_text(value)
     return found
+
+
+def sets_apart(key: str) -> bool:
+    """Whether runs that differ in this key of the environment are never pooled."""
+    head = key.partition(".")[0]
+    return head in SPLITS or head.endswith(HASHES)
 
 
 def _as_null(run: RunRecord, key: str) -> Any:
@@ -101,24 +118,27 @@ def _as_null(run: RunRecord, key: str) -> Any:
     return None if said and value == said(run.option) else value
 
 
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
+def arm_of(run: RunRecord) -> str:
+    """Where in its sweep a run of the A/A control stands (`first`, `last`); nothing for any other run."""
+    arm = run.option("plan.arm")
+    return as_text(arm) if arm or arm == 0 else ""
 
 
 def _source_of(figures: RunFigures) -> sources.Source | None:
     """None for a run that recorded none, or one that this installation lacks."""
-    return sources.SOURCES.get(str(figures.run.option("data.source")))
+    return sources.SOURCES.get(as_text(figures.run.option("data.source")))
 
 
 def _data_of(figures: RunFigures) -> str:
     if (recorded := figures.run.option("data.source")) is None:
         return ""
-    name, source = sources.label_of(str(recorded)), _source_of(figures)
+    name, source = sources.label_of(as_text(recorded)), _source_of(figures)
     root = figures.run.option("data.root")
     if source and source.needs_root and isinstance(root, str):  # the name alone: a report leaves the machine
         name = f"{name} {PurePath(root.replace(chr(92), '/')).name}"
     limit = figures.run.option("data.train_limit")
-    return f"{name} ({limit:,} training images)" if isinstance(limit, int) else name
+    is_count = isinstance(limit, int) and not isinstance(limit, bool) and abs(limit) < 1e15
+    return f"{name} ({limit:,} training images)" if is_count else name
 
 
 def _length(figures: Sequence[RunFigures]) -> str:
@@ -134,4 +154,4 @@ def _listed(before: str, values: Any, after: str = "") -> str:
 
 
 def _distinct(values: Any) -> list[str]:
-    return list(dict.fromkeys(str(value) for value in values if value not in (None, "")))
+    return list(dict.fromkeys(as_text(value) for value in values if value is not None and value != ""))

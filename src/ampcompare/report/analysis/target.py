@@ -1,4 +1,4 @@
-"""How long runs took to reach a value of the metric: one that every finished run reaches."""
+"""How long runs took to reach a value of the metric: one that is given, or that the baseline reaches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.metric import ComparedMetric
 
@@ -23,10 +24,13 @@ def with_seconds_to(
     return [replace(f, seconds_to_target=seconds_to(f, metric.key, value, metric.falls)) for f in figures]
 
 
-def common_target(figures: Sequence[RunFigures], metric: ComparedMetric) -> float | None:
-    """The value of the metric, as it is shown, that every finished run reaches; None without a run."""
+def baseline_target(figures: Sequence[RunFigures], metric: ComparedMetric) -> float | None:
+    """The value of the metric, as it is shown, that every finished run of the baseline reaches, rounded to
+    the side that is easier; None without one. `figures` are those of the baseline alone, so that no other
+    group moves the value by which all are timed.
+    """
     best = []
-    for f in (f for f in figures if f.run.state == "finished"):
+    for f in (f for f in figures if f.outcome is Outcome.FINISHED):
         values = f.run.values(metric.key) * metric.factor
         values = values[np.isfinite(values)]
         if len(values):

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import altair as alt
 
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.groups import QUANTILES, Group
 from ampcompare.report.analysis.statistics import Estimate
-from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, drawn_styles, finish, over, quantity, tip
+from ampcompare.report.charts.parts import (
+    HEIGHT,
+    Parts,
+    Spec,
+    Varied,
+    drawn_styles,
+    finish,
+    over,
+    quantity,
+    tip,
+)
 from ampcompare.report.charts.series import Datum
 from ampcompare.report.words import change, duration, mib, number
 from ampcompare.report.words import ratio as times
@@ -19,30 +31,45 @@ BAR_ROOM = 1.6  # of the longest bar's length, for the figure beside it on a pho
 WIDEST_INTERVAL = 1.3  # of the longest bar; two seeds can give one that is many times as long
 
 
+@dataclass(frozen=True)
+class Bars:
+    """What a chart of bars shows: `figure` is an attribute of RunFigures and its mean over seeds, written by
+    `show`; `compared` is its ratio of Comparison, written by `relative` beside it."""
+
+    figure: str
+    unit: str
+    show: Callable[[float], str]
+    relative: Callable[[float], str]
+    compared: str
+
+
+SPEED = Bars("images_per_second", "images/s", number, times, "speed")
+MEMORY = Bars("peak_mib", "MiB", mib, change, "memory")
+ENERGY = Bars("joules_per_image", "J per image", number, change, "energy")
+TIME = Bars("seconds_to_target", "seconds of training", duration, change, "time")
+
+
 def throughput_bars(analysis: Analysis) -> Spec:
     """Images per second by group: the mean over seeds of each run's median after warm-up."""
-    title = "Throughput, median after warm-up"
-    return _bars(analysis, title, "images/s", "images_per_second", number, times, "speed")
+    return _bars(analysis, "Throughput, median after warm-up", SPEED)
 
 
 def peak_memory(analysis: Analysis) -> Spec:
     """Peak memory by group."""
     title = "Peak memory of the process" if analysis.setting.is_cpu else "Peak memory on the device"
-    return _bars(analysis, title, "MiB", "peak_mib", mib, change, "memory")
+    return _bars(analysis, title, MEMORY)
 
 
 def energy(analysis: Analysis) -> Spec:
     """Energy per training image by group, where the GPU counts it."""
-    title = "Energy per training image"
-    return _bars(analysis, title, "J per image", "joules_per_image", number, change, "energy")
+    return _bars(analysis, "Energy per training image", ENERGY)
 
 
 def time_to_target(analysis: Analysis) -> Spec:
-    """Training time until the metric first reaches a value that every finished run reaches."""
+    """Training time until the metric first reaches the target, of the runs that reach it."""
     metric, target = analysis.metric, analysis.target
     words = "a common value" if target is None else f"{target:g}{' %' if metric.is_fraction else ''}"
-    title = f"Training time to {words} {metric.name}"
-    return _bars(analysis, title, "seconds of training", "seconds_to_target", duration, times, "time")
+    return _bars(analysis, f"Training time to {words} {metric.name}", TIME)
 
 
 def step_time(analysis: Analysis) -> Spec:
@@ -71,28 +98,30 @@ def step_time(analysis: Analysis) -> Spec:
     return finish(layers, analysis.setting, "Step time after warm-up", rows, note=note, height=_height(rows))
 
 
-def _bars(
-    analysis: Analysis,
-    title: str,
-    unit: str,
-    figure: str,
-    show: Callable[[float], str],
-    relative: Callable[[float], str],
-    compared: str,
-) -> Spec:
-    """`figure` is an attribute of RunFigures and its mean over seeds, `compared` its ratio of Comparison."""
+def varied_bars(
+    bars: Bars, analysis: Analysis, comparisons: Sequence[Comparison], margin: float | None
+) -> Varied:
+    """The rows of a chart of bars, of whose words some compare; nothing of it depends on the margin."""
+    compared = {comparison.group.label: getattr(comparison, bars.compared) for comparison in comparisons}
     rows: list[Datum] = []
     for group in analysis.groups:
-        if estimate := group.means[figure]:
-            factor = getattr(analysis.comparison(group.label), compared, None)
-            beside = "" if factor is None else f" · {relative(factor.value)}"
-            rows += _bar(group, estimate, figure, show(estimate.value) + beside)
-    parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, _cut(rows) * BAR_ROOM], nice=False))
+        if estimate := group.means[bars.figure]:
+            factor = compared.get(group.label)
+            beside = "" if factor is None else f" · {bars.relative(factor.value)}"
+            rows += _bar(group, estimate, bars.figure, bars.show(estimate.value) + beside)
+    _cut(rows)
+    return Varied(rows, {})
+
+
+def _bars(analysis: Analysis, title: str, bars: Bars) -> Spec:
+    varied = varied_bars(bars, analysis, analysis.comparisons, analysis.metric.margin)
+    rows, unit = varied.rows, bars.unit
+    parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, _longest(rows) * BAR_ROOM], nice=False))
     x, y = parts.x, parts.y
     tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]
-    bars = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})
-    bars = bars.encode(x=x, y=y, color=parts.colour(), opacity=parts.dimmed(1.0, 0.12), tooltip=tips)
-    layers = [bars.add_params(parts.pick)]
+    drawn = parts.of("bar").mark_bar(cornerRadiusEnd=3, height={"band": 0.62})
+    drawn = drawn.encode(x=x, y=y, color=parts.colour(), opacity=parts.dimmed(1.0, 0.12), tooltip=tips)
+    layers = [drawn.add_params(parts.pick)]
     if parts.has("run"):
         runs = parts.of("run").mark_tick(thickness=2, height={"band": 0.34})
         layers.append(runs.encode(x=x, y=y, opacity=parts.dimmed(0.7), tooltip=tips))
@@ -109,14 +138,17 @@ def _bars(
     return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
 
 
-def _cut(rows: list[Datum]) -> float:
-    """Cut intervals that are far longer than the bars; returns how far the drawing reaches."""
+def _cut(rows: list[Datum]) -> None:
+    """Cut intervals that are far longer than the bars, and say in each bar's row where its drawing ends."""
     longest = max((row["x"] for row in rows), default=1.0)
     for row in rows:
         if "low" in row:
             row["low"], row["high"] = max(0.0, row["low"]), min(row["high"], longest * WIDEST_INTERVAL)
         if row["kind"] == "bar":
             row["end"] = max(row["x"], row.get("high", 0.0))
+
+
+def _longest(rows: list[Datum]) -> float:
     return max((row["end"] for row in rows if "end" in row), default=1.0) or 1.0
 
 

@@ -10,14 +10,23 @@ import altair as alt
 from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.charts.parts import Parts, Spec, drawn_as, drawn_styles, finish, quantity, steps, tip
+from ampcompare.report.charts.parts import (
+    Parts,
+    Spec,
+    drawn_as,
+    drawn_styles,
+    finish,
+    quantity,
+    steps,
+    time_unit,
+    tip,
+)
 from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves, time_curves
 from ampcompare.report.words import capital
 
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_MARKERS = 30  # on a line; more run into each other
-MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 
 
 def train_loss(analysis: Analysis) -> Spec:
@@ -51,8 +60,7 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
     metric = analysis.metric
     rows = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
     longest = max((row["x"] or 0 for row in rows), default=0)
-    units = (HOURS, "hours", 3600), (MINUTES, "minutes", 60), (0, "seconds", 1)
-    unit, factor = next((unit, factor) for least, unit, factor in units if longest >= least)
+    unit, factor = time_unit(longest)
     for row in rows:
         row["x"] = round(row["x"] / factor, 4)
     x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)

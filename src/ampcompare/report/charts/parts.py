@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -23,8 +24,14 @@ NESTED_STEP = 2.2  # pixels by which a line is wider than one that lies on it
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DATA = "data"
 MANY = 24  # groups beyond which a chart has neither a legend nor a layer for each
+MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 INK = "#1c2330"
 RUNS = "runs"  # the parameter that shows single runs
+MARGIN, LOW, HIGH = "margin", "low_end", "high_end"  # parameters: the margin, the ends of an axis
+ZONE = "#8a93a3"
+HALO = "halo"  # the style of a ground behind words, which is the paper's colour
+ONCE = alt.NamedData("once")  # for a mark that is no row's; `finish` puts its one row in
+ALONG: dict[str, Any] = {"type": "quantitative", "scale": alt.Scale(zero=False)}
 
 
 class Parts:
@@ -131,12 +138,17 @@ class Parts:
         layers[-1] = layers[-1].add_params(self.pick, self.zoom)
         return layers
 
-    def hover(self, y_format: str) -> list[alt.Chart]:
-        """Invisible points that carry the tooltips, of single runs while they are shown."""
+    def hover(
+        self, y_format: str, ends: tuple[str, str] = ("lowest seed", "highest seed")
+    ) -> list[alt.Chart]:
+        """Invisible points that carry the tooltips, of single runs while they are shown.
+
+        `ends` says what the band reaches from and to.
+        """
         x, y = self.x["title"], self.y["title"]
         tips = [tip("backend"), tip("run"), tip("x", x, ",~r"), tip("y", y, y_format)]
         if self.has_intervals:
-            tips += [tip("low", "lowest seed", y_format), tip("high", "highest seed", y_format)]
+            tips += [tip("low", ends[0], y_format), tip("high", ends[1], y_format)]
         layers = []
         for kind, size in (("run", alt.ExprRef(f"{RUNS} ? 90 : 0")), ("line", 90)):
             if self.has(kind):
@@ -172,6 +184,47 @@ def over(channel: Any, field: str) -> Any:
     return other
 
 
+@dataclass(frozen=True)
+class Varied:
+    """What of a chart depends on the baseline and the margin: its rows, and the values of its parameters.
+
+    All else of its specification is the same, so that a page can change both without a chart anew.
+    """
+
+    rows: list[Datum]
+    values: dict[str, float]
+
+    def scale(self) -> dict[str, Any]:
+        """The arguments of a scale that reaches from LOW to HIGH."""
+        return {"domainMin": alt.ExprRef(LOW), "domainMax": alt.ExprRef(HIGH), "nice": False, "zero": False}
+
+    def params(self) -> list[alt.Parameter]:
+        """The parameters with their values."""
+        return [alt.param(name=name, value=value) for name, value in self.values.items()]
+
+
+def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[alt.Chart]:
+    """Where a difference is within the margin, as a zone along an axis; nothing without a margin.
+
+    Its ends follow the parameter MARGIN.
+    """
+    if margin is None:
+        return []
+    zone = alt.Chart(ONCE).mark_rect(fill=ZONE, fillOpacity=0.2, stroke=ZONE, strokeDash=[5, 4], clip=True)
+    # By the axis's own scale: a datum that is an expression has no extent, and Vega says so on the console.
+    name = "x" if axis is alt.X else "y"
+    low, high = (alt.value(alt.ExprRef(f"scale('{name}', {sign}{MARGIN})")) for sign in ("-", ""))
+    zone = zone.encode(x=low, x2=high) if axis is alt.X else zone.encode(y=low, y2=high)
+    return [zone]
+
+
+def neutral_line(value: float, axis: type[alt.X] | type[alt.Y]) -> alt.Chart:
+    """A thin line at the value that is no difference."""
+    line = alt.Chart(ONCE).mark_rule(strokeWidth=1, opacity=0.7)
+    at_x = axis is alt.X
+    return line.encode(x=alt.XDatum(value, **ALONG)) if at_x else line.encode(y=alt.YDatum(value, **ALONG))
+
+
 def drawn_as(field: str, channel: Any) -> Any:
     """A channel that takes a field's values as they are, in pixels."""
     return channel(field=field, type="quantitative", scale=None, legend=None)
@@ -182,6 +235,12 @@ def steps(title: str) -> alt.X:
     channel = quantity(alt.X, title, nice=False)
     channel.axis = alt.Axis(tickMinStep=1, format=",~r")
     return channel
+
+
+def time_unit(longest: float) -> tuple[str, int]:
+    """The unit of an axis that reaches so many seconds, and its seconds."""
+    units = (HOURS, "hours", 3600), (MINUTES, "minutes", 60), (0, "seconds", 1)
+    return next(((unit, seconds) for least, unit, seconds in units if longest >= least), ("seconds", 1))
 
 
 def tip(field: str, title: str | None = None, format: str | None = None) -> alt.Tooltip:
@@ -199,9 +258,14 @@ def finish(
     note: str | None = None,
     height: int = HEIGHT,
     params: Sequence[alt.Parameter] = (),
+    is_cut: bool = False,
 ) -> Spec:
-    """The specification with title, the setting and machine as subtitle, its fonts and its data."""
-    subtitle = textwrap.wrap(setting.whole, SUBTITLE_CHARS) + textwrap.wrap(note or "", SUBTITLE_CHARS)
+    """The specification with title, the setting and machine as subtitle, its fonts and its data.
+
+    `is_cut`: what is drawn beyond the axes is cut in pictures too.
+    """
+    where = textwrap.wrap(setting.whole, SUBTITLE_CHARS)
+    subtitle = where + textwrap.wrap(note or "", SUBTITLE_CHARS)
     chart = (
         alt.layer(*layers)
         .properties(
@@ -222,7 +286,15 @@ def finish(
         .configure_rule(color=INK)
         .configure_view(stroke=None)
     )
+    chart.config.style = {HALO: {"stroke": "white", "strokeWidth": 4}}
     spec = chart.add_params(*params).to_dict()
     spec["description"] = f"{title}. {' '.join(subtitle)}"
     spec["datasets"] = {DATA: rows}
+    for layer in spec["layer"]:
+        if layer.get("data") == ONCE.to_dict():
+            layer["data"] = {"values": [{}]}
+    # How many lines of the subtitle are the setting: a page that has said it leaves them out.
+    spec["usermeta"] = {"setting": len(where)}
+    if is_cut:
+        spec["usermeta"]["cut"] = True
     return spec

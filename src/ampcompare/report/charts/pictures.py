@@ -28,7 +28,7 @@ def paper_spec(spec: Spec) -> Spec:
     # rasteriser a layer of its own: 5.9 s for 13 charts with, 1.2 s without.
     paper["layer"] = [layer for layer in paper["layer"] if not is_for_screens(layer)] or paper["layer"]
     for layer in paper["layer"]:
-        if layer["mark"]["type"] != "rule":
+        if layer["mark"]["type"] != "rule" and not paper.get("usermeta", {}).get("cut"):
             layer["mark"].pop("clip", None)
     paper["config"]["font"] = FONT
     return _printable(paper)

@@ -231,14 +231,15 @@ def _band_rows(
 ) -> list[Datum]:
     limit = max(MIN_POINTS, limit // 2)
     kept = functools.reduce(np.union1d, (thin(x, part, limit) for part in (y, low, high)))
-    return [_row(head, x[i], y[i]) | {"low": _short(low[i]), "high": _short(high[i])} for i in kept]
+    return [_row(head, x[i], y[i]) | {"low": shortened(low[i]), "high": shortened(high[i])} for i in kept]
 
 
 def _row(head: Datum, x: float, y: float, digits: int = DIGITS) -> Datum:
-    return {**head, "x": _short(x, 8), "y": _short(y, digits)}
+    return {**head, "x": shortened(x, 8), "y": shortened(y, digits)}
 
 
-def _short(value: float, digits: int = DIGITS) -> float | int | None:
+def shortened(value: float, digits: int = DIGITS) -> float | int | None:
+    """A number to as many digits as can be seen in a chart, whole where it is; None for NaN and infinity."""
     if not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")

@@ -3,7 +3,9 @@ const Charts = (() => {
   "use strict";
   const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
   const views = new Map(); // figure -> Vega view
+  const varied = new Map(); // id of a figure -> rows and values in place of its own, for the view that is chosen
   const picked = new Set(); // labels that are singled out; empty: all are shown
+  const QUIET = { ast: true, renderer: "svg" }; // the page's policy forbids eval
   let showRuns = false;
   let spreading = false; // while this script itself sets the filter of the charts
 
@@ -18,6 +20,7 @@ const Charts = (() => {
       text: { color: text },
       tick: { color: text },
       rule: { color: text },
+      style: { halo: { stroke: dark ? "#1b2029" : "#ffffff", strokeWidth: 4 } },
     };
   }
 
@@ -33,26 +36,55 @@ const Charts = (() => {
     });
   }
 
-  async function draw(figure) {
-    const plot = figure.querySelector(".plot");
+  // The specification as it stands in the page, with the rows and values of the chosen view.
+  function specOf(figure, dark) {
     const spec = JSON.parse(figure.querySelector("script").textContent);
-    spec.datasets.data = unpack(spec.datasets.data);
-    for (const [part, look] of Object.entries(theme(prefersDark.matches))) {
+    const { rows, values } = varied.get(figure.id) || { rows: spec.datasets.data, values: {} };
+    spec.datasets.data = unpack(rows);
+    for (const param of spec.params) if (param.name in values) param.value = values[param.name];
+    for (const [part, look] of Object.entries(theme(dark))) {
       spec.config[part] = { ...spec.config[part], ...look }; // the chart's own look is for paper
     }
+    return spec;
+  }
+
+  async function draw(figure) {
+    const plot = figure.querySelector(".plot");
+    const dark = prefersDark.matches;
+    const spec = specOf(figure, dark);
+    spec.title.subtitle = spec.title.subtitle.slice(spec.usermeta.setting); // the page says it once
     try {
+      views.get(figure)?.finalize();
       const { view } = await vegaEmbed(plot, spec, {
-        ast: true, // the page's policy forbids eval
-        renderer: "svg",
+        ...QUIET,
         actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
         downloadFileName: figure.id,
-        tooltip: { theme: prefersDark.matches ? "dark" : "light" },
+        tooltip: { theme: dark ? "dark" : "light" },
       });
+      view.toImageURL = (kind, scale) => picture(figure, kind, scale);
       views.set(figure, view);
       view.addDataListener("pick_store", (_, tuples) => take(tuples));
     } catch (problem) {
       plot.textContent = "This chart could not be drawn: " + problem.message;
       console.error(figure.id, problem);
+    }
+  }
+
+  // A picture leaves the page: it has the setting with it, and white paper.
+  async function picture(figure, kind, scale) {
+    const box = document.createElement("div");
+    box.className = "unseen";
+    box.style.width = figure.querySelector(".plot").clientWidth + "px";
+    document.body.append(box);
+    try {
+      const spec = { ...specOf(figure, false), background: "white", padding: 10 };
+      const { view } = await vegaEmbed(box, spec, { ...QUIET, actions: false });
+      await single(view);
+      const address = await view.toImageURL(kind, scale);
+      view.finalize();
+      return address;
+    } finally {
+      box.remove();
     }
   }
 
@@ -64,15 +96,18 @@ const Charts = (() => {
     spread();
   }
 
+  // The filter and the switch of all charts, on one of them.
+  function single(view) {
+    const fields = view.signal("pick_tuple_fields");
+    const tuples = [...picked].map((label) => ({ unit: "", fields, values: [label] }));
+    view.data("pick_store", tuples);
+    if (view.getState().signals.runs !== undefined) view.signal("runs", showRuns);
+    return view.runAsync();
+  }
+
   function spread() {
     spreading = true;
-    const jobs = [...views.values()].map((view) => {
-      const fields = view.signal("pick_tuple_fields");
-      const tuples = [...picked].map((label) => ({ unit: "", fields, values: [label] }));
-      view.data("pick_store", tuples);
-      if (view.getState().signals.runs !== undefined) view.signal("runs", showRuns);
-      return view.runAsync();
-    });
+    const jobs = [...views.values()].map(single);
     for (const chip of document.querySelectorAll(".chip[data-label]")) {
       chip.setAttribute("aria-pressed", String(picked.has(chip.dataset.label)));
     }
@@ -88,11 +123,27 @@ const Charts = (() => {
     return spread();
   }
 
-  async function drawAll() {
-    const figures = [...document.querySelectorAll(".chart")].filter((f) => f.querySelector(".plot"));
-    await Promise.all(figures.map(draw));
+  async function drawAll(figures = document.querySelectorAll(".chart")) {
+    document.documentElement.dataset.charts = "drawing";
+    await Promise.all([...figures].filter((f) => f.querySelector(".plot")).map(draw));
     if (picked.size || showRuns) await spread();
     document.documentElement.dataset.charts = "drawn";
+  }
+
+  let last = Promise.resolve(); // one drawing at a time
+
+  // Show other rows and values in the charts of that name; null: their own.
+  function vary(charts) {
+    const figures = [];
+    for (const [name, variation] of Object.entries(charts)) {
+      const figure = document.getElementById("chart-" + name);
+      if (!figure || variation === (varied.get(figure.id) || null)) continue;
+      if (variation) varied.set(figure.id, variation);
+      else varied.delete(figure.id);
+      figures.push(figure);
+    }
+    last = last.then(() => drawAll(figures));
+    return last;
   }
 
   function start(kept) {
@@ -120,9 +171,10 @@ const Charts = (() => {
         window.dispatchEvent(new Event("resize")); // the charts take the width of their container
       });
     }
-    prefersDark.addEventListener("change", drawAll);
-    return drawAll();
+    const redraw = () => (last = last.then(() => drawAll()));
+    prefersDark.addEventListener("change", redraw);
+    return redraw();
   }
 
-  return { start, state: () => ({ picked: [...picked], showRuns }) };
+  return { start, vary, state: () => ({ picked: [...picked], showRuns }) };
 })();

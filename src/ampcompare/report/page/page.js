@@ -13,7 +13,8 @@
   }
 
   function refresh() {
-    const state = { ...Charts.state(), ...Runs.state(), scroll: window.scrollY };
+    const parts = [Charts, Runs, Columns, Views];
+    const state = Object.assign({ scroll: window.scrollY }, ...parts.map((part) => part.state()));
     try {
       sessionStorage.setItem(KEPT, JSON.stringify(state));
     } catch {
@@ -36,7 +37,10 @@
 
   const state = build ? kept() : {};
   Runs.start(state);
-  Charts.start(state).then(() => {
+  Columns.start(state);
+  const drawn = Charts.start(state);
+  Views.start(state);
+  drawn.then(() => {
     if (state.scroll) window.scrollTo(0, state.scroll);
     if (build) watch();
   });

@@ -16,20 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from ampcompare import __version__
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.charts.catalogue import all_charts, has_data, missing_labels
+from ampcompare.report.analysis.informative import information
+from ampcompare.report.charts.catalogue import OF_COMPARISONS, all_charts, has_data, missing_labels
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
 from ampcompare.report.charts.published import published_charts
 from ampcompare.report.page.pack import pack
-from ampcompare.report.palette import Style
+from ampcompare.report.page.views import CARDS, all_views
+from ampcompare.report.palette import CHIPS, Style
 
 HERE = Path(__file__).parent
-SCRIPTS = ("charts.js", "runs_table.js", "page.js")
-CARDS = 12  # of more groups the rest is in the tables alone
+SCRIPTS = ("charts.js", "runs_table.js", "columns.js", "views.js", "page.js")
+STYLES = ("page.css", "verdict.css", "tables.css")
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
@@ -51,20 +54,28 @@ def render_page(
     beside = published_charts(analysis) if beside is None else beside
     library = _chart_library()
     script = _inline_script("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS))
-    template = _templates().get_template("page.html.j2")
-    html = template.render(
-        analysis=analysis,
-        styles=analysis.styles,
+    drawn = [name for name, spec in charts.items() if has_data(spec)]
+    context: dict[str, Any] = {"analysis": analysis, "styles": analysis.styles, "marks": CHIPS}
+    templates = _templates()
+    views = all_views(analysis, templates.get_template("view.html.j2").make_module(context), drawn)
+    html = templates.get_template("page.html.j2").render(
+        **context,
+        views=views,
+        part=lambda name: Markup(views.planned[name]),
+        view_data=script_json(views.content | {"variations": views.variations}),
         cards=analysis.groups[:CARDS],
         more=len(analysis.groups[CARDS:]),
-        charts=[_chart_entry(name, spec, analysis) for name, spec in charts.items() if has_data(spec)],
+        columns=_columns(analysis),
+        size=_size_of_test_set(analysis),
+        answers=[one for one in getattr(analysis, "answers", ()) if one.is_known],
+        charts=[_chart_entry(name, charts[name], analysis) for name in drawn],
         undrawn=[spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)],
         beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
         build=build,
         policy=_policy(library, script, connect="'self'" if build else ""),
         library=library,
         script=script,
-        style=(HERE / "page.css").read_text("utf-8"),
+        style="\n".join((HERE / name).read_text("utf-8") for name in STYLES) + chip_styles(),
         now=now or datetime.now(UTC),
         version=__version__,
     )
@@ -75,6 +86,48 @@ def script_json(value: Any) -> str:
     """JSON that is safe inside a script element: ASCII without `<`, `>`, `&`. Raises ValueError on NaN."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+
+
+def chip_styles() -> str:
+    """The colours of the chips, on light and on dark paper; print is light."""
+
+    def rules(side: str) -> str:
+        looks = ((name, *getattr(chip, side)) for name, chip in CHIPS.items())
+        return "\n".join(
+            f".mark.{name} {{ background: {ground}; color: {ink}; }}" for name, ground, ink in looks
+        )
+
+    return f"{rules('light')}\n@media screen and (prefers-color-scheme: dark) {{\n{rules('dark')}\n}}\n"
+
+
+def _columns(analysis: Analysis) -> list[tuple[str, str]]:
+    """Name and head of each column of the table of groups."""
+    return [
+        ("name", words.listed(analysis.keys)),
+        ("runs", "runs"),
+        ("throughput", "images/s"),
+        ("speed", "speed-up"),
+        ("steps", "step p50, ms"),
+        ("peak", "peak MiB"),
+        ("memory", "memory change"),
+        ("quality", analysis.metric.name),
+        ("difference", analysis.metric.difference),
+        ("equivalence", "equivalence, p"),
+        ("target", "time to target" if analysis.target is None else f"time to {_target(analysis)}"),
+        ("skipped", "skipped steps"),
+        ("time", "training time"),
+    ]
+
+
+def _target(analysis: Analysis) -> str:
+    return f"{analysis.target:g}{' %' if analysis.metric.is_share else ''}"
+
+
+def _size_of_test_set(analysis: Analysis) -> str:
+    """How many images a value of the metric is of, and what that leaves to chance; nothing where unknown."""
+    group = analysis.baseline or next((g for g in analysis.groups if g.counted), None)
+    found = information(group.label, group.counted, analysis.metric) if group else None
+    return found.size if found and found.images else ""
 
 
 def _templates() -> jinja2.Environment:
@@ -117,7 +170,7 @@ def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, 
         "name": name,
         "title": spec["title"]["text"],
         "spec": script_json(spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}),
-        "missing": missing_labels(spec, analysis.groups) if analysis else [],
+        "missing": missing_labels(spec, analysis.groups) if analysis and name not in OF_COMPARISONS else [],
     }
 
 

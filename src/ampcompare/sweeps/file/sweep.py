@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ from ampcompare.config.yaml_file import read_yaml
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed, names_shipped
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND
-from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of, nested
+from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of
 from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations
 from ampcompare.sweeps.methods import METHODS
+from ampcompare.sweeps.points import Points
 
+CONTROL, BOOKENDS = "plan.control", "bookends"
 LONGEST = 400  # characters of what is said of one thing
 
 
@@ -56,30 +58,31 @@ class Sweep:
     project: str | None = None
     entity: str | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    control: bool = False  # the baseline once more, before and behind the others
+    added: tuple[tuple[Any, ...], ...] = ()  # groups of seeds beyond the file's, in the order of their coming
+    in_file_order: bool = False  # as sweeps went that began before there were blocks
 
     @property
     def is_grid(self) -> bool:
-        """Whether every point is run once, in the order of the file."""
+        """Whether every point is run once, in blocks (order.py) unless hyperband compares runs in passing."""
         return METHODS[self.method].is_grid
+
+    @cached_property
+    def points(self) -> Points:
+        """The runs of a grid, by their number."""
+        is_drawn = not (self.in_file_order or self.hyperband)
+        return Points(self.name, self.parameters, self.added, self.control, is_drawn)
 
     def total(self) -> int | None:
         """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""
         if not self.is_grid:
             return self.run_cap
-        points = math.prod(p.grid_size() for p in self.parameters)
+        points = self.points.count
         return points if self.run_cap is None else min(points, self.run_cap)
 
     def grid_point(self, index: int) -> dict[str, Any]:
-        """The parameters of one point of the grid, as a tree.
-
-        The first parameter of the file changes fastest: with the backend first, every prefix of the sweep
-        compares all backends on equal terms.
-        """
-        values = []
-        for parameter in self.parameters:
-            index, place = divmod(index, parameter.grid_size())
-            values.append(parameter.grid_value(place))
-        return nested(self.parameters, values)
+        """The parameters of one run of the grid, as a tree."""
+        return self.points.point(index).parameters
 
 
 Check = Callable[[Sweep, bool], list[str]]
@@ -118,11 +121,13 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
     if metric:
         is_rising = metric.get("goal") == "maximize"
         objective = Objective(str(metric.get("name")), is_rising, metric.get("target"))
+    parameters = tuple(_parameters(tree or {}, ()))
+    planned = [p.settings["value"] for p in parameters if p.key == CONTROL and p.kind == "constant"]
     return Sweep(
         path=path,
         name=part("name", str) or path.stem,
         method=part("method", str) or "grid",
-        parameters=tuple(_parameters(tree or {}, ())),
+        parameters=parameters,
         program=part("program", str),
         command=tuple(str(word) for word in command or DEFAULT_COMMAND),
         metric=objective,
@@ -131,6 +136,7 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         project=part("project", str),
         entity=part("entity", str),
         raw=content,
+        control=planned == [BOOKENDS],
     )
 
 

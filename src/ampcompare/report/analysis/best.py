@@ -1,0 +1,163 @@
+"""The best of each: where a sweep tried several values of another key, such as the learning rate.
+
+Runs of a random or Bayesian search have no two settings in common, so that nothing can be compared like with
+like. What can be answered is how good each backend gets with its own best value. The best of many is picked
+by the very figure that is shown, so that it flatters, and more so the more were tried: nothing is claimed of
+it beyond the figures themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ampcompare.report import words
+from ampcompare.report.analysis.comparison import ENVIRONMENT, Comparison, compare
+from ampcompare.report.analysis.groups import BACKEND, Group, differing_keys
+from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.analysis.settings import OF_BACKEND
+
+MANY = {  # keys that are tuned most often, several of them in words
+    "optimizer.lr": "learning rates",
+    "lr": "learning rates",
+    "learning_rate": "learning rates",
+    "batch_size": "batch sizes",
+    "optimizer.weight_decay": "weight decays",
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The best `group` of one value of the compared key, of `tried` settings; `comparison` is that with the
+    best of the baseline, None for the baseline itself.
+    """
+
+    group: Group
+    tried: int
+    settings: tuple[tuple[str, str], ...]
+    comparison: Comparison | None = None
+
+    @property
+    def at(self) -> str:
+        """`lr 0.034`."""
+        return ", ".join(f"{key.rpartition('.')[2]} {_brief(value)}" for key, value in self.settings)
+
+
+@dataclass(frozen=True)
+class BestOfEach:
+    """The best candidate of each value of the compared key, the baseline's first; `keys` are what was tuned."""
+
+    keys: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    metric: ComparedMetric
+
+    @property
+    def sentence(self) -> str:
+        """What each gets to, and that picking flatters."""
+        base, *others = self.candidates
+        said = [self._of(one, base) for one in others]
+        return (
+            f"Best of {self._tried} each: {'; '.join(said)}. A best is picked by the very figure that is shown, "
+            "which flatters it: no difference is claimed to be more than chance."
+        )
+
+    def place_of(self, group: Group) -> str:
+        """`the best of its 20 learning rates`, or one of them; nothing of a group that none is picked from."""
+        one = next((c for c in self.candidates if c.group.value == group.value), None)
+        if one is None or one.tried < 2:
+            return ""
+        return (
+            f"the best of its {one.tried} {self._many}"
+            if one.group is group
+            else (f"one of its {one.tried} {self._many}, not the best")
+        )
+
+    def covers(self, comparison: Comparison) -> bool:
+        """Whether a group that is not compared differs from the baseline only in what was tuned."""
+        values = {c.group.value for c in self.candidates}
+        return bool(comparison.refusal) and comparison.group.value in values
+
+    @property
+    def _many(self) -> str:
+        if len(self.keys) > 1:
+            return f"settings of {words.some(self.keys)}"
+        return MANY.get(self.keys[0], f"values of {self.keys[0]}")
+
+    @property
+    def _tried(self) -> str:
+        counts = {one.tried for one in self.candidates}
+        most, least = max(counts), min(counts)
+        return f"{most if most == least else f'{least} to {most}'} {self._many}"
+
+    def _of(self, one: Candidate, base: Candidate) -> str:
+        metric, compared = self.metric, one.comparison
+        ours, theirs = one.group.means["quality"], base.group.means["quality"]
+        assert ours is not None and theirs is not None
+        text = (
+            f"{one.group.value} reaches {metric.name} {metric.show(ours.value)} ({one.at}), {base.group.value} "
+            f"{metric.show(theirs.value)} ({base.at})"
+        )
+        if compared is not None and compared.quality is not None:
+            text += f": {metric.with_unit(words.signed(compared.quality.value))}"
+        if compared is not None and compared.speed is not None:
+            text += f", {words.ratio(compared.speed.value)} as fast"
+        return text
+
+
+def best_of_each(
+    groups: Sequence[Group], key: str, baseline: str, metric: ComparedMetric
+) -> BestOfEach | None:
+    """The best group of each value of `key`, by the mean of the metric; None where nothing else was tuned.
+
+    Tuned is what varies among the groups of one value, machine and software aside. A group with a failed run
+    or without a finished one is tried, and never the best.
+    """
+    held = [g for g in groups if not g.is_control]
+    by_value = {
+        value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)
+    }
+    tuned = list(dict.fromkeys(k for alike in by_value.values() for k in _tuned(alike, key)))
+    if not tuned or baseline not in by_value:
+        return None
+    found = {value: best for value, alike in by_value.items() if (best := _best(alike, tuned, metric))}
+    if baseline not in found or found[baseline].tried < 2 or len(found) < 2:
+        return None
+    base = found.pop(baseline)
+    others = [
+        Candidate(one.group, one.tried, one.settings, compare(one.group, base.group, metric))
+        for one in found.values()
+    ]
+    if not any(one.tried > 1 for one in others):
+        return None
+    return BestOfEach(tuple(tuned), (base, *others), metric)
+
+
+def _tuned(groups: Sequence[Group], key: str) -> list[str]:
+    """What was varied among the groups of one value on purpose."""
+    keys = differing_keys([g.settings for g in groups])
+    return [
+        k
+        for k in keys
+        if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))
+    ]
+
+
+def _best(groups: Sequence[Group], tuned: Sequence[str], metric: ComparedMetric) -> Candidate | None:
+    settings = {g.label: tuple((k, g.settings.get(k, "not set")) for k in tuned) for g in groups}
+    sign = -1.0 if metric.falls else 1.0
+    able = [
+        (sign * mean.value, g)
+        for g in groups
+        if (mean := g.means["quality"]) is not None and not g.is_unfinished and not g.outcomes.failed
+    ]
+    if not able:
+        return None
+    best = max(able, key=lambda pair: pair[0])[1]
+    return Candidate(best, len(set(settings.values())), settings[best.label])
+
+
+def _brief(value: str) -> str:
+    try:
+        return f"{float(value):.4g}"
+    except ValueError:
+        return words.short(value, 24)

@@ -1,0 +1,107 @@
+"""How one run ended: finished, failed, stopped, still running, or refused before it began."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.errors import EXIT_BAD_INPUT
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import lookup
+
+# Exit codes of a run that was asked to stop: W&B's client writes 255 for Ctrl-C, and ours for every such
+# request; shells write 128 + SIGHUP, SIGINT, SIGTERM.
+STOP_CODES = {
+    255: "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)",
+    129: "its terminal went away",
+    130: "Ctrl-C",
+    143: "SIGTERM",
+}
+GOING_ON = {"running": "", "preempting": "it is about to lose its machine", "pending": "it has not begun"}
+# Said by W&B's server; its own words, where the record kept them.
+ENDED_FROM_OUTSIDE = {
+    "killed": "it was stopped from outside (Ctrl-C, W&B's page or a sweep's early termination)",
+    "preempted": "its machine was taken away",
+    "stopped": "it was stopped from outside",
+}
+NO_EXIT = "its record breaks off without an exit code (killed, or its machine went away)"
+SIGNALS = 128
+
+
+class Outcome(Enum):
+    """The word for how a run ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    RUNNING = "running"
+    REFUSED = "refused"
+
+
+def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Outcome, str]:
+    """How a run ended and, unless it finished or goes on, why that is said. `metric` is the compared one.
+
+    A last loss or metric that is NaN or infinite makes a failure of any run that ended, whatever its exit
+    code; one in between, from which the run recovered, does not. A record that breaks off without a word is a
+    failure too: nothing tells a machine that went away from a training that took its process down, and to
+    leave such runs out would hide the second. Exit code 2 before the first step, or a word of W&B's sweep
+    that the values were refused, is no outcome at all: nothing was trained.
+    """
+    word = (run.ended_as or run.state or "").lower()
+    if word in GOING_ON and run.exit_code is None:
+        return Outcome.RUNNING, GOING_ON[word]
+    if why := _refusal(run):
+        return Outcome.REFUSED, why
+    if spoiled := _last_not_finite(run, metric):
+        return Outcome.FAILED, spoiled
+    code = run.exit_code
+    if code is None:
+        if word in ENDED_FROM_OUTSIDE:
+            return Outcome.STOPPED, ENDED_FROM_OUTSIDE[word]
+        if word == "finished":
+            return Outcome.FINISHED, ""
+        return Outcome.FAILED, "it ended with an error" if word == "failed" else NO_EXIT
+    if code in STOP_CODES:
+        return Outcome.STOPPED, STOP_CODES[code]
+    if code == 0:
+        return Outcome.FINISHED, ""
+    by = f", signal {code - SIGNALS}" if SIGNALS < code < 2 * SIGNALS - 1 else ""
+    return Outcome.FAILED, f"exit code {code}{by}"
+
+
+def _refusal(run: RunRecord) -> str:
+    """Why the run was refused before its first step; nothing for one that was not."""
+    said = lookup(run.summary, metrics.REFUSED)
+    if (not said and run.exit_code != EXIT_BAD_INPUT) or _has_trained(run):
+        return ""
+    return said if isinstance(said, str) and said else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
+
+
+def _has_trained(run: RunRecord) -> bool:
+    """Whether there is a row of training; of a program that logs other names, any row."""
+    if metrics.LOSS in run.history:
+        return run.history[metrics.LOSS].notna().any() or metrics.LOSS in run.nan_rows
+    return len(run.history) > 0
+
+
+def _last_not_finite(run: RunRecord, metric: str) -> str:
+    """Which last value is NaN or infinite, in words; nothing if none is."""
+    for key in dict.fromkeys((metrics.LOSS, metric, metrics.EVAL_LOSS)):
+        for value in (last_logged(run, key), run.summary_number(key)):
+            if value is not None and not math.isfinite(value):
+                found = metrics.find(key)
+                words = found.words if found else key
+                return f"its last {words} is {'NaN' if math.isnan(value) else 'infinite'}"
+    return ""
+
+
+def last_logged(run: RunRecord, key: str) -> float | None:
+    """The last number logged under a key, NaN included; None where there is none."""
+    numbers, logged_nan = run.numbers(key), run.nan_rows.get(key, np.empty(0))
+    rows = np.flatnonzero(~np.isnan(numbers))
+    if len(logged_nan) and (not len(rows) or logged_nan[-1] > rows[-1]):
+        return math.nan
+    return float(numbers[rows[-1]]) if len(rows) else None

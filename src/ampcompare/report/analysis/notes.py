@@ -1,0 +1,103 @@
+"""Sentences on the experiment as a whole: how it was planned, how claims are tested, what its control shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampcompare.report import words
+from ampcompare.report.analysis.claims import ALPHA, Levels
+from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.control import Control
+from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.analysis.ending import Outcome
+from ampcompare.report.analysis.plan import Plan
+from ampcompare.report.analysis.sample import seed_key
+from ampcompare.report.analysis.undecided import open_questions
+
+
+def notes(
+    plan: Plan,
+    comparisons: Sequence[Comparison],
+    metric: ComparedMetric,
+    target: float | None,
+    arms: Sequence[Control],
+    levels: Levels,
+) -> list[str]:
+    """What is to be known of all claims alike. `target` is in the metric's logged unit, as the plan's is."""
+    said = [about_plan(plan, comparisons, metric, target, arms)] if plan.is_there else []
+    said += list(plan.doubts)
+    said += [sentence for arm in arms if (sentence := arm.sentence)]
+    held = [c for c in comparisons if c.claims]
+    if len(held) > 1:
+        said.append(
+            f"{len(held)} groups are compared: what is claimed of speed, of memory and of {metric.name} holds "
+            f"for all of them together in {words.level(1 - ALPHA)} of cases (Holm), so that the levels in "
+            "brackets are higher for some."
+        )
+    if levels.two_sided < ALPHA:
+        said.append(
+            f"Each planned look tests at {words.level(levels.two_sided)}, and each side of equivalence at "
+            f"{words.level(levels.one_sided)}, which keeps {words.level(ALPHA)} over all of them."
+        )
+    return said
+
+
+def about_plan(
+    plan: Plan,
+    comparisons: Sequence[Comparison],
+    metric: ComparedMetric,
+    target: float | None,
+    arms: Sequence[Control],
+) -> str:
+    """`As planned: margin 0.5 points, looks at 3, 6 and 10 seeds.`, or what differs from the plan."""
+    planned = []
+    if plan.margin is not None:
+        planned.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
+    if plan.target is not None:
+        planned.append(f"target {metric.show(plan.target)}")
+    if plan.looks:
+        planned.append(f"looks at {words.listed(plan.looks)} seeds")
+    if plan.max_seeds is not None:
+        planned.append(f"{plan.max_seeds} seeds at most")
+    if plan.has_control:
+        planned.append(f"the baseline once more as a control ({plan.control})")
+    differs = list(_deviations(plan, comparisons, metric, target, arms))
+    if not differs:
+        return f"As planned: {words.listed(planned)}."
+    return f"Planned was: {words.listed(planned)}. What differs: {'; '.join(differs)}."
+
+
+def _deviations(
+    plan: Plan,
+    comparisons: Sequence[Comparison],
+    metric: ComparedMetric,
+    target: float | None,
+    arms: Sequence[Control],
+) -> list[str]:
+    found = []
+    if plan.margin is not None and metric.margin != plan.margin:
+        found.append(f"the margin here is {metric.tolerance}")
+    if plan.target is not None and target is not None and target != plan.target:
+        found.append(f"the target here is {metric.show(target)}")
+    seeds = _seeds(comparisons)
+    if plan.looks and seeds and seeds not in plan.looks:
+        found.append(f"{words.plural(seeds, 'seed')} so far, which is no planned look")
+    is_open = any(True for c in comparisons for _ in open_questions(c))
+    if plan.max_seeds is not None and seeds < plan.max_seeds and is_open:
+        found.append(f"{words.plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
+    if plan.max_seeds is not None and seeds > plan.max_seeds:
+        found.append(f"{seeds} seeds were run")
+    if plan.has_control and not arms:
+        found.append("there is no control")
+    return found
+
+
+def _seeds(comparisons: Sequence[Comparison]) -> int:
+    """The fewest seeds that any compared group, or its baseline, has come to an end with."""
+    sides = [side for c in comparisons if not c.is_control for side in (c.group, c.baseline) if side]
+    return min((_ended(side) for side in sides), default=0)
+
+
+def _ended(group: Group) -> int:
+    return len({seed_key(r) for r in group.runs if r.outcome in (Outcome.FINISHED, Outcome.FAILED)})

@@ -1,0 +1,99 @@
+"""The comparison as seen from one baseline with one margin: what a reader may choose on the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ampcompare.report.analysis.best import BestOfEach, best_of_each
+from ampcompare.report.analysis.cautions import cautions
+from ampcompare.report.analysis.claims import Levels, levels_of
+from ampcompare.report.analysis.comparison import Comparison, compare_all, with_claims
+from ampcompare.report.analysis.control import Control, controls
+from ampcompare.report.analysis.decision import headline
+from ampcompare.report.analysis.figures import RunFigures
+from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.analysis.notes import notes
+from ampcompare.report.analysis.plan import Plan
+from ampcompare.report.analysis.settings import Setting
+from ampcompare.report.analysis.undecided import Undecided, open_questions
+from ampcompare.report.analysis.verdict import Verdict, line
+
+MARGINS = (0.1, 0.2, 0.5, 1.0, 2.0)  # offered beside the one in use; in the metric's shown unit
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What every view of a set of runs stands on: their figures and groups, and what was planned.
+
+    `metric` has the margin that is in use; `keys` are those of `--group-by`, the first is compared; `ignored`
+    the settings of `--ignore`; `target` is the value of the metric, as it is shown, up to which training is
+    timed.
+    """
+
+    figures: tuple[RunFigures, ...]
+    setting: Setting
+    groups: tuple[Group, ...]
+    metric: ComparedMetric
+    keys: tuple[str, ...]
+    ignored: frozenset[str] = frozenset()
+    plan: Plan = Plan()
+    target: float | None = None
+
+    @cached_property
+    def levels(self) -> Levels:
+        """The levels at which claims are tested: those of the planned looks."""
+        return levels_of(self.plan.looks)
+
+    @cached_property
+    def arms(self) -> list[Control]:
+        """The A/A arms."""
+        return controls(self.groups, self.metric)
+
+
+@dataclass(frozen=True)
+class View:
+    """All that depends on baseline and margin. `is_planned`: these two are what was planned, or asked for.
+
+    `best` is that of each value, where another key was tuned.
+    """
+
+    baseline: str
+    margin: float | None
+    is_planned: bool
+    comparisons: tuple[Comparison, ...]
+    verdict: Verdict
+    best: BestOfEach | None = None
+
+    def comparison(self, label: str) -> Comparison | None:
+        """The comparison of one group, None for a baseline or without one."""
+        return next((c for c in self.comparisons if c.group.label == label), None)
+
+    @property
+    def undecided(self) -> tuple[Undecided, ...]:
+        """The claims that are open still; more seeds may decide them."""
+        return tuple(one for c in self.comparisons for one in open_questions(c))
+
+
+def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: bool) -> View:
+    """The groups compared with the value `baseline` of the key, within `margin`; and the words for it."""
+    metric, groups, key = replace(ground.metric, margin=margin), ground.groups, ground.keys[0]
+    arms = ground.arms
+    comparisons = with_claims(compare_all(groups, baseline, key, metric), ground.levels, arms)
+    best = best_of_each(groups, key, baseline, metric)
+    of_group = {comparison.group.label: comparison for comparison in comparisons}
+    said = notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
+    answer = headline(groups, comparisons, key, baseline, metric, best)
+    if best is not None and best.sentence != answer:
+        said.insert(0, best.sentence)
+    doubted = [c for c in comparisons if best is None or not best.covers(c)]
+    doubts = cautions(ground.figures, ground.setting, groups, doubted, metric, ground.ignored, ground.keys)
+    verdict = Verdict(
+        answer,
+        tuple((g.label, line(g, of_group.get(g.label), metric, best)) for g in groups),
+        tuple(doubts),
+        {c.group.label: c.chip for c in comparisons},
+        tuple(said),
+    )
+    return View(baseline, margin, is_planned, tuple(comparisons), verdict, best)

@@ -1,0 +1,90 @@
+"""What the report says of a sweep's runs: at its end, and at the looks on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ampcompare.config.options import Role
+from ampcompare.config.schema import with_role
+from ampcompare.errors import UserError, one_line
+from ampcompare.program.console import print_line
+from ampcompare.report.command import Request, make_report
+from ampcompare.report.outputs import FORMATS, PICTURES
+from ampcompare.report.words import listed, plural
+from ampcompare.sweeps.attempts import SweepRow
+from ampcompare.sweeps.decide import Look
+from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
+
+NOT_ALL = "are not all under output_dir; --until-decided needs it on a drive that all workers share"
+
+
+def request_of(sweep: Sweep, folder: Path) -> Request:
+    """The report of a sweep: what it varies is compared, first the backend."""
+    no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
+    keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key not in no_setting]
+    by = sorted(keys, key=lambda key: key != BACKEND) or [BACKEND]
+    # A grid has the same values under every backend; a search has its own, and is compared by backend.
+    groups, ignored = (by, by[:0]) if sweep.is_grid else ([BACKEND], [k for k in by if k != BACKEND])
+    return Request(
+        [str(folder)],
+        str(folder / "report"),
+        _baseline(sweep, groups[0]),
+        group_by=tuple(groups),
+        ignore=tuple(ignored),
+        formats=tuple(name for name in FORMATS if name not in PICTURES),
+    )
+
+
+def _baseline(sweep: Sweep, key: str) -> str:
+    """The value that the others are compared with: the same that a control repeats."""
+    listed = tuple(p for p in sweep.parameters if p.key == key and p.is_listed)
+    if not listed:
+        return BASELINE
+    return str(listed[0].grid_value(Axes(listed).baseline))
+
+
+def report(console: Console, sweep: Sweep, folder: Path) -> None:
+    """The table and the page, where the runs left records."""
+    if not has_records(folder):
+        print_line(console, one_line(f"no report: the runs left no W&B record under {folder}"))
+        return
+    try:
+        make_report(request_of(sweep, folder), console)
+    except UserError as problem:
+        print_line(console, one_line(f"no report: {problem}"))
+
+
+def has_records(folder: Path) -> bool:
+    """Whether any run left a record."""
+    return any((folder / "wandb").glob("*run-*/run-*.wandb"))
+
+
+def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
+    """Whether the report has decided every claim. Raises UserError where it does not have every run."""
+    seeds = plural(sweep.points.seeds, "seed")
+    ended = [row.run_id for row in rows if row.state == "finished"]
+    found = {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
+    if missing := [run for run in ended if run not in found]:
+        which = f"run {missing[0]}" if len(missing) == 1 else f"run {missing[0]} and {len(missing) - 1} more"
+        raise UserError(f"{folder}: the records of {len(ended)} finished runs {NOT_ALL} (without: {which})")
+    analysis = request_of(sweep, folder).analyse()
+    if not analysis.comparisons:
+        return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
+    undecided = {(claim.label, claim.question): claim for claim in analysis.undecided}
+    asked = [
+        (comparison.group.label, question)
+        for comparison in analysis.comparisons
+        for question in ("speed", "quality")
+        if getattr(comparison, question) is not None
+    ]
+    decided = [f"{question} of {label}" for label, question in asked if (label, question) not in undecided]
+    lines = [f"look at {seeds}: decided: {listed(decided) or 'nothing'}"]
+    for claim in undecided.values():
+        more = claim.more_seeds
+        would = "" if more is None else f"; about {plural(more, 'more seed')} would decide it"
+        lines.append(f"look at {seeds}: undecided: {claim.question} of {claim.label}{would}")
+    return Look(analysis.is_decided, tuple(lines))

@@ -1,0 +1,157 @@
+"""`ampcompare sweep --until-decided`: seeds are added in groups until the report has decided every claim.
+
+Looking often and stopping at the first answer that one likes finds differences where there are none. So the
+looks are planned (`plan.looks`), every run carries the plan, and the report tests at the level that keeps 5 %
+over all of them. At a look one worker decides for all, and what it decided is written once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from typing import Any
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.file.parameters import is_whole
+from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.search import Search
+
+POLL_SECONDS = 1.0
+MOST_SEED = 2**63 - 1
+FREE = {"worker": "", "sign": 0}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the runs came to: whether more seeds could still decide something, and how to say it."""
+
+    is_over: bool
+    said: tuple[str, ...]
+
+
+def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
+    """Raise UserError where seeds cannot be added to a sweep until all is decided."""
+
+    def refusal(key: str, why: str, todo: str) -> UserError:
+        return UserError(f"{sweep.path}: {key}: {why}; {todo}")
+
+    option = "--until-decided"
+    if not sweep.is_grid:
+        raise refusal(f"method={sweep.method!r}", f"{option} needs a grid", "use method: grid")
+    axes = sweep.points.axes
+    if axes.seed is None:
+        todo = "add seed: {values: [1, 2, 3]}"
+        raise refusal("parameters", f"{option} adds seeds, the file has none", todo)
+    if axes.compared is None:
+        todo = "add such as backend: {values: [none, native]}"
+        raise refusal("parameters", f"{option} needs a comparison", todo)
+    wrong = [seed for seed in axes.seed.examples() if not is_whole(seed, 0)]
+    if wrong:
+        why = f"{option} counts on from the last"
+        raise refusal(f"parameters.seed={wrong[0]!r}", why, "use whole numbers")
+    if sweep.points.seeds > looks[-1]:
+        why = f"more than the {looks[-1]} of the last look"
+        raise refusal(f"parameters.seed: {sweep.points.seeds} seeds", why, "set plan.looks")
+    target = sweep.metric.target if sweep.metric else None
+    ending = {
+        "run_cap": sweep.run_cap is not None,
+        "early_terminate": sweep.hyperband is not None,
+        "metric.target": target is not None,
+    }
+    if cutting := [key for key, is_there in ending.items() if is_there]:
+        why = f"{option} looks at whole groups of seeds, which this cuts short"
+        raise refusal(cutting[0], why, "leave it out")
+
+
+def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
+    """The seeds that continue those of the sweep: from the last one on, none of them twice."""
+    own = sweep.points.axes.seed
+    assert own is not None
+    have = [own.grid_value(i) for i in range(own.grid_size())] + [s for group in sweep.added for s in group]
+    known = set(have)
+    on = chain(range(have[-1] + 1, MOST_SEED + 1), count())
+    return tuple(islice((seed for seed in on if seed not in known), amount))
+
+
+def fill_first_look(search: Search, looks: Sequence[int]) -> None:
+    """Add the seeds that are missing for the first look that the sweep has not passed."""
+    while (now := search.sweep.points.seeds) not in looks:
+        ahead = next(look for look in looks if look > now)
+        search.add(Added(next_seeds(search.sweep, ahead - now)))
+
+
+def go_on(
+    search: Search,
+    looks: Sequence[int],
+    look: Callable[[], Look],
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> bool:
+    """When every run has ended: look, or hear what another worker saw. Whether more runs are to be made."""
+    groups, seeds = len(search.read_added()), search.sweep.points.seeds
+    if any(group.is_last and group.look == seeds for group in search.added):
+        return False  # it was decided when the sweep was here before
+    with _alone(search, f"decider:{groups + 1}", groups, say, stop) as is_mine:
+        if is_mine:
+            found = look()
+            ahead = next((number for number in looks if number > seeds), None)
+            is_last = found.is_over or ahead is None
+            more = () if is_last or ahead is None else next_seeds(search.sweep, ahead - seeds)
+            search.add(Added(more, seeds, found.said))
+    fresh = search.read_added()[groups:]
+    for group in fresh:
+        for line in group.said:
+            say(line)
+    return any(group.seeds for group in fresh)
+
+
+@contextmanager
+def _alone(
+    search: Search, key: str, groups: int, say: Callable[[str], None], stop: threading.Event
+) -> Iterator[bool]:
+    """Whether this worker is the one that decides; if not, it has waited for what another decides.
+
+    The one that decides says that it is alive, as it does for its runs; after as long a silence another takes
+    its place. Silence is measured by the clock of who waits, so that no two clocks have to agree.
+    """
+    mine: dict[str, Any] = {"worker": secrets.token_hex(4), "sign": 0}
+    is_mine = search.ledger.put_once(key, mine)
+    seen: Any = None
+    since = time.monotonic()
+    while not is_mine and not stop.is_set() and len(search.read_added()) == groups:
+        if (newest := search.ledger.read().get(key)) != seen:
+            if seen is None and newest != FREE:
+                say("waiting for another worker, which looks whether all is decided")
+            seen, since = newest, time.monotonic()
+        if seen == FREE or time.monotonic() - since > search.grace_seconds:
+            is_mine = search.ledger.swap(key, seen, mine)
+        else:
+            stop.wait(POLL_SECONDS)
+    if not is_mine:
+        yield False
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_signs, args=(search, key, mine, ended), daemon=True)
+    thread.start()
+    try:
+        yield not stop.is_set()
+    finally:
+        ended.set()
+        thread.join()
+        if len(search.read_added()) == groups:  # it could not: whoever comes next need not wait
+            search.ledger.swap(key, mine, FREE)
+
+
+def _signs(search: Search, key: str, mine: dict[str, Any], ended: threading.Event) -> None:
+    """Signs of life of the worker that decides, until it has; `mine` is what it wrote last."""
+    while not ended.wait(search.heartbeat_seconds):
+        fresh = {**mine, "sign": mine["sign"] + 1}
+        if not search.ledger.swap(key, mine, fresh):
+            return  # it was silent too long
+        mine.update(fresh)

@@ -1,0 +1,137 @@
+"""What a sweep is, as its database keeps it: a file that says something else is another sweep.
+
+But for more seeds: they are the same sweep, continued. The database keeps them in groups, each written once
+(`seeds:1`, `seeds:2`, ...), so that every worker has the same runs under the same numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps.check import training_words
+from ampcompare.sweeps.file.command import DEFAULT_COMMAND
+from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of
+from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.ledger import Ledger
+from ampcompare.sweeps.points import SEED
+
+KEY, GROUP = "sweep", "seeds:"
+DEFINING = ("method", "parameters", "metric", "early_terminate", "program", "command")
+WORDS, CONTROL, ORDER = "words of the command line", "control", "order"
+BLOCKS = "blocks"  # the order of sweeps from here on; those that say none have the file's
+MOST_SEEDS = 10_000  # that are compared one by one
+
+
+@dataclass(frozen=True)
+class Added:
+    """A group of the ledger: the seeds that came, and what was said of the look that asked for them, if any.
+
+    A look that asked for none (`is_last`) ended it: all was decided, or no more looks were planned.
+    """
+
+    seeds: tuple[Any, ...]
+    look: int | None = None  # the number of seeds at which somebody looked
+    said: tuple[str, ...] = ()
+
+    @property
+    def is_last(self) -> bool:
+        return self.look is not None and not self.seeds
+
+
+def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
+    """What makes a sweep the one it is, as JSON has it."""
+    ours: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
+    # In their order, which is that of the grid.
+    ours["parameters"] = [*(sweep.raw.get("parameters") or {}).items()]
+    made = {WORDS: sorted(words), CONTROL: sweep.control, ORDER: BLOCKS}
+    return json.loads(json.dumps(ours | made))
+
+
+def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[Sweep, tuple[Any, ...]]:
+    """The sweep as it began by the database, and the seeds that the file has beyond those it began with.
+
+    Raises UserError with the keys in which the file says something else.
+    """
+    old = {CONTROL: False, ORDER: None, **theirs}
+    changed = [key for key in ours if key != ORDER and _differ(ours[key], old.get(key))]
+    if {"program", "command"} & set(changed) and _trains_the_same(sweep, old):
+        changed = [key for key in changed if key not in ("program", "command")]
+    sweep = dataclasses.replace(sweep, in_file_order=old[ORDER] is None)
+    if "parameters" not in changed or not sweep.is_grid:
+        return _unless(changed, sweep), ()
+    before, now = dict(old["parameters"]), dict(ours["parameters"])
+    names = [name for name in {**before, **now} if _differ(before.get(name), now.get(name))]
+    moved = [*before] != [*now]
+    seeds = [_seeds(before.get(SEED)), _seeds(now.get(SEED))]
+    if names != [SEED] or moved or None in seeds:
+        named = ", ".join(f"parameters.{name}" for name in names) or "the order of parameters"
+        return _unless([named if key == "parameters" else key for key in changed], sweep), ()
+    changed.remove("parameters")
+    if gone := [seed for seed in seeds[0] or () if seed not in (seeds[1] or ())]:
+        changed.append(f"parameters.{SEED} ({', '.join(map(str, gone[:3]))} is gone; it can only get more)")
+    began = tuple(_began(p, before[SEED]) if p.path == (SEED,) else p for p in sweep.parameters)
+    more = tuple(seed for seed in seeds[1] or () if seed not in (seeds[0] or ()))
+    return dataclasses.replace(_unless(changed, sweep), parameters=began), more
+
+
+class Changed(UserError):
+    """A database holds another sweep under this name; the message is the list of what differs."""
+
+
+def _unless(changed: Sequence[str], sweep: Sweep) -> Sweep:
+    if changed:
+        raise Changed(", ".join(changed))
+    return sweep
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two parts of a definition do, the order in them included: it is that of the grid."""
+    return json.dumps(one) != json.dumps(other)
+
+
+def _began(parameter: Parameter, spec: Mapping[str, Any]) -> Parameter:
+    kind = kind_of(spec)
+    assert kind
+    return Parameter(parameter.path, kind, complete(kind, spec))
+
+
+def _seeds(spec: Any) -> list[Any] | None:
+    """Every seed that a parameter of a file names; None where it is none that can be listed."""
+    kind = kind_of(spec) if isinstance(spec, dict) else None
+    if kind is None:
+        return None
+    parameter = Parameter((SEED,), kind, complete(kind, spec))
+    if not parameter.is_listed or parameter.grid_size() > MOST_SEEDS:
+        return None
+    return [parameter.grid_value(i) for i in range(parameter.grid_size())]
+
+
+def _trains_the_same(sweep: Sweep, old: Mapping[str, Any]) -> bool:
+    """Whether our training is run by the same words, however it is called: `run_experiment.py` became
+    `python -m ampcompare run` in the files that come along.
+    """
+    command = tuple(map(str, old.get("command") or DEFAULT_COMMAND))
+    before = Sweep(Path(), "", "grid", (), program=old.get("program"), command=command)
+    words = training_words(sweep)
+    return words is not None and words == training_words(before)
+
+
+def groups(ledger: Ledger) -> list[Added]:
+    """Every group of seeds that was added, in order."""
+    written = ledger.read()
+    found: list[Added] = []
+    while (group := written.get(f"{GROUP}{len(found) + 1}")) is not None:
+        found.append(Added(tuple(group["seeds"]), group.get("look"), tuple(group.get("said", ()))))
+    return found
+
+
+def add(ledger: Ledger, number: int, group: Added) -> bool:
+    """Write the group of this number, counted from 1. False: another worker has written it."""
+    content = {"seeds": [*group.seeds], "look": group.look, "said": [*group.said]}
+    return ledger.put_once(f"{GROUP}{number}", content)
