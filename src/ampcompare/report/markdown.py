@@ -24,7 +24,11 @@ def to_markdown(analysis: Analysis) -> str:
     if verdict.cautions:
         lines += ["Before you quote a figure:", "", *(f"- {_safe(c)}" for c in verdict.cautions), ""]
     lines.append(f"In brackets: 95 % {analysis.interval_kind} intervals over seeds; {_methods(analysis)}.")
-    lines += ["What was tested at another level says so in the sentences above."] if _other_levels(analysis) else []
+    lines += (
+        ["What was tested at another level says so in the sentences above."]
+        if _other_levels(analysis)
+        else []
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -47,7 +51,17 @@ def _requirements(analysis: Analysis) -> list[str]:
 
 def _table(analysis: Analysis) -> list[str]:
     metric = analysis.metric
-    head = ["", "runs", "images/s", "speed-up", "peak MiB", "memory", metric.name, metric.difference, "quality"]
+    head = [
+        "",
+        "runs",
+        "images/s",
+        "speed-up",
+        "peak MiB",
+        "memory",
+        metric.name,
+        metric.difference,
+        "quality",
+    ]
     rows = [[_safe(cell) for cell in head], ["---", *["---:"] * (len(head) - 1)]]
     for group in analysis.groups:
         compared = analysis.comparison(group.label)

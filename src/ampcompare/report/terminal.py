@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -12,17 +14,19 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
 from ampcompare.report.markdown import runs_of
 
+SHAPE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
+
 
 def print_table(analysis: Analysis, console: Console) -> None:
     """Print the decision, the table by backend, a line for each and the reasons for doubt. Fits 80 columns."""
     metric, verdict = analysis.metric, analysis.verdict
     console.print(Text(words.printable(verdict.headline), style="bold"))
     title = Text(words.printable(analysis.setting.whole), style="dim")
-    table = Table(title=title, title_justify="left", header_style="dim", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", header_style="dim", **SHAPE)
     table.add_column("backend", overflow="fold")
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.key)
     for column in ("runs", "images/s", "speed-up", "peak MiB", name, "differs", "quality"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     for group in analysis.groups:
         compared = analysis.comparison(group.label)
         is_base = analysis.baseline_is(group.value)

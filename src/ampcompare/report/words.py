@@ -8,7 +8,13 @@ from typing import Any
 NOTHING = "–"
 NO_SPREAD = "no spread"  # of figures that are all the same
 SLOW = 0.5  # of a speed-up: what is below it is said to be slower
-COMMON = {"50": "half", "25": "a quarter of", "33": "a third of", "67": "two thirds of", "75": "three quarters of"}
+COMMON = {
+    "50": "half",
+    "25": "a quarter of",
+    "33": "a third of",
+    "67": "two thirds of",
+    "75": "three quarters of",
+}
 
 
 def number(value: float | None, digits: int = 3) -> str:

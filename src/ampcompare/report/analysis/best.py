@@ -66,8 +66,10 @@ class BestOfEach:
         one = next((c for c in self.candidates if c.group.value == group.value), None)
         if one is None or one.tried < 2:
             return ""
-        return f"the best of its {one.tried} {self._many}" if one.group is group else (
-            f"one of its {one.tried} {self._many}, not the best"
+        return (
+            f"the best of its {one.tried} {self._many}"
+            if one.group is group
+            else (f"one of its {one.tried} {self._many}, not the best")
         )
 
     def covers(self, comparison: Comparison) -> bool:
@@ -111,7 +113,9 @@ def best_of_each(
     or without a finished one is tried, and never the best.
     """
     held = [g for g in groups if not g.is_control]
-    by_value = {value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)}
+    by_value = {
+        value: [g for g in held if g.value == value] for value in dict.fromkeys(g.value for g in held)
+    }
     tuned = list(dict.fromkeys(k for alike in by_value.values() for k in _tuned(alike, key)))
     if not tuned or baseline not in by_value:
         return None
@@ -131,7 +135,11 @@ def best_of_each(
 def _tuned(groups: Sequence[Group], key: str) -> list[str]:
     """What was varied among the groups of one value on purpose."""
     keys = differing_keys([g.settings for g in groups])
-    return [k for k in keys if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))]
+    return [
+        k
+        for k in keys
+        if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))
+    ]
 
 
 def _best(groups: Sequence[Group], tuned: Sequence[str], metric: ComparedMetric) -> Candidate | None:

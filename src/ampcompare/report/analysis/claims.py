@@ -6,7 +6,7 @@ wider than 95 %, so that all of a page hold together, the headline's own choice 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampcompare.report.analysis.estimate import Estimate, equivalence
@@ -73,7 +73,9 @@ def levels_of(looks: Sequence[int]) -> Levels:
     return Levels(level_of(looks, two_sided=True), level_of(looks, two_sided=False))
 
 
-def claims_of(samples: Sequence[Mapping[str, Estimate]], margin: float | None, levels: Levels) -> list[Claims]:
+def claims_of(
+    samples: Sequence[Mapping[str, Estimate]], margin: float | None, levels: Levels
+) -> list[Claims]:
     """The claims of each compared group, in order: of every question one family, by Holm (1979).
 
     `samples` are the estimates of each group by question (those of QUESTIONS but for equivalence, which is
@@ -87,7 +89,9 @@ def claims_of(samples: Sequence[Mapping[str, Estimate]], margin: float | None, l
             for place, one in enumerate(samples)
             if (estimate := one.get("quality" if one_sided else question)) is not None
         }
-        p_values = {place: p for place, e in estimates.items() if (p := _p_of(question, e, margin)) is not None}
+        p_values: dict[Hashable, float] = {
+            place: p for place, e in estimates.items() if (p := _p_of(question, e, margin)) is not None
+        }
         tested = holm(p_values, levels.one_sided if one_sided else levels.two_sided)
         for place, estimate in estimates.items():
             if place in tested:
@@ -103,7 +107,7 @@ def _p_of(question: str, estimate: Estimate, margin: float | None) -> float | No
     if question != EQUIVALENCE:
         return estimate.p_of(null_of(question))
     test = None if margin is None else equivalence(estimate, margin)
-    return test and test.p
+    return None if test is None else test.p
 
 
 def _claim(question: str, estimate: Estimate, p: float, test: Tested, margin: float | None) -> Claim:

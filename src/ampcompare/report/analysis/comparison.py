@@ -126,7 +126,7 @@ class Comparison:
             return "equivalent"
         if (claim := self.claims.get("quality")) is not None and claim.rejected:
             return "higher" if claim.is_above else "lower"
-        return "undecided" if self.quality is not None else ""
+        return "" if self.quality is None or self.is_control else "undecided"
 
 
 def compare_all(groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric) -> list[Comparison]:

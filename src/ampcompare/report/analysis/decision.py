@@ -43,15 +43,15 @@ def headline(
 def _ended(groups: Sequence[Group]) -> str:
     """How the runs of groups without a finished one ended."""
     said = [part for g in groups for part in (g.outcomes.sentence, g.outcomes.others) if part]
-    return words.listed(said) if said else f"no run of {words.listed(g.label for g in groups)} has any figures"
+    return (
+        words.listed(said) if said else f"no run of {words.listed(g.label for g in groups)} has any figures"
+    )
 
 
 class _Decision:
     """The groups by their speed, and what is said of them."""
 
-    def __init__(
-        self, compared: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric
-    ) -> None:
+    def __init__(self, compared: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric) -> None:
         self.key, self.wanted, self.metric, self.all = key, wanted, metric, compared
         finished = [c for c in compared if c.speed and not c.group.is_unfinished]
         self.ranked = sorted(finished, key=lambda c: -(c.speedup or 0))
@@ -100,6 +100,8 @@ class _Decision:
     def _none_that_keeps(self) -> str:
         first = self.faster[0]
         why = self._loss(first)
+        if len(self.ranked) == 1 and first.has_failed:
+            return f"{first.group.outcomes.sentence}; those that finished train {self._speed(first)}."
         if len(self.ranked) == 1:
             return f"{self.name(first)} trains {self._speed(first)}, but {why}."
         start = f"No {self.noun} is shown to be faster and to keep its quality: "
@@ -115,7 +117,9 @@ class _Decision:
         else:
             first = next(c for c in claimed if not c.claims["speed"].is_below)
             text = f"No speed-up is shown: {self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}."
-        return text + self._rivals([c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster")
+        return text + self._rivals(
+            [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster"
+        )
 
     def _why_not(self, comparison: Comparison) -> str:
         """What would decide a speed-up that is not shown, or that no change at all shows as much."""
@@ -132,14 +136,19 @@ class _Decision:
         text = f"{self.name(first)} {what}" + (f" and {cost}" if cost else "")
         text += ": not enough seeds to tell what of this is chance"
         rivals = [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)]
-        return f"{text} (n{phrases.NBSP}={phrases.NBSP}{first.n}).{self._rivals(rivals, 'looks faster still')}"
+        return (
+            f"{text} (n{phrases.NBSP}={phrases.NBSP}{first.n}).{self._rivals(rivals, 'looks faster still')}"
+        )
 
     def _without_speed(self) -> str:
         if without := [c.group for c in self.all if c.group.is_unfinished or not c.group.counted]:
             return f"Nothing can be compared: {_ended(without)}."
-        if any(not c.same_device for c in self.all):
-            return "The backends ran on different devices: no speed-up can be given."
-        return "Throughput is not recorded on both sides: no speed-up can be given."
+        where = "The backends ran on different devices"
+        if all(c.same_device for c in self.all):
+            where = "Throughput is not recorded on both sides"
+        known = [c for c in self.all if c.quality is not None and c.claims][:MOST]
+        said = [f" {self.name(c)}: {phrases.quality(c)}." for c in known]
+        return f"{where}: no speed-up can be given.{''.join(said)}"
 
     def _speed(self, comparison: Comparison) -> str:
         """`1.90× as fast as none (95 %: 1.88 to 1.92)`."""

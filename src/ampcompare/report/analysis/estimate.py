@@ -69,6 +69,8 @@ class Estimate:
             n = f"{self.sizes[0]} and {self.sizes[1]}"
         if self.kind == PARTLY:
             how += f", {plural(self.pairs, 'pair')}"
+        if self.correlation is not None:  # what pairing bought
+            how += f", r = {self.correlation:.2f}"
         left_out = f", {plural(self.left_out, 'seed')} left out" if self.left_out else ""
         return f"n = {n}, {how}{left_out}"
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.analysis.metric import ComparedMetric, says_accuracy
 from ampcompare.report.words import listed
 
 INFORMATIVE, CHANCE, CONSTANT, SATURATED = "informative", "chance", "constant", "saturated"
@@ -65,18 +65,23 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
     values = [v for f in runs if (v := f.quality) is not None]
     if not values:
         return Information()
-    is_accuracy = metric.is_fraction and max(values) <= 1.0
+    is_accuracy, whole = (
+        metric.is_share and not metric.falls,
+        100 / metric.factor,
+    )  # 1, or 100 where in percent
     images = _common([f.test_images for f in runs])
     classes = _common([f.classes for f in runs])
-    mean = float(np.mean(values))
+    mean = float(np.mean(values)) / whole
     p = min(1.0, max(0.0, mean))
     error = math.sqrt(p * (1 - p) / images) if is_accuracy and images else None
     known: dict[str, Any] = {"classes": classes, "images": images, "error": error}
-    stuck = [f for f in runs if is_constant(f, metric.key, SATURATION if is_accuracy else math.inf)]
-    judged = [(f, f.quality) for f in runs if is_accuracy and f.quality is not None]
+    stuck = [f for f in runs if is_constant(f, metric.key, SATURATION * whole if is_accuracy else math.inf)]
+    judged = [(f, f.quality / whole) for f in runs if is_accuracy and f.quality is not None]
     low = [f for f, quality in judged if quality <= chance_level(f, metric.key)]
     if low:
-        at = f"{metric.show(chance_of(low[0], metric.key))} by guessing among {low[0].classes} classes"
+        at = (
+            f"{metric.show(chance_of(low[0], metric.key) * whole)} by guessing among {low[0].classes} classes"
+        )
         whom = _whose(label, low, runs)
         return Information(CHANCE, f"{whom} at chance ({at}): {metric.name} says nothing there", **known)
     if stuck:
@@ -85,14 +90,14 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
         why = f"the same {metric.name} ({value}) at every evaluation"
         return Information(CONSTANT, f"{whom} at {why}: nothing was learned that it could tell", **known)
     if is_accuracy and mean >= SATURATION:
-        why = f"{metric.name} of {label} is saturated ({metric.show(mean)}): it could tell no gain"
+        why = f"{metric.name} of {label} is saturated ({metric.show(mean * whole)}): it could tell no gain"
         return Information(SATURATED, why, **known)
     return Information(**known)
 
 
 def chance_of(figures: RunFigures, key: str) -> float:
     """The accuracy of guessing; 0 where the classes are not known, and for what is no classification."""
-    if not figures.classes or "accuracy" not in key.lower():
+    if not figures.classes or not says_accuracy(key):
         return 0.0
     top = re.search(r"top[_-]?(\d{1,6})", key.lower())
     return min(1.0, (int(top[1]) if top else 1) / figures.classes)

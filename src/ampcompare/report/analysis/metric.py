@@ -152,14 +152,21 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     A name that says percent is believed, and one that says accuracy where its values lie in 0..1 (a fraction)
     or in 0..100 (percent). Beyond that it is neither, and shown as it is. Of no value the name alone decides.
     """
-    parts = re.split(r"[^a-z0-9]+", key.lower())
-    says_percent = any(part in PERCENT_WORDS for part in parts)
-    says_accuracy = any("accuracy" in part or part in ACCURACY_WORDS for part in parts)
+    says_percent = any(part in PERCENT_WORDS for part in _parts(key))
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
-    if not (says_percent or says_accuracy) or low < 0 or high > 100:
+    if not (says_percent or says_accuracy(key)) or low < 0 or high > 100:
         return Unit.PLAIN
     return Unit.FRACTION if high <= 1 and not says_percent else Unit.PERCENT
+
+
+def says_accuracy(key: str) -> bool:
+    """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `top1`."""
+    return any("accuracy" in part or part in ACCURACY_WORDS for part in _parts(key))
+
+
+def _parts(key: str) -> list[str]:
+    return re.split(r"[^a-z0-9]+", key.lower())
 
 
 def _values(key: str, runs: Sequence[RunRecord]) -> Iterator[float]:

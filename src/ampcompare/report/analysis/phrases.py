@@ -47,7 +47,9 @@ def doubt(comparison: Comparison) -> str:
     if claim is None:
         return ""
     if not claim.rejected:
-        return f", no speed-up shown{_more(claim.more_seeds)}" if claim.p is not None else ", no speed-up shown"
+        return (
+            f", no speed-up shown{_more(claim.more_seeds)}" if claim.p is not None else ", no speed-up shown"
+        )
     if comparison.is_within_control("speed"):
         return ", no more than no change at all shows here"
     return ""
@@ -91,6 +93,8 @@ def quality_of(comparison: Comparison, note: str = "") -> str:
     if comparison.silence or not found.has_interval:
         return f"differs by {value}{bracket(found, '', note)}"
     span = words.interval(found.low, found.high, words.signed)
+    if not comparison.claims:  # a control arm: what it shows is no claim
+        return f"differs by {value}{bracket(found, span, note)}"
     equal, claim = comparison.claims.get(EQUIVALENCE), comparison.claims.get("quality")
     if claim is not None and claim.rejected:
         side = "higher" if claim.is_above else "lower"

@@ -62,7 +62,9 @@ def plan_of(runs: Sequence[RunRecord]) -> Plan:
         elif values:
             found[name] = values[0]
             if without := [printable(run.name) for run in runs if run.option(f"{GROUP}.{name}") is None]:
-                doubts.append(f"{GROUP}.{name} ({_shown(values[0])}) is not in the config of {some(without)}.")
+                doubts.append(
+                    f"{GROUP}.{name} ({_shown(values[0])}) is not in the config of {some(without)}."
+                )
     return Plan(**found, doubts=tuple(doubts))
 
 
@@ -99,7 +101,13 @@ def _control(value: Any) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    return listed(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        listed(value)
+        if isinstance(value, tuple)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 FIELDS = {  # of the config's group -> how it is read, and what it may be

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,7 +84,9 @@ def _term(label: str, text: str, whole: str) -> Term:
                 raise UserError(f"--require {whole!r}: {text!r}: expected {expected}")
             return Term(label, kind, bound, text)
     near = did_you_mean(text, TERMS, 0.5)
-    raise UserError(f"--require {whole!r}: {text!r} is no term; {near and near + ' '}known: {', '.join(TERMS)}")
+    raise UserError(
+        f"--require {whole!r}: {text!r} is no term; {near and near + ' '}known: {', '.join(TERMS)}"
+    )
 
 
 def judge(analysis: Analysis, terms: Sequence[Term]) -> tuple[Answer, ...]:
@@ -166,7 +168,7 @@ def _not_lower(analysis: Analysis, comparison: Comparison, term: Term) -> tuple[
         )
     if silent := _silent(comparison):
         return False, silent
-    p_values = {
+    p_values: dict[Hashable, float] = {
         c.group.label: p
         for c in analysis.comparisons
         if "quality" in c.claims and c.quality and (p := c.quality.p_of(-term.bound, "above")) is not None

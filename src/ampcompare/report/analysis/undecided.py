@@ -28,7 +28,7 @@ def open_questions(comparison: Comparison) -> Iterator[Undecided]:
     if comparison.speed is not None:
         claim = claims.get("speed")
         if claim is None or not claim.rejected:
-            yield Undecided(label, "speed", claim and claim.more_seeds)
+            yield Undecided(label, "speed", None if claim is None else claim.more_seeds)
     is_asked = comparison.quality is not None and comparison.metric.margin is not None
     if is_asked and not comparison.silence and comparison.chip == "undecided":
         yield Undecided(label, "quality", more_for_quality(comparison))

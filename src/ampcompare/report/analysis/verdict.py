@@ -49,8 +49,10 @@ def line(
         sentence += f" ({_runs(group)})"
     if failed:
         done = len(group.outcomes.finished)
-        sentence = f"{failed}. Of the {words.plural(done, 'run')} that finished: {sentence}" if done else (
-            f"{failed}. Before that: {sentence}"
+        sentence = (
+            f"{failed}. Of the {words.plural(done, 'run')} that finished: {sentence}"
+            if done
+            else (f"{failed}. Before that: {sentence}")
         )
     sentence = words.capital(sentence)
     skipped, median = group.values("skipped_steps"), group.medians["skipped_steps"]
