@@ -77,7 +77,7 @@ lint: setup
 	$(VENV)/bin/mypy
 
 reproduce: setup
-	@for backend in $(BACKENDS); do \
+	@for backend in $$($(VENV)/bin/python -m ampcompare.sweeps.order reference-$(STAMP) $(BACKENDS)); do \
 	  $(RUN) backend=$$backend device=cuda output_dir=runs/reference-$(STAMP) $(ARGS) || exit $$?; done
 	@$(VENV)/bin/ampcompare report runs/reference-$(STAMP) --out runs/reference-$(STAMP)/report
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 import gpu_claims
 
 from ampcompare.precision import REGISTRY
+from ampcompare.sweeps.order import in_blocks
 from gpu.needs import Images
 
 LIMIT_SECONDS = 480
@@ -141,22 +141,22 @@ def training(out: Path, runs: str, images: Images, name: str, words: tuple[str, 
 
 def comparison(out: Path, images: Images, backends: list[tuple[str, tuple[str, ...]]]) -> Iterator[Part]:
     """The strong recipe, shortened. The order is drawn within each seed: machines get warm, lent ones end."""
-    for seed in SEEDS:
-        for backend, own in random.Random(seed).sample(backends, len(backends)):  # noqa: S311
-            how = (
-                "execution=cuda_graph",
-                f"epochs={EPOCHS}",
-                "schedule.warmup_epochs=1",
-                "wandb.group=gpu-check",
-            )
-            words = ("--config", "strong", f"backend={backend}", *own, f"seed={seed}", *how)
-            name = f"comparison-{seed}-{backend}{'-bf16' if own else ''}"
-            yield training(out, "runs-comparison", images, name, words)
+    drawn = f"gpu-check {' '.join(backend for backend, _ in backends)}"
+    for (backend, own), seed in in_blocks(drawn, backends, SEEDS):
+        how = (
+            "execution=cuda_graph",
+            f"epochs={EPOCHS}",
+            "schedule.warmup_epochs=1",
+            "wandb.group=gpu-check",
+        )
+        words = ("--config", "strong", f"backend={backend}", *own, f"seed={seed}", *how)
+        name = f"comparison-{seed}-{backend}{'-bf16' if own else ''}"
+        yield training(out, "runs-comparison", images, name, words)
 
 
 def published(out: Path, images: Images) -> Iterator[Part]:
     """The seed's experiment, two epochs of it as it was run: eager, contiguous."""
-    for backend in COMPARED:
+    for backend, _ in in_blocks("gpu-check tootouch", COMPARED, [None]):
         words = ("--config", "reference", f"backend={backend}", "epochs=2", "wandb.group=tootouch")
         yield training(out, "runs-tootouch", images, f"tootouch-{backend}", words, seconds=300)
 

@@ -18,6 +18,7 @@ from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
+from ampcompare.sweeps.order import in_blocks
 
 DEMO_BACKENDS = ("none", "native", "apex_o1")
 
@@ -75,7 +76,7 @@ def demo(
     own = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *(words or [])]
     folder = [word for word in own if word.startswith("output_dir=")][-1].partition("=")[2]
     train = [sys.executable, "-m", "ampcompare", "run", "--config", "demo"]
-    for backend in DEMO_BACKENDS:
+    for backend, _ in in_blocks(folder, DEMO_BACKENDS, [None]):  # another order in another folder
         training = subprocess.Popen([*train, f"backend={backend}", "wandb.mode=offline", *own])
         while training.poll() is None:
             with suppress(KeyboardInterrupt):  # the training hears the Ctrl-C too, and ends its record
@@ -114,7 +115,7 @@ def report(
     ] = None,
     require: Annotated[
         list[str] | None,
-        typer.Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5', or exit code 3."),
+        typer.Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5'; else exit 3."),
     ] = None,
     summary: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ampcompare import metrics
 from ampcompare.checkpoint.files import Store
 from ampcompare.checkpoint.keeper import RunKeeper
 from ampcompare.checkpoint.resume import FOLDER, Identity, find_together, writes_checkpoints
@@ -18,6 +19,7 @@ from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.sources import source_of
 from ampcompare.errors import reason
+from ampcompare.machine.card import card_state, with_earlier
 from ampcompare.machine.processes import World, is_loss_of_another, join
 from ampcompare.measure.memory import is_out_of_memory
 from ampcompare.program.console import print_line
@@ -74,13 +76,14 @@ def _run(config: Config, world: World, console: Console) -> Result:
         identity = Identity(config, parts.data.fingerprint, device, world.size, sources)
         resumed = find_together(identity, parts.total_steps, say, world)
         state = resumed.state if resumed else None
+        environment, facts = _described(parts, state)
         tracker: Tracker = NoRecord()
         with world.agree():
             if world.leads:
-                tracker = start_tracker(
-                    config, parts.environment, say, stop.from_wandb, state, stop.from_record
-                )
+                tracker = start_tracker(config, environment, say, stop.from_wandb, state, stop.from_record)
         store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+
+        tracker.note(facts)
 
         def on_row(row: Row) -> None:
             tracker.log(row)
@@ -99,7 +102,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
             total_steps=parts.total_steps,
         )
         if writes_checkpoints(config):
-            fit.keeper = RunKeeper(tracker, store, identity, parts.environment, say)
+            fit.keeper = RunKeeper(tracker, store, identity, environment, say)
         exit_code = EXIT_FAILED
         with stop:
             try:
@@ -108,7 +111,11 @@ def _run(config: Config, world: World, console: Console) -> Result:
                     say(f"going on with run {state['run_id']} at step {fit.step}")
                 exit_code = _train(fit, stop, say)
             finally:
-                summary = fit.summary()
+                summary = facts | fit.summary()
+                if at_end := card_state(fit.device):
+                    facts[metrics.ENVIRONMENT]["machine"]["end"] = at_end
+                if predictions := fit.predictions():
+                    tracker.keep(metrics.PREDICTIONS_FILE, predictions)
                 exit_code = _finish(tracker, fit, summary, exit_code, stop, say)
                 if exit_code == 0 and world.leads:
                     store.mark_recorded(fit.step, say)
@@ -116,6 +123,18 @@ def _run(config: Config, world: World, console: Console) -> Result:
     for line in tracker.where(Path(config.output_dir)):
         print_line(console, line)
     return Result(exit_code, tracker.record, summary)
+
+
+def _described(parts: Parts, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the config says of the environment, and what the summary says from the start, how the card stands
+    among it: that is another one each time, and no part of a run's config.
+    """
+    before = state.get("environment", {}).get("machine") if state else None
+    machine = with_earlier(parts.environment["machine"], before)
+    environment = parts.environment | {"machine": machine}
+    state_of_card = card_state(parts.trainer.precision.device)
+    standing = {"start": state_of_card} if state_of_card else {}
+    return environment, parts.facts | {metrics.ENVIRONMENT: environment | {"machine": machine | standing}}
 
 
 def _finish(

@@ -176,7 +176,7 @@ def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path
 
 
 def test_what_a_run_may_go_on_with_follows_from_the_roles():
-    assert {key for key in MAY_DIFFER if not key.startswith(("wandb", "checkpoint"))} == {
+    assert {key for key in MAY_DIFFER if not key.startswith(("wandb", "checkpoint", "plan"))} == {
         "output_dir",
         "resume",
         "max_steps",
@@ -184,4 +184,4 @@ def test_what_a_run_may_go_on_with_follows_from_the_roles():
         "data.root",
         "log.warmup_steps",
     }
-    assert {key for key in LEAVES if key.startswith(("wandb.", "checkpoint."))} < MAY_DIFFER
+    assert {key for key in LEAVES if key.startswith(("wandb.", "checkpoint.", "plan."))} < MAY_DIFFER

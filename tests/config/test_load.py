@@ -162,3 +162,41 @@ def test_every_option_says_what_it_means():
     for leaf in LEAVES.values():
         assert leaf.meta["help"], leaf.key
         assert leaf.allowed, leaf.key
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("plan.looks=[3,3]",), "plan.looks=[3, 3]: expected rising numbers of seeds, such as [3,6,10]"),
+        (("plan.looks=[]",), "plan.looks=[]: expected rising numbers of seeds"),
+        (
+            ("plan.looks=[1,3]",),
+            "plan.looks=[1, 3]: expected a list of whole numbers, each at least 2, such as",
+        ),
+        (("plan.looks=[2.5]",), "plan.looks=[2.5]: expected a list of whole numbers, each at least 2"),
+        (("plan.looks=[3,true]",), "expected a list of whole numbers"),
+        (("plan.looks=3",), "plan.looks=3: expected a list of whole numbers"),
+        (("plan.looks=[3,6]", "plan.max_seeds=5"), "plan.max_seeds=5: plan.looks=[3, 6] goes further"),
+        (("plan.margin=0",), "plan.margin='0': expected a number above 0, or null"),
+        (("plan.arm=middle",), "plan.arm='middle': expected one of first, last, or null"),
+        (("plan.control=null",), "plan.control='null': expected one of none, bookends; did you mean none?"),
+    ],
+)
+def test_a_plan_that_is_none_is_one_line(words, message):
+    with pytest.raises(UserError) as caught:
+        load_config(None, words)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan.margin=0.5", "plan.looks=[3,6,10]", "plan.max_seeds=10", "plan.control=bookends"),
+        ("plan={'margin': 0.5, 'looks': [3, 6, 10], 'max_seeds': 10.0, 'control': 'bookends', 'arm': None}",),
+        ('plan={"margin": 0.5, "looks": [3.0, 6, 10], "max_seeds": 10, "control": "bookends"}',),
+    ],
+)
+def test_a_plan_is_read_as_people_and_agents_write_it(words):
+    plan = load_config(None, words).plan
+    assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "bookends")
+    assert (plan.target, plan.arm, plan.block, plan.place) == (None, None, None, None)

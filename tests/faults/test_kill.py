@@ -79,10 +79,14 @@ def assert_same_run(one: Path, other: Path) -> None:
     for part in ("model", "optimizer", "scheduler", "precision"):
         assert_same_state(first[part], second[part], part)
     assert_same_state(first["random"]["torch"], second["random"]["torch"])  # the others have no seed
-    for part in ("step", "epoch", "in_epoch", "evaluated", "interval", "watch", "evals"):
+    for part in ("step", "epoch", "in_epoch", "evaluated", "interval", "watch", "evals", "answers"):
         assert_same_state(first["fit"][part], second["fit"][part], part)
     assert first["record"]["rows"] == second["record"]["rows"]
     pd.testing.assert_frame_equal(history(record_of(one)), history(record_of(other)))
+    kept, other_kept = record_of(one).predictions, record_of(other).predictions
+    assert kept.classes is not None
+    assert other_kept.classes is not None
+    assert (kept.test_set, kept.classes.tolist()) == (other_kept.test_set, other_kept.classes.tolist())
 
 
 @dataclass

@@ -85,6 +85,18 @@ def test_both_processes_have_the_same_rows_weights_and_skipped_steps(
         assert first["rows"][-2]["amp/skipped_steps"] > 0 or first["rows"][-1].get("amp/skipped_steps", 0) > 0
 
 
+def test_two_processes_answer_the_test_images_in_their_order(runs: tuple[dict, dict, dict]):
+    """Their answers are those that the accuracy counted, image by image."""
+    one, first, second = (found["none"] for found in runs)
+    assert first["answers"] == second["answers"]
+    assert len(first["answers"]) == 33
+    for found in (one, first):
+        right = [a == b for a, b in zip(found["answers"], found["labels"], strict=True)]
+        assert sum(right) / 33 == pytest.approx(found["rows"][-1]["eval/accuracy"])
+    same = [a == b for a, b in zip(one["answers"], first["answers"], strict=True)]
+    assert sum(same) >= 32  # gradients added up in another order may turn an image
+
+
 def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
     one, first, second = (found["none"]["seen"] for found in runs)
     for whole, ours, theirs in zip(one, first, second, strict=True):
@@ -98,6 +110,8 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
     (record,) = load_runs([tmp_path])
     assert record.state == "finished"
     assert record.summary["environment"]["processes"] == 2
+    machine = record.config["environment"]["machine"]
+    assert machine["others"] == [{"host": machine["host"], "gpu": None}]
     assert record.history["global_step"].max() == 8
     assert done.stdout.count("record: ") == 1
 

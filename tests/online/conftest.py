@@ -121,6 +121,15 @@ VALUES = {
         },
         "precision": {"parameters": {"loss_scale": {"value": 1e-05}}},
         "wandb.tags": {"value": ["a", "b c"]},
+        "plan": {
+            "parameters": {
+                "margin": {"value": 0.5},
+                "target": {"value": 0.93},
+                "looks": {"value": [3, 6, 10]},
+                "max_seeds": {"value": 10},
+                "control": {"value": "bookends"},
+            }
+        },
     },
     "command": ["${args}"],
 }

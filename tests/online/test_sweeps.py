@@ -35,6 +35,7 @@ def test_each_run_of_the_comparison_has_its_backend_and_the_sweep_as_group(sweep
     assert {(run.group, run.sweep.id) for run in scene.runs} == {(scene.sweep.id, scene.sweep.id)}
     assert {run.job_type for run in scene.runs} == {"train"}
     assert all("eval/accuracy" in run.summary for run in scene.runs)
+    assert all(run.files["predictions.npy"].startswith(b"\x93NUMPY") for run in scene.runs)
     assert scene.sweep.state == "FINISHED"
     assert "WARNING" not in scene.output
 
@@ -53,6 +54,8 @@ def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intac
     assert config["optimizer"]["name"] == "sgd"
     assert config["precision"]["loss_scale"] == 1e-05
     assert config["wandb"]["tags"] == ["a", "b c"]
+    plan = {"margin": 0.5, "target": 0.93, "looks": [3, 6, 10], "max_seeds": 10, "control": "bookends"}
+    assert config["plan"] == plan | dict.fromkeys(("arm", "block", "place"))
 
 
 def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(sweeps):

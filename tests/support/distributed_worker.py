@@ -65,10 +65,18 @@ def main(folder: Path) -> None:
             )
             trainer = build.build_trainer(config, data, train, cpu, world)
             rows: list[dict] = []
-            Fit(trainer, train, test, config, on_row=rows.append, world=world).run()
+            fit = Fit(trainer, train, test, config, on_row=rows.append, world=world)
+            fit.run()
             weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
             seen = [plan[0].tolist() for plan in train.plans(0)]
-            found[case] = {"rows": rows, "weights": weights.double().sum().item(), "seen": seen}
+            answers = fit.evaluation.answers
+            found[case] = {
+                "rows": rows,
+                "weights": weights.double().sum().item(),
+                "seen": seen,
+                "answers": None if answers is None else answers.tolist(),
+                "labels": data.test.labels.tolist(),
+            }
     (folder / f"rank{world.rank}.json").write_text(
         json.dumps(found, default=lambda histogram: histogram.counts)
     )

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from support.quick import HANG
 
 from ampcompare.records import load_runs
 from ampcompare.sweeps.check import problems_of
+from ampcompare.sweeps.file.parameters import DISTRIBUTIONS
 from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.plan import plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -39,6 +42,69 @@ SHRUNK = {
     ),
 }
 
+# What W&B's published schema of a sweep says about keys: which there are, and that there are no others.
+_PARAMETER = {
+    "oneOf": [
+        {
+            "type": "object",
+            "properties": {"parameters": {"$ref": "#/definitions/parameters"}},
+            "required": ["parameters"],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "properties": {
+                **dict.fromkeys(("value", "min", "max", "mu", "sigma", "q", "a", "b"), {}),
+                "values": {"type": "array", "minItems": 1},
+                "probabilities": {"type": "array", "items": {"type": "number", "minimum": 0}},
+                "distribution": {"enum": [*DISTRIBUTIONS]},
+            },
+            "minProperties": 1,
+            "additionalProperties": False,
+        },
+    ]
+}
+_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
+_METRIC = {"name": _TEXT, "goal": {"enum": ["minimize", "maximize"]}, "target": _NUMBER}
+_EARLY = {"type": {"enum": ["hyperband"]}, "strict": {"type": "boolean"}}
+_EARLY |= dict.fromkeys(("min_iter", "max_iter", "s", "eta"), _NUMBER)
+SCHEMA = {
+    "definitions": {
+        "parameters": {
+            "type": "object",
+            "minProperties": 1,
+            "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_.-]*$"},
+            "additionalProperties": _PARAMETER,
+        }
+    },
+    "type": "object",
+    "required": ["method"],
+    "additionalProperties": False,
+    "properties": {
+        **dict.fromkeys(("name", "description", "program", "project", "entity"), _TEXT),
+        "method": {"enum": ["grid", "random", "bayes"]},
+        "command": {"type": "array"},
+        "run_cap": {"type": "integer", "minimum": 1},
+        "parameters": {"$ref": "#/definitions/parameters"},
+        "metric": {
+            "type": "object",
+            "properties": {
+                **_METRIC,
+                "impute": {"enum": ["latest", "best", "worst"]},
+                "impute_while_running": {"enum": ["latest", "best", "worst", "false"]},
+            },
+            "required": ["name"],
+            "additionalProperties": False,
+        },
+        "early_terminate": {
+            "type": "object",
+            "properties": _EARLY,
+            "required": ["type"],
+            "additionalProperties": False,
+        },
+    },
+}
+
 
 def test_issue_names_them_all():
     assert [path.stem for path in FILES] == sorted(SHRUNK)
@@ -53,6 +119,35 @@ def test_file_validates_and_says_how_to_run_it(path, monkeypatch):
     assert "Takes " in comment
     assert f"wandb sweep sweeps/{path.name}" in comment
     assert f"ampcompare sweep sweeps/{path.name}" in comment
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_file_has_no_key_that_the_schema_of_wandb_does_not_know(path):
+    jsonschema.validate(yaml.safe_load(path.read_text()), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"plan": {"margin": {"value": 0.5}}},
+        {"metric": {"name": "eval/accuracy", "margin": 0.5}},
+        {"parameters": {"plan": {"margin": 0.5}}},
+        {"parameters": {"plan": {"parameters": {"margin": 0.5}}}},
+        {"parameters": {"seed": {"values": [1], "plan": 3}}},
+    ],
+)
+def test_a_plan_anywhere_else_is_one_that_wandb_would_refuse(change):
+    content = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content | change, SCHEMA)
+
+
+def test_the_plan_of_a_file_is_that_of_every_run(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    sweep = read_sweep(ROOT / "sweeps" / "compare_backends.yaml")
+    plan = plan_of(sweep, [])
+    assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "none")
+    assert sweep.grid_point(0)["plan"] == {"margin": 0.5, "looks": [3, 6, 10], "max_seeds": 10}
 
 
 @pytest.mark.rest
@@ -83,6 +178,7 @@ def test_file_runs_in_a_small_form(tmp_path, path):
     assert [run.state for run in runs] == ["finished"] * count
     assert {run.group for run in runs} == {content["name"]}
     assert {run.sweep_id for run in runs} == {""}  # W&B's server knows no such sweep
-    varied = {json.dumps([run.option(key) for key in content["parameters"]]) for run in runs}
+    keys = [key for key in content["parameters"] if key != "plan"]
+    varied = {json.dumps([run.option(key) for key in keys]) for run in runs}
     assert len(varied) == count
     assert (tmp_path / "out" / "report" / "index.html").is_file()

@@ -15,6 +15,7 @@ import pytest
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file.parameters import Parameter
 from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.order import drawn
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
 
@@ -38,8 +39,11 @@ def search(tmp_path):
     return Search(grid(3), sqlite_url(tmp_path), "s")
 
 
-def test_points_come_in_order_and_then_nothing(search):
-    assert [search.next().parameters["x"] for _ in range(3)] == [0, 1, 2]
+ORDER = drawn("s", 3, 0)  # of the three points of `search`
+
+
+def test_points_come_in_their_order_and_then_nothing(search):
+    assert [search.next().parameters["x"] for _ in range(3)] == [*ORDER]
     assert search.next() is None
 
 
@@ -66,7 +70,7 @@ def test_interrupted_run_comes_again_as_often_as_it_is_interrupted(search):
         again = search.next()
         assert (again.run_id, again.parameters, again.attempt) == (first.run_id, first.parameters, 1)
         first = again
-    assert [search.next().parameters["x"] for _ in range(2)] == [1, 2]
+    assert [search.next().parameters["x"] for _ in range(2)] == [*ORDER[1:]]
     assert search.next() is None
 
 
@@ -88,11 +92,12 @@ def test_silent_worker_loses_its_run_which_is_tried_once_more(tmp_path):
 def test_run_of_a_worker_that_died_before_its_first_sign_of_life_is_not_lost(tmp_path):
     search = Search(grid(2), sqlite_url(tmp_path), "s", grace_seconds=3600)
     search.study.ask()  # and killed
-    assert search.next().parameters["x"] == 1
+    first, second = drawn("s", 2, 0)
+    assert search.next().parameters["x"] == second
     assert search.next() is None
     be_silent(tmp_path, 4000)
     found = search.next()
-    assert (found.parameters["x"], found.attempt) == (0, 1)
+    assert (found.parameters["x"], found.attempt) == (first, 1)
 
 
 def test_run_of_a_worker_that_died_while_giving_it_up_is_not_lost(tmp_path, monkeypatch):

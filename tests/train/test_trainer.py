@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
+import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train.evaluation import Evaluation
+from ampcompare.train.evaluation import Evaluation, as_npy
 from ampcompare.train.trainer import Trainer, learning_rate_factor, micro_batches
 
 BACKENDS = list(REGISTRY)
@@ -269,6 +272,39 @@ def test_evaluation_counts_every_image_once_whatever_the_batches():
     assert found["eval/accuracy"] == (logits.argmax(1) == labels).double().mean().item()
     assert found["eval/top5_accuracy"] == 1.0  # four classes
     assert Evaluation(model, Loader(20), precision).run() == pytest.approx(found)
+
+
+@pytest.mark.parametrize(("classes", "kind"), [(10, np.uint8), (256, np.uint8), (300, np.uint16)])
+def test_an_evaluation_keeps_the_class_given_to_each_image_in_order(classes: int, kind: type):
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(20, 6, generator=generator)
+    images[7] = math.nan  # some class is given all the same
+
+    class Loader:
+        def __len__(self) -> int:
+            return 3
+
+        def epoch(self, epoch: int, start: int = 0):
+            yield from zip(images.split(8), torch.zeros(20, dtype=torch.int64).split(8), strict=True)
+
+    model = nn.Linear(6, classes)
+    evaluation = Evaluation(model, Loader(), build_precision("none"))
+    assert evaluation.answers is None
+    evaluation.run()
+    given = model(images).argmax(1)
+    assert evaluation.answers is not None
+    answers = np.load(io.BytesIO(as_npy(evaluation.answers)), allow_pickle=False)
+    assert answers.dtype == kind
+    whole = np.arange(20) != 7
+    assert answers[whole].tolist() == given.numpy()[whole].tolist()
+    assert answers[7] < classes
+
+    nn.init.zeros_(model.weight)
+    batches = iter([False, False, True])
+    assert evaluation.run(lambda: next(batches)) is None
+    assert evaluation.answers[whole].tolist() == given[whole].tolist()  # those of the last whole one
+    evaluation.run()
+    assert evaluation.answers[whole].unique().tolist() == [model.bias.argmax().item()]
 
 
 def test_evaluation_changes_nothing():

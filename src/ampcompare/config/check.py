@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from ampcompare.config.schema import Config, PlanConfig, PrecisionConfig
 from ampcompare.data.sources import source_of
@@ -60,7 +61,7 @@ def _check_plan(plan: PlanConfig) -> None:
     looks = plan.looks
     if looks is None:
         return
-    if not looks or any(later <= earlier for earlier, later in zip(looks, looks[1:], strict=False)):
+    if not looks or any(later <= earlier for earlier, later in pairwise(looks)):
         raise UserError(f"plan.looks={looks}: expected rising numbers of seeds, such as [3,6,10]")
     if plan.max_seeds is not None and plan.max_seeds < looks[-1]:
         todo = "raise it, or leave out the looks beyond it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 
 SUBSET_SEED = 2_023
+LOOKED_AT = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,13 @@ class ImageSet:
 
     def __len__(self) -> int:
         return self.labels.shape[0]
+
+    def fingerprint(self, classes: tuple[str, ...]) -> str:
+        """Names the split: its classes, every label in order, and images evenly spaced over it."""
+        digest = hashlib.sha256(repr((classes, tuple(self.images.shape))).encode())
+        digest.update(self.labels.numpy().tobytes())
+        digest.update(self.images[:: -(-len(self) // LOOKED_AT)].contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ PACKAGES = ("ampcompare", "torch", "torchvision", "wandb", "omegaconf", "numpy")
 def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any]:
     """Device, driver, library versions and git commit, beside `settings` (tf32, memory format, ...).
 
-    What does not apply or cannot be found is None. The host's name is not recorded.
+    What does not apply or cannot be found is None. The host's name is not recorded (a hash is: `card.py`).
     """
     cuda = is_cuda(device)
     return {

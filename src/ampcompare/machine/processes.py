@@ -65,6 +65,14 @@ class World:
             dist.broadcast_object_list(words)
         return words
 
+    def gather(self, word: Any) -> list[Any]:
+        """What each process has to say, in all of them, by rank."""
+        words: list[Any] = [word]
+        if self.size > 1:
+            words = [None] * self.size
+            dist.all_gather_object(words, word)
+        return words
+
     def share_buffers(self, model: nn.Module) -> None:
         """Give all processes the buffers of process 0: each has BatchNorm statistics of its own images."""
         if self.size > 1:
@@ -92,11 +100,8 @@ class World:
             if self.size == 1:
                 raise
             refusal = problem.lines
-        if self.size > 1:
-            refusals: list[Any] = [None] * self.size
-            dist.all_gather_object(refusals, refusal)
-            for message, *details in filter(None, refusals):
-                raise UserError(message, details)
+        for message, *details in filter(None, self.gather(refusal)):
+            raise UserError(message, details)
 
 
 def is_loss_of_another(problem: RuntimeError) -> bool:

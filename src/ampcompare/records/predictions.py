@@ -1,22 +1,24 @@
 """What a run answered to each test image, read back from its files: on the disk, or from W&B's server.
 
-The file may come from anywhere and hold anything. It is read whole only if it is small enough; nothing in it is
-run (no pickle); what is wrong with it is a sentence.
+The file may come from anywhere and hold anything. It is read whole only if it is small enough; nothing in it
+is run (no pickle); what is wrong with it is a sentence.
 """
 
 from __future__ import annotations
 
 import io
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from ampcompare import metrics
 from ampcompare.errors import reason
+from ampcompare.records.tree import lookup
 
 if TYPE_CHECKING:
     from ampcompare.records.run import RunRecord
@@ -27,8 +29,8 @@ NAME = metrics.PREDICTIONS_FILE
 
 @dataclass(frozen=True)
 class Predictions:
-    """`classes`: the class that a run gave to each test image, integers [N] in the order of the test set; None
-    where it kept none, or none that can be used: then `problem` says why. `test_set` names the images.
+    """`classes`: the class that a run gave to each test image, integers [N] in the order of the test set;
+    None where it kept none, or none that can be used: then `problem` says why. `test_set` names the images.
     """
 
     classes: np.ndarray | None = None
@@ -42,9 +44,9 @@ class Unusable(Exception):
 
 def read_predictions(run: RunRecord) -> Predictions:
     """The predictions of a run's last evaluation. Nothing is raised."""
-    test_set = run.summary.get(metrics.TEST_SET)
-    if not isinstance(test_set, str) or not test_set:
-        return Predictions()  # a run from before there were any, or of another program
+    if not keeps_predictions(run.summary):
+        return Predictions()
+    test_set = str(lookup(run.summary, metrics.TEST_SET))
     try:
         content = run.download(NAME, MOST_BYTES) if run.download else _newest(run.paths)
         if content is None:
@@ -56,11 +58,17 @@ def read_predictions(run: RunRecord) -> Predictions:
     return Predictions(classes, test_set)
 
 
+def keeps_predictions(summary: Mapping[str, Any]) -> bool:
+    """Whether a run may have some: not one from before there were any, or of another program."""
+    test_set = lookup(summary, metrics.TEST_SET)
+    return isinstance(test_set, str) and bool(test_set)
+
+
 def _newest(paths: tuple[Path, ...]) -> bytes | None:
     """The file of the latest part of a run on the disk that has one. Raises Unusable."""
     for path in reversed(paths):
         try:
-            return _read(path.parent / "files" / NAME)
+            return read_small(path.parent / "files" / NAME)
         except FileNotFoundError:
             continue
         except OSError as problem:
@@ -68,7 +76,7 @@ def _newest(paths: tuple[Path, ...]) -> bytes | None:
     return None
 
 
-def _read(path: Path) -> bytes:
+def read_small(path: Path) -> bytes:
     """The content of a plain file that is small enough. Raises OSError, Unusable."""
     if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block for ever
         raise Unusable("is not a plain file")
@@ -87,8 +95,8 @@ def too_large() -> str:
 def parse(content: bytes) -> np.ndarray:
     """The whole numbers in a `.npy` file, [N]. Raises Unusable.
 
-    By NumPy's own reader of the header, not by `numpy.load`: that makes an array of whatever length the header
-    claims before it looks whether the file has as much.
+    By NumPy's own reader of the header, not by `numpy.load`: that makes an array of whatever length the
+    header claims before it looks whether the file has as much.
     """
     file = io.BytesIO(content)
     try:
@@ -96,7 +104,9 @@ def parse(content: bytes) -> np.ndarray:
             npy.read_magic(file)
         ]
         shape, _, dtype = read_header(file)
-    except Exception:  # a header is Python's text: SyntaxError, tokenize.TokenError, KeyError, MemoryError, ...
+    except (
+        Exception
+    ):  # a header is Python's text: SyntaxError, tokenize.TokenError, KeyError, MemoryError, ...
         raise Unusable("is no NumPy array") from None
     if dtype.kind not in "iu" or len(shape) != 1:
         raise Unusable(f"holds {dtype} {list(shape)}, not one whole number for each image")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
 
+from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
+from ampcompare.records.downloads import Downloads
+from ampcompare.records.predictions import keeps_predictions
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
 from ampcompare.records.tree import flatten
@@ -37,8 +40,14 @@ def read_server(source: str) -> list[RunRecord]:
     where the server cannot be asked.
     """
     entity, project, sweep = parse_source(source)
+
+    def ask(question: Callable[[Any], None]) -> None:
+        with _told_in_one_line(source):
+            question(_api())
+
+    downloads = Downloads(metrics.PREDICTIONS_FILE, ask)
     with _told_in_one_line(source):
-        runs = [_read_run(run) for run in _find_runs(entity, project, sweep)]
+        runs = [_read_run(run, downloads) for run in _find_runs(entity, project, sweep)]
     if not runs:
         what = "sweep" if sweep else "project"
         raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
@@ -76,12 +85,17 @@ def _told_in_one_line(source: str) -> Iterator[None]:
             end_service(SERVICE_SECONDS)
 
 
-def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
+def _api() -> Any:
+    """W&B's public API."""
     import wandb
 
     if wandb.run is None:  # a run of the caller's keeps its settings
         wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
-    api = wandb.Api()
+    return wandb.Api()
+
+
+def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
+    api = _api()
     if not sweep:
         yield from api.runs(f"{entity}/{project}", order="+created_at", lazy=False)
         return
@@ -92,7 +106,7 @@ def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
             yield run
 
 
-def _read_run(run: Any) -> RunRecord:
+def _read_run(run: Any, downloads: Downloads) -> RunRecord:
     problems: list[str] = []
     table = Table()
     for row in _rows(run, problems):
@@ -100,6 +114,7 @@ def _read_run(run: Any) -> RunRecord:
     columns = table.arrays()
     # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
     history = {name: pd.Series(column, dtype=column.dtype) for name, column in sorted(columns.items())}
+    summary = _plain(run, "summary_metrics")
     texts: dict[str, Any] = {name: _text(run, name) for name in ("group", "job_type", "notes")}
     return RunRecord(
         id=run.id,
@@ -107,7 +122,7 @@ def _read_run(run: Any) -> RunRecord:
         state=_state(_text(run, "state"), problems),
         ended_as=_text(run, "state") if _text(run, "state") in OTHER_STATES else "",
         config=_plain(run, "config"),
-        summary=_plain(run, "summary_metrics"),
+        summary=summary,
         history=pd.DataFrame(history),  # in the order of names: the server's is by chance
         problems=problems,
         nan_rows=table.nan_rows(),
@@ -116,6 +131,7 @@ def _read_run(run: Any) -> RunRecord:
         sweep_id=_text(run, "sweep_name"),
         tags=tuple(getattr(run, "tags", None) or ()),
         started_at=_moment(_text(run, "created_at")),
+        download=downloads.of(f"{run.entity}/{run.project}/{run.id}") if keeps_predictions(summary) else None,
         **texts,
     )
 

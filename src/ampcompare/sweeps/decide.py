@@ -46,28 +46,27 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
         raise refusal(f"method={sweep.method!r}", f"{option} needs a grid", "use method: grid")
     axes = sweep.points.axes
     if axes.seed is None:
-        raise refusal(
-            "parameters", f"{option} adds seeds, the file has none", "add seed: {values: [1, 2, 3]}"
-        )
+        todo = "add seed: {values: [1, 2, 3]}"
+        raise refusal("parameters", f"{option} adds seeds, the file has none", todo)
     if axes.compared is None:
-        raise refusal(
-            "parameters", f"{option} needs a comparison", "add such as backend: {values: [none, native]}"
-        )
+        todo = "add such as backend: {values: [none, native]}"
+        raise refusal("parameters", f"{option} needs a comparison", todo)
     wrong = [seed for seed in axes.seed.examples() if not is_whole(seed, 0)]
     if wrong:
-        raise refusal(
-            f"parameters.seed={wrong[0]!r}", f"{option} counts on from the last", "use whole numbers"
-        )
+        why = f"{option} counts on from the last"
+        raise refusal(f"parameters.seed={wrong[0]!r}", why, "use whole numbers")
     if sweep.points.seeds > looks[-1]:
         why = f"more than the {looks[-1]} of the last look"
         raise refusal(f"parameters.seed: {sweep.points.seeds} seeds", why, "set plan.looks")
-    ending = {"run_cap": sweep.run_cap, "early_terminate": sweep.hyperband}
-    ending["metric.target"] = sweep.metric.target if sweep.metric else None
-    for key, value in ending.items():
-        if value is not None:
-            raise refusal(
-                key, f"{option} looks at whole groups of seeds, which it cuts short", "leave it out"
-            )
+    target = sweep.metric.target if sweep.metric else None
+    ending = {
+        "run_cap": sweep.run_cap is not None,
+        "early_terminate": sweep.hyperband is not None,
+        "metric.target": target is not None,
+    }
+    if cutting := [key for key, is_there in ending.items() if is_there]:
+        why = f"{option} looks at whole groups of seeds, which this cuts short"
+        raise refusal(cutting[0], why, "leave it out")
 
 
 def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
@@ -94,7 +93,7 @@ def go_on(
     say: Callable[[str], None],
     stop: threading.Event,
 ) -> bool:
-    """When every run has ended: look, or hear what another worker saw. Whether there are more runs to make."""
+    """When every run has ended: look, or hear what another worker saw. Whether more runs are to be made."""
     groups, seeds = len(search.read_added()), search.sweep.points.seeds
     if any(group.is_last and group.look == seeds for group in search.added):
         return False  # it was decided when the sweep was here before

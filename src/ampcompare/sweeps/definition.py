@@ -124,7 +124,8 @@ def _trains_the_same(sweep: Sweep, old: Mapping[str, Any]) -> bool:
 
 def groups(ledger: Ledger) -> list[Added]:
     """Every group of seeds that was added, in order."""
-    written, found = ledger.read(), []
+    written = ledger.read()
+    found: list[Added] = []
     while (group := written.get(f"{GROUP}{len(found) + 1}")) is not None:
         found.append(Added(tuple(group["seeds"]), group.get("look"), tuple(group.get("said", ()))))
     return found

@@ -157,7 +157,8 @@ def print_best(console: Console, sweep: Sweep, rows: list[SweepRow]) -> None:
     if metric is None or not ranked:
         return
     best = (max if metric.maximize else min)(ranked, key=lambda row: row.value or 0.0)
-    line = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {in_words(best.parameters, best.plan.get('arm'))}"
+    said = in_words(best.parameters, best.plan.get("arm"))
+    line = f"best run: {best.run_id}, {metric.name} {best.value:.6g}: {said}"
     print_line(console, one_line(line))
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.storages import RDBStorage
 
-_STUDY, _KEY, _VALUE = (column(name) for name in ("study_id", "key", "value_json"))
-_ATTRIBUTES = table("study_user_attributes", _STUDY, _KEY, _VALUE)
+_ATTRIBUTES = table("study_user_attributes", column("study_id"), column("key"), column("value_json"))
 
 
 class Ledger:
@@ -42,7 +41,13 @@ class Ledger:
 
     def swap(self, key: str, old: Any, new: Any) -> bool:
         """Write `new` where `old` was written. False: something else is there by now."""
-        mine = (_STUDY == self._study._study_id) & (_KEY == key) & (_VALUE == json.dumps(old))
+        columns = _ATTRIBUTES.c
+        change = (
+            update(_ATTRIBUTES)
+            .where(columns.study_id == self._study._study_id, columns.key == key)
+            .where(columns.value_json == json.dumps(old))
+            .values(value_json=json.dumps(new))
+        )
         with self._engine.begin() as connection:
-            done = connection.execute(update(_ATTRIBUTES).where(mine).values(value_json=json.dumps(new)))
+            done = connection.execute(change)
         return done.rowcount == 1

@@ -47,7 +47,7 @@ def drawn(name: str, values: int, block: int, combinations: int = 1) -> tuple[in
 def in_blocks(
     name: str, values: Sequence[Value], repeats: Sequence[Repeat]
 ) -> Iterator[tuple[Value, Repeat]]:
-    """Every value with every repeat (a seed), block by block: `repeats` outermost, values as they are drawn."""
+    """Every value with every repeat (a seed), block by block: `repeats` outermost, values as drawn."""
     for block, repeat in enumerate(repeats):
         for number in drawn(name, len(values), block):
             yield values[number], repeat

@@ -1,4 +1,4 @@
-"""The plan of a sweep (`plan.*`): where its file, its command and the command line have it, and what follows."""
+"""The plan of a sweep (`plan.*`): what file, command and command line say of it, and what follows."""
 
 from __future__ import annotations
 

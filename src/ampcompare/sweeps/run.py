@@ -68,9 +68,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     sweep = sweep if request.name is None else dataclasses.replace(sweep, name=request.name)
     check_name(sweep.name)
     if request.storage is not None and not request.storage.strip():
-        raise UserError(
-            f"--storage {request.storage!r}: expected the URL of a database, or leave the option out"
-        )
+        expected = "expected the URL of a database, or leave the option out"
+        raise UserError(f"--storage {request.storage!r}: {expected}")
     plan = plan_of(sweep, words)
     sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, request.control))
     looks = looks_of(plan) if request.until_decided else ()

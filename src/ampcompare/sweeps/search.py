@@ -37,7 +37,8 @@ class Search:
 
     `storage` is an SQLAlchemy URL; `grace_seconds` is how long a worker may be silent before its run is taken
     over; `words` are the options behind every command, part of what the sweep is; `plan` is what of the plan
-    every run is told beside the file, its own place with it; None: nothing of it. `sweep` is the sweep as the database has it: with all seeds so far.
+    every run is told beside the file, its own place with it; None: nothing of it. `sweep` is the sweep as the
+    database has it: with all seeds so far.
     Raises UserError where the database cannot be used or holds another sweep under the same name.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from optuna.storages import RDBStorage
 
 from ampcompare.errors import UserError, reason
 
+TRIES, PAUSE_SECONDS = 4, 0.25
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 # Ask-and-tell sends its own: Search.alive.
@@ -35,13 +37,22 @@ def shown(url: str) -> str:
 
 def open_storage(url: str, heartbeat_seconds: float, grace_seconds: float) -> RDBStorage:
     """Optuna's storage at an SQLAlchemy URL, made if need be."""
-    return RDBStorage(
-        url,
-        # SQLite: wait for other writers instead of failing at once.
-        engine_kwargs={"connect_args": {"timeout": 30}} if url.startswith("sqlite") else {},
-        heartbeat_interval=max(1, round(heartbeat_seconds)),
-        grace_period=max(2, round(grace_seconds)),
-    )
+    from sqlalchemy.exc import DatabaseError
+
+    for attempt in range(TRIES):
+        try:
+            return RDBStorage(
+                url,
+                # SQLite: wait for other writers instead of failing at once.
+                engine_kwargs={"connect_args": {"timeout": 30}} if url.startswith("sqlite") else {},
+                heartbeat_interval=max(1, round(heartbeat_seconds)),
+                grace_period=max(2, round(grace_seconds)),
+            )
+        except DatabaseError:  # another worker makes the same tables at this moment, or it is a real one
+            if attempt == TRIES - 1:
+                raise
+            time.sleep(PAUSE_SECONDS)
+    raise AssertionError
 
 
 @contextmanager

@@ -31,6 +31,14 @@ class Tracker(ABC):
         """Lines for the user, at the end: where the record is, and what shows it."""
         return [f"record: {self.record}"] if self.record else []
 
+    def note(self, facts: Mapping[str, Any]) -> None:  # noqa: B027 - a tracker may leave it out
+        """Put into the summary at once what is known before the first row: a run that fails has it, too."""
+
+    def keep(self, name: str, content: bytes) -> None:  # noqa: B027 - likewise
+        """Keep a small file with the record, to be written when that ends; the last of one name counts. One
+        that cannot be written is said, and is no failure of the run.
+        """
+
     @abstractmethod
     def log(self, row: Mapping[str, Any]) -> None:
         """Record one row of `ampcompare.metrics`, whose step is its `global_step` (a step may have several);

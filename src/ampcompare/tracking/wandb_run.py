@@ -13,6 +13,8 @@ from typing import Any
 import wandb
 
 from ampcompare import metrics
+from ampcompare.errors import reason
+from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.row_queue import RowQueue
@@ -45,6 +47,7 @@ class WandbRun(Tracker):
         self._watched = True
         self._ended = False  # the client's service, before its time
         self._say, self._on_lost = say, on_lost
+        self._files: dict[str, bytes] = {}
         self._rows: RowQueue[Mapping[str, Any]] = RowQueue(self._log)
         self._count = 0  # rows so far, in the parts of the run before this one too
         self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
@@ -67,6 +70,14 @@ class WandbRun(Tracker):
             lines += [f"page:   {self._run.url}", f"sync:   {sync}  # if the upload was cut short"]
         lines.append(f"see:    {as_typed('ampcompare', 'report', output_dir, '--out', 'report')}")
         return [*lines, f"        {as_typed('wandb', 'leet', folder.parent)}"]
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """As `Tracker.note`."""
+        self._run.summary.update(dict(facts))
+
+    def keep(self, name: str, content: bytes) -> None:
+        """As `Tracker.keep`: among the run's files, where W&B's page, its API and `wandb sync` have it."""
+        self._files[name] = content
 
     def log(self, row: Mapping[str, Any]) -> None:
         """As `Tracker.log`. Raises what W&B raised for an earlier row."""
@@ -179,6 +190,7 @@ class WandbRun(Tracker):
     def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
         try:
             self._run.summary.update(dict(summary))
+            self._save_files()
             self._run.finish(exit_code=exit_code)
         except ConnectionError:
             self._ended = True
@@ -187,6 +199,18 @@ class WandbRun(Tracker):
         # `finish` may return up to a flush interval before the file is whole (4 of 40 runs here); the end of
         # the client's service process is what can be relied on.
         end_service(service_seconds)
+
+    def _save_files(self) -> None:
+        folder = Path(self._run.dir)
+        for name, content in self._files.items():
+            try:
+                with replacing(folder / name) as file:
+                    file.write(content)
+            except OSError as problem:
+                where = f"could not be written to {folder} ({reason(problem)})"
+                self._say(f"{name} {where}: the record ends without it")
+                continue
+            self._run.save(str(folder / name), base_path=str(folder), policy="now", glob=False)
 
 
 def _logged(value: Any) -> Any:

@@ -12,12 +12,14 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.dataset import Dataset, ImageSet, build_dataset
 from ampcompare.data.loader import DeviceLoader
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
+from ampcompare.machine.card import name_machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.processes import World, check_last_batch
@@ -33,7 +35,9 @@ from ampcompare.train.trainer import Trainer, learning_rate_factor
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """All that a run needs before its record is started; `environment` is what the record says of it."""
+    """All that a run needs before its record is started. The record says of it `environment`, in the config
+    too, and `facts`, in the summary.
+    """
 
     data: Dataset
     train: DeviceLoader
@@ -41,6 +45,7 @@ class Parts:
     trainer: Trainer
     total_steps: int
     environment: dict[str, Any]
+    facts: dict[str, Any]
 
 
 def prepare(config: Config, world: World) -> Parts:
@@ -66,8 +71,13 @@ def prepare(config: Config, world: World) -> Parts:
         **source_of(config.model.name),
         **({} if config.data.source in SOURCES else {"data_fingerprint": data.fingerprint}),
     }
-    environment = describe_environment(device, **settings)
-    return Parts(data, train, test, trainer, count_steps(config, train), environment)
+    environment = describe_environment(device, **settings, machine=name_machine(device, world))
+    facts = {
+        metrics.TEST_IMAGES: len(data.test),
+        metrics.CLASSES: len(data.classes),
+        metrics.TEST_SET: data.test.fingerprint(data.classes),
+    }
+    return Parts(data, train, test, trainer, count_steps(config, train), environment, facts)
 
 
 def make_loader(

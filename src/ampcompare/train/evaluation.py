@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,8 +34,9 @@ class Loader(Protocol):
 class Evaluation:
     """Evaluates a model on the whole of `loader`, in full precision unless `autocast`.
 
-    BatchNorm uses and keeps its running statistics; the model is left in evaluation mode. `answers` is the class
-    given to each image in the last whole evaluation, uint8 or int32 [N] on the CPU, in the order of the split.
+    BatchNorm uses and keeps its running statistics; the model is left in evaluation mode. `answers` is the
+    class given to each image in the last whole evaluation, in the order of the split: uint8 or int32 [N] on
+    the CPU, None before the first.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class Evaluation:
         totals = world.sum_(self._totals)
         answers, _ = start_copy(self._gathered(world))
         loss, top1, top5 = (totals[:3] / totals[3]).tolist()  # sync: the epoch's result is wanted on the host
-        self.answers = answers.clone()  # it was queued before that wait, so it has come; 10 kB at 10,000 images
+        self.answers = (
+            answers.clone()
+        )  # it was queued before that wait, so it has come; 10 kB at 10,000 images
         return {metrics.EVAL_LOSS: loss, metrics.EVAL_ACCURACY: top1, metrics.EVAL_TOP5: top5}
 
     def batches(self) -> Iterable[Any]:
@@ -93,4 +98,13 @@ class Evaluation:
         whole = torch.zeros(self.loader.sample_count, dtype=torch.int32, device=self._totals.device)
         if own:  # fewer images than processes: none for some
             whole[self.loader.positions().to(whole.device)] = torch.cat(own).int()
-        return world.sum_(whole)
+        return world.sum_(whole).to(own[0].dtype if own else whole.dtype)
+
+
+def as_npy(answers: Tensor) -> bytes:
+    """Classes as a NumPy file: uint8 for up to 256 of them, else uint16, or uint32 if need be."""
+    kinds = (np.uint8,) if answers.dtype == torch.uint8 else (np.uint16, np.uint32)
+    array, file = answers.numpy(), io.BytesIO()
+    fits = next(kind for kind in kinds if array.max(initial=0) <= np.iinfo(kind).max)
+    np.save(file, array.astype(fits), allow_pickle=False)
+    return file.getvalue()

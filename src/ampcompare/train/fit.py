@@ -12,7 +12,7 @@ from ampcompare.machine.device import tf32_as, wait_for
 from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window
-from ampcompare.train.evaluation import Loader
+from ampcompare.train.evaluation import Loader, as_npy
 from ampcompare.train.rows import Clock, Row, Rows
 from ampcompare.train.trainer import StepResult, Trainer, micro_batches
 
@@ -126,6 +126,11 @@ class Fit:
             epoch, accuracy = max(self._evals, key=lambda pair: pair[1])
             found |= {metrics.BEST_ACCURACY: accuracy, metrics.BEST_EPOCH: epoch}
         return found
+
+    def predictions(self) -> bytes | None:
+        """The class given to each test image in the last evaluation as a `.npy` file, None before it."""
+        answers = self.evaluation.answers
+        return None if answers is None else as_npy(answers)
 
     def train_epoch(self, epoch: int, start: int = 0) -> None:
         """One pass over the training images, from step number `start` on, with its rows."""

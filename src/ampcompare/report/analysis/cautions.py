@@ -1,15 +1,18 @@
-"""Why not to trust the figures too far: each reason a sentence, said only where it holds."""
+"""Why not to trust the figures too far: each reason a sentence, said only where it holds, gravest first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ampcompare.report.analysis.comparison import MAX_KEYS, Comparison
+from ampcompare.report.analysis.doubts import about_layout, about_runs, about_speed
+from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.informative import information, test_set
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.settings import Setting
-from ampcompare.report.words import count, listed, plural, short, some
+from ampcompare.report.words import capital, count, listed, plural, short, some
 
 
 def cautions(
@@ -22,7 +25,10 @@ def cautions(
     asked: Sequence[str] = (),
 ) -> list[str]:
     """The reasons for doubt, gravest first. `asked` are the keys by which groups were to be told apart."""
-    said = []
+    pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None and not c.refusal]
+    said = about_runs(groups, [base for _, base in pairs])
+    said += _silent(groups, metric)
+    said += about_layout(pairs)
     if setting.is_synthetic:
         said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
     if setting.is_cpu:
@@ -33,13 +39,20 @@ def cautions(
     said += _not_pooled(groups, asked)
     said += _not_compared(comparisons)
     said += _sample_size(groups, comparisons)
+    said += about_speed(groups, pairs)
     if ignored:
         said.append(f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}.")
     if any(not f.device for f in figures):
         said.append(f"The device is not recorded for {some([f.run.name for f in figures if not f.device])}.")
     said += _missing(groups, metric)
     said += _unsound(figures, groups)
+    said += [sentence] if (sentence := test_set(groups, metric)) else []
     return said
+
+
+def _silent(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
+    found = (information(g.label, g.counted, metric).sentence for g in groups if not g.is_unfinished)
+    return [f"{capital(sentence)}." for sentence in found if sentence]
 
 
 def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> list[str]:
@@ -78,12 +91,24 @@ def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> 
     said = []
     if single:
         which = "One seed per backend" if len(single) == len(counted) else f"One seed for {some(single)}"
+        of_what = " of accuracy" if any(g.n > 1 for g in counted if g.seeds == 1) else ""
         said.append(
-            f"{which} (n = 1): no interval can be given, and a small difference may be chance: "
+            f"{which} (n = 1): no interval{of_what} can be given, and a small difference may be chance: "
             "not enough seeds to tell. Run more seeds."
         )
-    if unpaired := some([c.group.label for c in comparisons if c.speed and not c.speed.paired]):
-        said.append(f"{unpaired} and the baseline share fewer than two seeds: compared without pairing.")
+    if again := [g for g in counted if g.n > g.seeds and g.seeds]:
+        each = listed(
+            f"{g.label}: {plural(g.n, 'run')} of {plural(g.seeds, 'seed')}" for g in again[:MAX_KEYS]
+        )
+        said.append(
+            f"Seeds were run again ({each}): each process is a measurement of speed, each seed one of "
+            "accuracy."
+        )
+    unpaired = [(c.group.label, c.speed.pairs) for c in comparisons if c.speed and not c.speed.paired]
+    if none := some([label for label, pairs in unpaired if pairs < 2]):
+        said.append(f"{none} and the baseline share fewer than two seeds: compared without pairing.")
+    if few := some([f"{label}: {pairs}" for label, pairs in unpaired if pairs > 1]):
+        said.append(f"Too few seeds are in common with the baseline to pair them ({few}): compared without.")
     speeds = [(c.group.label, c.speed) for c in comparisons if c.speed]
     if left_out := some([f"{label}: {speed.left_out}" for label, speed in speeds if speed.left_out]):
         said.append(f"Seeds without a partner are left out of the comparison ({left_out}).")
@@ -98,14 +123,23 @@ def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
     for name, words in names.items():
         if without := some([g.label for g in groups if g.counted and g.means[name] is None]):
             said.append(f"No {words} is recorded for {without}.")
+        for group in groups:
+            gone = [f"{run} ({why})" for run, why in group.lacking(name)]
+            if gone and group.means[name] is not None:
+                said.append(f"The {words} of {group.label} lacks {some(gone, MAX_KEYS)}.")
+    for group in groups:
+        reached = group.reached
+        if 0 < reached.runs < reached.of:
+            said.append(f"The target is {reached.words} runs of {group.label}: its time is that of these.")
     return said
 
 
 def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str]:
     said = []
-    if unfinished := [f"{f.run.name} ({f.run.state})" for f in figures if f.run.state != "finished"]:
+    if unfinished := [f"{f.run.name} ({word})" for f in figures if (word := _ended_as(f))]:
         verb = "counts" if len(unfinished) == 1 else "count"
-        note = f"{some(unfinished)} did not finish and {verb} only where a backend has no finished run."
+        where = "only where a backend has no finished run, never for accuracy."
+        note = f"{some(unfinished)} did not finish and {verb} {where}"
         if only := some([g.label for g in groups if g.is_unfinished]):
             note += f" For {only} there is none, so the figures are those of unfinished runs."
         said.append(note)
@@ -121,3 +155,11 @@ def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str
     if damaged := some([f.run.name for f in figures if f.run.problems]):
         said.append(f"The record of {damaged} has problems; the table of runs says which.")
     return said
+
+
+def _ended_as(figures: RunFigures) -> str:
+    """The word for a run that did not finish: crashed where its record breaks off; nothing if it did."""
+    if figures.outcome in (Outcome.FINISHED, Outcome.REFUSED):
+        return ""
+    is_crash = figures.outcome is Outcome.FAILED and figures.run.state == "crashed"
+    return "crashed" if is_crash else figures.outcome.value

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.analysis.figures import RunFigures, environment_of
-from ampcompare.report.analysis.settings import pooling_settings
+from ampcompare.report.analysis.settings import pooling_settings, sets_apart
+from ampcompare.report.words import some
 
 NOT_SET = "not set"
+MOST_VALUES = 3
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,42 @@ def config_differences(figures: Sequence[RunFigures]) -> list[list[tuple[str, st
 
 
 def environments_of(figures: Sequence[RunFigures]) -> list[Environment]:
-    """Each distinct environment once."""
-    found: dict[str, Environment] = {}
+    """Each distinct environment once: device, software and numerics in effect. What else was recorded of it
+    (the commit, the card and its state) sets none apart, and is shown with all its values.
+    """
+    found: dict[str, tuple[Environment, list[dict[str, Any]]]] = {}
     for one in figures:
-        environment = dict(environment_of(one.run))
-        key = json.dumps(environment, sort_keys=True, default=str)
-        packages = environment.pop("packages", None)
-        facts = {str(k).replace("_", " "): _shown(v) for k, v in environment.items() if v is not None}
-        shown = {str(k): _shown(v) for k, v in packages.items()} if isinstance(packages, dict) else {}
-        found.setdefault(key, Environment(one.device_words, facts, shown)).runs.append(one)
-    return list(found.values())
+        environment = environment_of(one.run)
+        packages = environment.get("packages")
+        shown = {as_text(k): _shown(v) for k, v in packages.items()} if isinstance(packages, Mapping) else {}
+        facts = {k: v for k, v in flatten(environment) if v is not None and not k.startswith("packages")}
+        own = sorted((k, _shown(v)) for k, v in facts.items() if sets_apart(k))
+        place = found.setdefault(
+            repr((own, sorted(shown.items()))), (Environment(one.device_words, {}, shown), [])
+        )
+        place[0].runs.append(one)
+        place[1].append(facts)
+    for shared, every in found.values():
+        keys = dict.fromkeys(key for facts in every for key in facts)
+        shared.facts.update({_words(key): _together([f.get(key) for f in every]) for key in keys})
+    return [shared for shared, _ in found.values()]
+
+
+def _words(key: str) -> str:
+    return key.replace("_", " ").replace(".", " ")
+
+
+def _together(values: Sequence[Any]) -> str:
+    """The values of several runs: one, a range of numbers, or the first few."""
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e15]
+    if len(numbers) == len(values) and len(set(numbers)) > 1:
+        return f"{min(numbers):g} to {max(numbers):g}"
+    return some(list(dict.fromkeys("not recorded" if v is None else _shown(v) for v in values)), MOST_VALUES)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    return str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value)) or "none"
+    return as_text(value)

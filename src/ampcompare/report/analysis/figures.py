@@ -49,7 +49,7 @@ class RunFigures:
     `quality` is the last value of the metric that is compared, None also where that value is NaN.
     `clock_jumps` counts the rows whose wall clock is behind that of the row before. `seconds_to_target` is
     the training time until the metric reached the `Analysis`' target. `test_images` and `classes` are those
-    of the data, `metric` is the key of the compared one.
+    of the data, `metric` is the key of the compared one, `steps` the last `global_step`.
     """
 
     run: RunRecord
@@ -76,6 +76,7 @@ class RunFigures:
     test_images: int | None = None
     classes: int | None = None
     metric: str = DEFAULT_METRIC
+    steps: float | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -170,6 +171,7 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         test_images=_test_images(run),
         classes=_classes(run),
         metric=metric,
+        steps=_history(run, metrics.STEP, np.max),
     )
 
 

@@ -147,6 +147,10 @@ class Group:
         """Each seed or run that a figure lacks, and why: `("seed 2", "failed: its last loss is NaN")`."""
         return lost(self.runs, self.counted, name)
 
+    def lacking(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Of `lost` those whose other figures count."""
+        return lost(self.counted, self.counted, name)
+
     def per_seed(self, name: str, factor: float = 1.0) -> dict[Hashable, float]:
         """One attribute of RunFigures for each seed of the counted runs."""
         found = ((seed_key(r), getattr(r, name)) for r in self.counted)

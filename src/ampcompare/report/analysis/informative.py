@@ -12,6 +12,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.report.analysis.figures import RunFigures
+from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric, says_accuracy
 from ampcompare.report.words import listed
 
@@ -65,34 +66,44 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
     values = [v for f in runs if (v := f.quality) is not None]
     if not values:
         return Information()
-    is_accuracy, whole = (
-        metric.is_share and not metric.falls,
-        100 / metric.factor,
-    )  # 1, or 100 where in percent
+    is_accuracy = metric.is_share and not metric.falls
+    whole = 100 / metric.factor  # 1, or 100 where it is logged in percent
     images = _common([f.test_images for f in runs])
     classes = _common([f.classes for f in runs])
     mean = float(np.mean(values)) / whole
     p = min(1.0, max(0.0, mean))
     error = math.sqrt(p * (1 - p) / images) if is_accuracy and images else None
     known: dict[str, Any] = {"classes": classes, "images": images, "error": error}
-    stuck = [f for f in runs if is_constant(f, metric.key, SATURATION * whole if is_accuracy else math.inf)]
     judged = [(f, f.quality / whole) for f in runs if is_accuracy and f.quality is not None]
-    low = [f for f, quality in judged if quality <= chance_level(f, metric.key)]
+    low = [f for f, share in judged if share <= chance_level(f, metric.key)]
     if low:
-        at = (
-            f"{metric.show(chance_of(low[0], metric.key) * whole)} by guessing among {low[0].classes} classes"
-        )
+        guess = metric.show(chance_of(low[0], metric.key) * whole)
+        at = f"{guess} by guessing among {low[0].classes} classes"
         whom = _whose(label, low, runs)
         return Information(CHANCE, f"{whom} at chance ({at}): {metric.name} says nothing there", **known)
+    stuck = [f for f in runs if is_constant(f, metric.key, SATURATION * whole if is_accuracy else math.inf)]
     if stuck:
-        value = metric.show(stuck[0].quality)
         whom = _whose(label, stuck, runs)
-        why = f"the same {metric.name} ({value}) at every evaluation"
+        why = f"the same {metric.name} ({metric.show(stuck[0].quality)}) at every evaluation"
         return Information(CONSTANT, f"{whom} at {why}: nothing was learned that it could tell", **known)
     if is_accuracy and mean >= SATURATION:
         why = f"{metric.name} of {label} is saturated ({metric.show(mean * whole)}): it could tell no gain"
         return Information(SATURATED, why, **known)
     return Information(**known)
+
+
+def test_set(groups: Sequence[Group], metric: ComparedMetric) -> str:
+    """The size of the test set, and what it leaves open of an accuracy at the groups' means; or nothing."""
+    if not metric.is_share:
+        return ""
+    found = [(g.label, information(g.label, g.counted, metric)) for g in groups if g.counted]
+    known = [(label, one) for label, one in found if one.images is not None and one.error is not None]
+    if not known:
+        return "The size of the test set is not recorded." if any(g.means["quality"] for g in groups) else ""
+    sizes = listed(f"{images:,}" for images in dict.fromkeys(one.images for _, one in known))
+    errors = [one.error * 100 for _, one in known if one.error is not None]
+    span = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (min(errors), max(errors))))
+    return f"Accuracies are of {sizes} test images: the binomial standard error of one is {span} points."
 
 
 def chance_of(figures: RunFigures, key: str) -> float:

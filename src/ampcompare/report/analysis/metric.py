@@ -113,7 +113,7 @@ class ComparedMetric:
         return value * self.factor / 100 if self.is_share else None
 
     def as_shown(self, value: float) -> float:
-        """A value as somebody gave it, in the unit that is shown: of a fraction both 0.93 and 93 may be said."""
+        """A value as somebody gave it, in the shown unit: of a fraction both 0.93 and 93 may be said."""
         return value * 100 if self.is_fraction and abs(value) <= 1 else value
 
     @property

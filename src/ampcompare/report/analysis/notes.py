@@ -1,4 +1,4 @@
-"""Sentences on the experiment as a whole: how it was planned, how claims are tested, what its control shows."""
+"""Sentences on the experiment as a whole: its plan, how claims are tested, what its control shows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ampcompare.report import words
 from ampcompare.report.analysis.claims import ALPHA, Levels
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.control import Control
+from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.sample import seed_key
 from ampcompare.report.analysis.undecided import open_questions
@@ -31,8 +31,8 @@ def notes(
     held = [c for c in comparisons if c.claims]
     if len(held) > 1:
         said.append(
-            f"{len(held)} groups are compared: what is claimed of speed, of memory and of {metric.name} holds "
-            f"for all of them together in {words.level(1 - ALPHA)} of cases (Holm), so that the levels in "
+            f"{len(held)} groups are compared: what is claimed of speed, of memory and of {metric.name} "
+            f"holds for all of them together in {words.level(1 - ALPHA)} of cases (Holm), so that the levels in "
             "brackets are higher for some."
         )
     if levels.two_sided < ALPHA:

@@ -1,33 +1,46 @@
-"""The lay-out of a comparison in time and over machines, from starting times: what else differed with it."""
+"""The lay-out of a comparison in time and over cards, from starting times: what else differed with it.
+
+A machine drifts: it warms up, is shared, gets an update. Groups that ran one after the other differ by that
+too, and no interval of theirs knows of it. The same holds of groups that had cards of their own.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from ampcompare.records.tree import as_text
-from ampcompare.report.analysis.figures import RunFigures, environment_of
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.report.analysis.cards import cards
+from ampcompare.report.analysis.estimate import CONFIDENCE, Estimate, T
+from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.sample import started
-from ampcompare.report.analysis.statistics import Estimate
-from ampcompare.report.words import listed
+from ampcompare.report.analysis.student import t_quantile
+from ampcompare.report.words import change, interval, listed
 
 FEWEST = 2  # runs of a group for its place in time to say anything
+DRIFT_LEVEL = 0.01
+FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Layout:
     """How the groups of a comparison lie in time and on cards.
 
-    `apart` are pairs of labels, the earlier first, of groups of two runs or more of which all of one began
-    before any of the other; `on_own_cards` labels of groups that had cards to themselves while others
-    had others; `drift` the change of throughput from the first run to the last (ratio), groups aside, None where it
-    cannot be told.
+    `apart` are pairs of labels, the earlier first: groups of two runs or more of which all of one began
+    before any of the other, and not all at once. `on_other_cards` are pairs that have no card in common.
+    `drift` is the throughput of the last run to that of the first by a straight line of its logarithm over
+    the starting times, each group with a level of its own; None where it cannot be told.
     """
 
-    apart: tuple[tuple[str, str], ...] = ()
-    on_own_cards: tuple[str, ...] = ()
+    apart: tuple[Pair, ...] = ()
+    on_other_cards: tuple[Pair, ...] = ()
     drift: Estimate | None = None
 
     @property
@@ -36,41 +49,92 @@ class Layout:
         return bool(self.apart)
 
     @property
+    def drifted(self) -> bool:
+        """Whether drift is shown, at 1 %: every report asks this, and few have any."""
+        p = self.drift.p_of(1.0) if self.drift else None
+        return p is not None and p < DRIFT_LEVEL
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """What is to be said of it, gravest first; nothing of a sound lay-out."""
         said = []
         if self.apart:
-            names = listed(dict.fromkeys(label for pair in self.apart for label in pair))
-            said.append(f"{names} ran one after the other: drift counts as difference.")
-        if self.on_own_cards:
-            names = listed(self.on_own_cards)
-            said.append(f"{names} had cards of their own: a difference of cards counts as difference.")
+            said.append(f"{_names(self.apart)} ran one after the other: drift counts as difference.")
+        if self.on_other_cards:
+            names = _names(self.on_other_cards)
+            said.append(f"{names} ran on different cards: what differs between these counts as difference.")
+        if self.drifted and self.drift:
+            span = interval(self.drift.low, self.drift.high, change)
+            said.append(
+                f"Throughput changed by {change(self.drift.value)} from the first run to the last ({span}), "
+                "whatever the group."
+            )
         return tuple(said)
 
 
 def layout(groups: Sequence[Group]) -> Layout:
-    """The lay-out of the groups that are compared; the A/A control lies at the ends by design."""
-    groups = [g for g in groups if not g.is_control and g.counted]
-    return Layout(tuple(_apart(groups)), tuple(_aliased(groups)), None)
+    """The lay-out of groups that are compared; the A/A control lies at the ends by design and is left out."""
+    groups = [g for g in groups if g.counted and not g.is_control]
+    return Layout(tuple(_pairs(groups, _is_before)), tuple(_pairs(groups, _has_other_cards)), _drift(groups))
 
 
-def _apart(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    spans = [(g.label, sorted(t for f in g.counted if math.isfinite(t := started(f)))) for g in groups]
-    known = [(label, times) for label, times in spans if len(times) >= FEWEST]
-    return [(a, b) for a, early in known for b, late in known if early[-1] < late[0]]
+def _pairs(groups: Sequence[Group], holds: Callable[[Group, Group], bool]) -> list[Pair]:
+    by_start = sorted(groups, key=lambda g: min(started(f) for f in g.counted))
+    return [(a.label, b.label) for a, b in combinations(by_start, 2) if holds(a, b)]
 
 
-def _aliased(groups: Sequence[Group]) -> list[str]:
-    return []
+def _names(pairs: Sequence[Pair]) -> str:
+    return listed(dict.fromkeys(label for pair in pairs for label in pair))
 
 
-def card_of(figures: RunFigures) -> str:
-    """What tells one card from another of its name: the GPU's id, on a CPU the host's; nothing if unknown."""
-    environment = environment_of(figures.run)
-    machine = environment.get("machine")
-    for holder in (machine, environment):
-        if isinstance(holder, Mapping):
-            for key in ("gpu_uuid", "host"):
-                if holder.get(key):
-                    return as_text(holder[key])
-    return ""
+def _is_before(early: Group, late: Group) -> bool:
+    """Whether all runs of one began before any of the other, and did not all go on at one time."""
+    first, then = ([t for f in g.counted if math.isfinite(t := started(f))] for g in (early, late))
+    if min(len(first), len(then)) < FEWEST or max(first) >= min(then):
+        return False
+    return max(then) >= min(_ended(f) for f in early.counted if math.isfinite(started(f)))
+
+
+def _ended(figures: RunFigures) -> float:
+    """When a run ended, by its clock; the moment it began where it has none."""
+    clock = figures.run.values(metrics.ELAPSED)
+    clock = clock[np.isfinite(clock)]
+    return started(figures) + (max(0.0, float(clock[-1])) if len(clock) else 0.0)
+
+
+def _has_other_cards(one: Group, other: Group) -> bool:
+    ours, theirs = cards(one.counted), cards(other.counted)
+    return ours is not None and theirs is not None and not ours & theirs
+
+
+def _drift(groups: Sequence[Group]) -> Estimate | None:
+    """Least squares of the log throughput on time, with a level for each group on each of its cards."""
+    rows = [
+        ((g.label, cards([f])), started(f), f.images_per_second)
+        for g in groups
+        for f in g.counted
+        if f.images_per_second and math.isfinite(started(f))
+    ]
+    sizes = Counter(level for level, *_ in rows)
+    rows = [row for row in rows if sizes[row[0]] >= FEWEST]
+    levels = list(dict.fromkeys(level for level, *_ in rows))
+    df = len(rows) - len(levels) - 1
+    times = np.array([t for _, t, _ in rows])
+    if len(rows) < FEWEST_TO_DRIFT or df < 1 or (span := float(np.ptp(times))) <= 0:
+        return None
+    x = (times - times.min()) / span
+    y = np.log([speed for *_, speed in rows])
+    for level in levels:
+        own = np.array([row[0] == level for row in rows])
+        x[own] -= x[own].mean()
+        y[own] -= y[own].mean()
+    if (squares := float(x @ x)) <= 1e-9:  # every group at one moment of its own
+        return None
+    slope = float(x @ y) / squares
+    error = math.sqrt(float(np.sum((y - slope * x) ** 2)) / df / squares)
+    half = t_quantile((1 + CONFIDENCE) / 2, df) * error
+    low, high = (math.exp(min(700.0, slope + end)) for end in (-half, half))
+    method = "least squares of log throughput on the starting time, a level for each group, t interval"
+    return Estimate(
+        math.exp(min(700.0, slope)), low, high, len(rows), method, T, error=error, df=float(df), scale="log"
+    )

@@ -52,8 +52,8 @@ def plan_of(runs: Sequence[RunRecord]) -> Plan:
         if odd:
             shown = listed(dict.fromkeys(repr(short(printable(raw), 24)) for _, raw in odd[:3]))
             doubts.append(
-                f"{GROUP}.{name} of {some([printable(run.name) for run, _ in odd])} is {shown}, not {allowed}: "
-                "not used."
+                f"{GROUP}.{name} of {some([printable(run.name) for run, _ in odd])} is {shown}, not "
+                f"{allowed}: not used."
             )
         values = list(dict.fromkeys(value for _, value in known if value is not None))
         if len(values) > 1:

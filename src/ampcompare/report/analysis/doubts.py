@@ -1,0 +1,118 @@
+"""Doubts about the runs themselves, before any comparison of figures: how they ended, how they lie in time
+and on cards, whether they were steady. A sentence each, only where it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ampcompare.records.tree import as_text
+from ampcompare.report.analysis.cards import cards
+from ampcompare.report.analysis.figures import RunFigures, environment_of
+from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.order import layout
+from ampcompare.report.analysis.steadiness import (
+    SKIPPED_SHARE,
+    median_gap,
+    odd_ones,
+    skipped_share,
+    steadiness,
+)
+from ampcompare.report.words import capital, change, number, plural, ratio, some
+
+Pair = tuple[Group, Group]  # a group and its baseline
+MOST_NAMED = 4
+
+
+def about_runs(groups: Sequence[Group], bases: Sequence[Group]) -> list[str]:
+    """What failed, what did not come to its end, and a baseline that has no finished run."""
+    said = []
+    for group in groups:
+        outcomes = group.outcomes
+        if outcomes.failed:
+            which = some([f"{name_in(group, f)}: {f.why}" for f in outcomes.failed], MOST_NAMED)
+            said.append(f"{capital(outcomes.sentence)} ({which}).")
+    for base in _once(bases):
+        if base.is_unfinished:
+            what = "that failed" if base.outcomes.failed else "that were stopped or go on"
+            said.append(
+                f"The baseline {base.label} is unfinished: no run of it finished, its figures are of runs "
+                f"{what}."
+            )
+        elif not base.counted:
+            said.append(f"The baseline {base.label} is unfinished: no run of it has any figure.")
+    for group in groups:
+        if refused := group.outcomes.refused:
+            which = some([f"{name_in(group, f)}: {f.why}" for f in refused], MOST_NAMED)
+            verb = "was" if len(refused) == 1 else "were"
+            runs = plural(len(refused), "run")
+            said.append(f"{runs} of {group.label} {verb} refused before the first step ({which}).")
+    return said
+
+
+def about_layout(pairs: Sequence[Pair]) -> list[str]:
+    """How the compared groups lie in time and on cards; runs of several cards in one group."""
+    compared = _once([group for pair in pairs for group in (pair[1], pair[0])])
+    said = list(layout(compared).sentences)
+    for group in compared:
+        if (several := cards(group.counted)) and len(several) > 1:
+            said.append(f"{group.label} pools runs of {len(several)} cards or hosts of the same name.")
+    return said
+
+
+def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
+    """What medians of throughput leave out, runs that were not steady, steps that were skipped."""
+    said = []
+    for group, base in pairs:
+        if len(group.devices | base.devices) == 1 and (gap := median_gap(group, base)):
+            said.append(
+                f"By medians {group.label} trains {ratio(gap[0])} as fast as {base.label}, by whole training "
+                f"seconds {ratio(gap[1])}: warm-up, compilation and stalls are not in a median."
+            )
+    every = [(group, f) for group in groups for f in group.counted]
+    states = [(group, f, steadiness(f)) for group, f in every]
+    if stalled := [f"{of(g, f)}: {s.stalled * 100:.0f} % of its time" for g, f, s in states if s.stalled]:
+        said.append(f"Stalls, which a median does not show: {some(stalled, MOST_NAMED)}.")
+    if drifting := [f"{of(g, f)}: {change(s.change)}" for g, f, s in states if s.change]:
+        said.append(f"Throughput drifts within {some(drifting, MOST_NAMED)} from its beginning to its end.")
+    odd = [f"{of(group, f)}: {number(r)}×" for group in groups for f, r in odd_ones(group)]
+    if odd:
+        said.append(f"Unlike all others of its group in throughput: {some(odd, MOST_NAMED)} their median.")
+    shares = [(group, f, skipped_share(f)) for group in groups for f in group.runs]
+    skipping = [
+        f"{of(g, f)}: {share * 100:.1f} %" for g, f, share in shares if share and share > SKIPPED_SHARE
+    ]
+    if skipping:
+        said.append(f"Skipped steps above 1 %: {some(skipping, MOST_NAMED)}.")
+    return said + _commits(groups)
+
+
+def _commits(groups: Sequence[Group]) -> list[str]:
+    said = (environment_of(f.run).get("git_commit") for g in groups for f in g.runs)
+    commits = list(dict.fromkeys(short(as_text(one)) for one in said if one))
+    if len(commits) < 2:
+        return []
+    shown = some([_short_commit(one) for one in commits], 3)
+    return [f"The runs are of {len(commits)} states of the code ({shown}) and pooled as of one."]
+
+
+def _short_commit(commit: str) -> str:
+    head, dash, rest = commit.partition("-")
+    return f"{head[:7]}{dash}{rest}"
+
+
+def name_in(group: Group, figures: RunFigures) -> str:
+    """`seed 2`, or the run's name and id where the group has several of that seed."""
+    alike = sum(1 for f in group.runs if as_text(f.seed) == as_text(figures.seed))
+    if figures.seed is None or alike > 1:
+        return f"{figures.run.name} ({figures.run.id})"
+    return f"seed {as_text(figures.seed)}"
+
+
+def of(group: Group, figures: RunFigures) -> str:
+    """`native, seed 2`."""
+    return f"{group.label}, {name_in(group, figures)}"
+
+
+def _once(groups: Sequence[Group]) -> list[Group]:
+    return list({group.label: group for group in groups}.values())

@@ -1,0 +1,169 @@
+"""How many test images two groups answer differently: figures to be counted, and what is said of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fakes import figures, make
+
+from ampcompare.records.predictions import Predictions
+from ampcompare.report.analysis.answers import MOST_SEEDS, Answers, answers, content
+from ampcompare.report.analysis.groups import Group
+
+IMAGES = 1000
+TRUTH = np.arange(IMAGES) % 10
+
+
+def group(label: str, given: dict[int, Any], **more: Any) -> Group:
+    """A group with a run for each seed, and its predictions (a text: why there are none)."""
+    runs = []
+    for seed, classes in given.items():
+        run = make("none", seed, steps=50, name=f"{label} {seed}")
+        is_problem = isinstance(classes, str)
+        run.__dict__["predictions"] = (
+            Predictions(problem=classes) if is_problem else Predictions(classes, more.get("on", "set"))
+        )
+        runs.append(figures(run=run, seed=more.get("seed_of", lambda s: s)(seed), label=label))
+    return Group(label, tuple(runs), tuple(runs), label)
+
+
+def changed(first: int, last: int) -> np.ndarray:
+    """The right answers but for images of these numbers."""
+    found = TRUTH.astype(np.uint8)
+    found[first:last] += 1
+    return found
+
+
+def noisy(
+    seeds: Iterable[int], share: float, common: np.ndarray = TRUTH, first: int = 0
+) -> dict[int, np.ndarray]:
+    """Each run answers its own share of the images at random."""
+    found = {}
+    for seed in seeds:
+        generator = np.random.default_rng(first + seed)
+        found[seed] = np.where(generator.random(IMAGES) < share, generator.integers(0, 10, IMAGES), common)
+    return found
+
+
+def only(*groups: Group) -> Answers:
+    (found,) = answers(groups, groups[0])
+    return found
+
+
+def test_the_counts_are_those_of_the_images():
+    found = only(
+        group("none", {1: changed(0, 10), 2: changed(0, 30)}),
+        group("native", {1: changed(0, 10), 3: changed(0, 40)}),
+    )
+    # native 1 and none 2: 20; native 3 and none 1: 30; native 3 and none 2: 10; within: 20 and 30
+    assert (found.between, found.within, found.same_seed) == (20.0, 25.0, 0.0)
+    assert (found.images, found.n, found.p) == (1000, (2, 2), None)
+    assert found.sentence == (
+        "native and none answer 20 of 1,000 test images differently, two seeds of one of them 25: whether "
+        "that is more than seeds do takes 4 runs of each to test (n = 2 and 2)."
+    )
+
+
+def test_a_backend_that_answers_other_images_is_told_from_its_seeds():
+    other = np.where(np.arange(IMAGES) < 200, 0, TRUTH)
+    seeds = range(1, 6)
+    found = only(group("none", noisy(seeds, 0.1)), group("fp16", noisy(seeds, 0.1, other, first=50)))
+    assert found.is_more
+    assert found.p == pytest.approx(2 / 252)  # of all ways to deal ten runs into five and five
+    assert found.between > found.within > 100
+    assert ": more than seeds do (p = 0.0079, n = 5 and 5)." in found.sentence
+
+
+def test_backends_that_differ_as_seeds_do_are_not_said_to_differ_by_more():
+    said = 0
+    for trial in range(40):
+        ours = noisy(range(4), 0.1, first=100 * trial)
+        found = only(group("none", ours), group("native", noisy(range(4), 0.1, first=100 * trial + 50)))
+        assert found.p is not None
+        assert "more than seeds do is not shown" in found.sentence or found.is_more
+        said += found.is_more
+    assert said <= 5  # 2 of 70 deals: 1.1 in the mean; more than 5 come once in 1,500 times
+
+
+def test_several_comparisons_share_their_level_and_say_so():
+    other = np.where(np.arange(IMAGES) < 200, 0, TRUTH)
+    groups = [
+        group("none", noisy(range(4), 0.1)),
+        group("native", noisy(range(4), 0.1, first=50)),
+        group("fp16", noisy(range(4), 0.1, other, first=90)),
+    ]
+    native, fp16 = answers(groups, groups[0])
+    assert fp16.p == pytest.approx(2 / 70)
+    assert fp16.adjusted_p == pytest.approx(4 / 70)
+    assert not fp16.is_more
+    assert (
+        "not shown, and cannot be by so few runs (p = 0.057 over 2 comparisons, n = 4 and 4)" in fp16.sentence
+    )
+    assert native.adjusted_p >= native.p
+
+
+def test_processes_of_one_seed_are_one_and_the_others_are_named():
+    found = only(
+        group("none", {number: changed(0, number) for number in range(1, 6)}, seed_of=lambda s: 7),
+        group("native", {number: changed(0, 2) for number in range(1, 6)}),
+    )
+    assert found.n == (5, 1)
+    assert [why for _, why in found.left_out] == ["another run of its seed is compared"] * 4
+    assert found.p is None
+
+
+@pytest.mark.parametrize("theirs", [{1: ""}, {1: "Its predictions.npy is cut off."}, {}])
+def test_without_predictions_nothing_is_claimed(theirs: dict[int, str]):
+    found = only(group("none", theirs), group("native", {1: TRUTH, 2: TRUTH}))
+    assert (found.is_known, found.between, found.p, found.images) == (False, None, None, None)
+    assert found.sentence.endswith("is not known: none kept no predictions to compare.")
+    expected = [("none 1", theirs[1] or "it kept no predictions")] if theirs else []
+    assert [entry for entry in found.left_out if entry[0].startswith("none")] == expected
+
+
+def test_runs_that_were_tested_on_other_images_are_not_compared():
+    found = only(group("none", {1: TRUTH, 2: TRUTH}), group("native", {1: TRUTH, 2: TRUTH}, on="others"))
+    assert not found.is_known
+    assert found.sentence.endswith("is not known: they were tested on other images.")
+    assert found.left_out == (
+        ("native 1", "it was tested on other images"),
+        ("native 2", "it was tested on other images"),
+    )
+
+
+def test_one_run_of_each_has_no_seeds_to_hold_it_against():
+    one = only(group("none", {1: TRUTH}), group("native", {2: changed(0, 3)}))
+    assert one.sentence == (
+        "native and none answer 3.0 of 1,000 test images differently; what two seeds of one of them do is "
+        "not known (n = 1 and 1)."
+    )
+    same = only(group("none", {1: TRUTH}), group("native", {1: changed(0, 12)}))
+    assert same.sentence == "native and none answer 12 of 1,000 test images differently, with the same seed."
+
+
+def test_of_very_many_seeds_some_are_compared():
+    found = only(
+        group("none", dict.fromkeys(range(50), TRUTH)),
+        group("native", dict.fromkeys(range(50), changed(0, 1))),
+    )
+    assert found.n == (MOST_SEEDS, MOST_SEEDS)
+    assert len(found.left_out) == 2 * (50 - MOST_SEEDS)
+
+
+def test_without_a_baseline_there_are_no_answers():
+    assert answers([group("none", {1: TRUTH})], None) == []
+    assert answers([], None) == []
+
+
+def test_the_content_is_plain_and_has_every_figure():
+    found = answers(
+        groups := [group("none", {1: TRUTH, 2: TRUTH}), group("native", {1: TRUTH, 2: TRUTH})], groups[0]
+    )
+    (plain,) = json.loads(json.dumps(content(found), allow_nan=False))
+    assert plain.keys() == {field.name for field in dataclasses.fields(Answers)} | {"is_more"}
+    assert (plain["between"], plain["images"], plain["n"]) == (0.0, 1000, [2, 2])

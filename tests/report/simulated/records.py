@@ -1,0 +1,70 @@
+"""Records of simulated runs, built directly: small histories of which every figure is known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+
+from ampcompare.records import RunRecord
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LASTS = 100.0  # seconds of a run
+TEST_IMAGES, CLASSES = 10_000, 10
+
+
+def record(
+    backend: str,
+    seed: int,
+    *,
+    accuracies: Sequence[float] = (0.5, 0.8, 0.93),
+    losses: Sequence[float] = (2.0, 1.0, 0.3),
+    speed: float | None = 100.0,
+    peak_mib: float | None = 4000.0,
+    exit_code: int | None = 0,
+    state: str = "finished",
+    place: int = 0,
+    replicate: int = 0,
+) -> RunRecord:
+    """One run that logged these evaluations and losses; what is None was not recorded.
+
+    `place` is its number in time, `replicate` tells apart the runs of one backend and seed. A value may be
+    NaN: that was logged.
+    """
+    rows, nan_rows = [], {}
+    for step, loss in enumerate(losses):
+        moment = LASTS * (step + 1) / len(losses)
+        row = {
+            "global_step": 10.0 * step,
+            "epoch": float(step),
+            "train/loss": loss,
+            "time/elapsed_seconds": moment,
+        }
+        if speed is not None:
+            row["throughput/images_per_second"] = speed
+        if peak_mib is not None:
+            row["memory/peak_mib"] = peak_mib
+        rows.append(row)
+    rows += [
+        {"global_step": 10.0 * (step + 1), "epoch": step + 1.0, "eval/accuracy": value}
+        for step, value in enumerate(accuracies)
+    ]
+    history = pd.DataFrame(rows).astype(float)
+    for name in ("train/loss", "eval/accuracy"):
+        logged = [i for i, row in enumerate(rows) if name in row and np.isnan(row[name])]
+        if logged:
+            nan_rows[name] = np.array(logged)
+    environment = {"device_name": "GPU", "device_type": "cuda"}
+    return RunRecord(
+        id=f"{backend}-{seed}-{replicate}",
+        name=f"{backend} {seed}",
+        state=state,
+        exit_code=exit_code,
+        started_at=START + timedelta(seconds=1.1 * LASTS * place),
+        config={"backend": backend, "seed": seed, "batch_size": 128, "data": {"source": "cifar10"}},
+        summary={"environment": environment, "data/test_images": TEST_IMAGES, "data/classes": CLASSES},
+        history=history,
+        nan_rows=nan_rows,
+    )

@@ -1,0 +1,108 @@
+"""Where a run failed, ended in NaN or never learned, no set of records is ever called equivalent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ampcompare.records import RunRecord
+from ampcompare.report import analyse_runs
+from report.simulated.records import CLASSES, TEST_IMAGES, record
+
+SETS = 1_000
+Options = dict[str, Any]
+Chance = np.random.Generator
+
+
+def learned(chance: Chance) -> Options:
+    """A good run: backends are the same in truth, and seeds differ by far less than the margin."""
+    last = 0.93 + chance.normal(0, 0.0004)
+    return {"accuracies": [0.5 + chance.normal(0, 0.05), 0.8, last], "speed": chance.normal(100, 0.5)}
+
+
+def at_chance(chance: Chance) -> Options:
+    share = chance.binomial(TEST_IMAGES, 1 / CLASSES) / TEST_IMAGES
+    return {"accuracies": [0.1, 0.11, min(share, 0.109)]}
+
+
+def bad_ends(chance: Chance) -> list[Options]:
+    """All the ways in which one run can say nothing for its group."""
+    last = 0.93 + chance.normal(0, 0.0004)
+    nan, inf = float("nan"), float("inf")
+    return [
+        {"exit_code": int(chance.choice([1, 9, 134, 137, 139])), "state": "failed"},
+        {"exit_code": 1, "state": "crashed", "accuracies": []},
+        {"exit_code": None, "state": "crashed"},
+        {"losses": [2.0, 1.0, nan], "accuracies": [0.5, 0.8, last]},
+        {"losses": [2.0, inf, inf], "accuracies": [0.5, 0.8, last]},
+        {"accuracies": [0.5, 0.8, nan]},
+        {"accuracies": [0.5, nan, nan], "losses": [2.0, nan, nan]},
+        {"accuracies": [0.5, 0.8, inf]},
+        at_chance(chance),
+        {"accuracies": [0.1] * 3},
+        {"accuracies": [0.42] * 4},
+        {"accuracies": [0.93] * 3},
+    ]
+
+
+def sets(spoil: bool, number: int, seed: int) -> Iterator[tuple[list[RunRecord], str]]:
+    """Sets of runs of two to four backends and three to six seeds, with the backend that is spoilt, if any.
+
+    Sometimes one run is, sometimes all of a backend, the baseline or another.
+    """
+    chance = np.random.default_rng(seed)
+    for _ in range(number):
+        backends = ["none", "native", "apex_o1", "fp16"][: chance.integers(2, 5)]
+        seeds = range(chance.integers(3, 7))
+        plans = {(b, s): learned(chance) for b in backends for s in seeds}
+        which = str(chance.choice(backends))
+        if spoil:
+            ends = bad_ends(chance)
+            kind = chance.integers(len(ends))
+            for s in seeds if chance.random() < 0.3 else [chance.choice(seeds)]:
+                plans[which, int(s)] |= bad_ends(chance)[kind]
+        yield [record(b, s, **plan) for (b, s), plan in plans.items()], which if spoil else ""
+
+
+def said_equivalent(runs: list[RunRecord], of: Callable[[str], bool]) -> list[str]:
+    """The compared groups, as far as asked for, that anything calls equivalent or that keep their quality."""
+    analysis = analyse_runs(runs, margin=0.5)
+    lines = dict(analysis.verdict.lines)
+    return [
+        label
+        for c in analysis.comparisons
+        if of(label := c.group.label)
+        and (
+            c.is_equivalent
+            or c.keeps_quality
+            or c.chip == "equivalent"
+            or analysis.verdict.chips[label] == "equivalent"
+            or (c.equivalence is not None and c.equivalence.holds)
+            or "equivalent within" in lines[label]
+            or f"{label} keeps" in analysis.verdict.headline
+        )
+    ]
+
+
+def test_good_sets_are_called_equivalent():
+    """Else the test below could not fail."""
+    found = [len(said_equivalent(runs, lambda label: True)) > 0 for runs, _ in sets(False, 30, seed=1)]
+    assert np.mean(found) > 0.9
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("part", range(4))
+def test_no_set_with_a_failure_a_nan_or_chance_level_is_called_equivalent(part):
+    found = []
+    for runs, spoilt in sets(True, SETS // 4, seed=100 + part):
+        # Against a spoilt baseline nobody is equivalent; a spoilt group says nothing of the others.
+        found += said_equivalent(runs, lambda label, s=spoilt: s == "none" or label.startswith(s))
+    assert found == []
+
+
+def test_a_few_of_them():
+    for runs, spoilt in sets(True, 40, seed=3):
+        assert said_equivalent(runs, lambda label, s=spoilt: s == "none" or label.startswith(s)) == []

@@ -1,0 +1,231 @@
+"""Seeds are added until all is decided: when it looks, who decides, what it says, and when it cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.wandb_server.clients import wait_until
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps.decide import Look, check_can_be_decided, fill_first_look, go_on, next_seeds
+from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.file.parameters import Parameter
+from ampcompare.sweeps.file.sweep import Hyperband, Objective, Sweep
+from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import sqlite_url
+
+LOOKS = (2, 4, 5)
+
+
+def listed(key, values) -> Parameter:
+    return Parameter((key,), "categorical", {"values": values})
+
+
+def sweep_of(seeds=(1, 2), backends=("none", "native"), **changes) -> Sweep:
+    parameters = (listed("backend", [*backends]), listed("seed", [*seeds]))
+    raw = {"method": "grid", "parameters": {p.key: dict(p.settings) for p in parameters}}
+    return Sweep(
+        **{"path": Path("s.yaml"), "name": "s", "method": "grid", "parameters": parameters, "raw": raw}
+        | changes
+    )
+
+
+@pytest.fixture
+def search(tmp_path) -> Search:
+    return begin(tmp_path)
+
+
+def begin(folder: Path, seeds=(1, 2), grace: float = 60.0) -> Search:
+    return Search(sweep_of(seeds), sqlite_url(folder), "s", grace, plan={})
+
+
+def run_all(search: Search) -> list[int]:
+    """Make every run that is left; returns their seeds, each once."""
+    seeds = []
+    while attempt := search.next():
+        seeds.append(attempt.parameters["seed"])
+        search.finish(attempt, "finished", None)
+    return sorted(set(seeds))
+
+
+class Looker:
+    """Decides at a number of seeds, and remembers at which it was asked."""
+
+    def __init__(self, search: Search, decided_at: int) -> None:
+        self.search, self.decided_at = search, decided_at
+        self.asked: list[int] = []
+        self.said: list[str] = []
+
+    def look(self) -> Look:
+        seeds = self.search.sweep.points.seeds
+        self.asked.append(seeds)
+        return Look(seeds >= self.decided_at, (f"looked at {seeds}",))
+
+    def go_on(self) -> bool:
+        return go_on(self.search, LOOKS, self.look, self.said.append, threading.Event())
+
+
+def see_through(search: Search, looker: Looker) -> list[list[int]]:
+    rounds = [run_all(search)]
+    while looker.go_on():
+        rounds.append(run_all(search))
+    return rounds
+
+
+def test_seeds_come_in_the_groups_of_the_plan_until_all_is_decided(search):
+    looker = Looker(search, decided_at=4)
+    assert see_through(search, looker) == [[1, 2], [3, 4]]
+    assert looker.said == ["looked at 2", "looked at 4"]
+
+
+def test_after_the_last_look_nothing_is_added(search):
+    looker = Looker(search, decided_at=99)
+    assert see_through(search, looker) == [[1, 2], [3, 4], [5]]
+    assert looker.asked == [*LOOKS]
+
+
+def test_what_is_decided_at_once_gets_no_more_seeds(search):
+    assert see_through(search, Looker(search, decided_at=2)) == [[1, 2]]
+
+
+def test_seeds_are_filled_up_to_the_first_look(tmp_path):
+    search = begin(tmp_path, seeds=[1, 2, 3])
+    fill_first_look(search, LOOKS)
+    assert run_all(search) == [1, 2, 3, 4]
+
+
+def test_a_sweep_that_was_decided_stays_decided_when_it_is_started_again(search, tmp_path):
+    see_through(search, Looker(search, decided_at=4))
+    again = begin(tmp_path)
+    looker = Looker(again, decided_at=99)
+    assert see_through(again, looker) == [[]]
+    assert looker.asked == []
+
+
+def test_a_sweep_that_was_stopped_goes_on_at_its_look(search, tmp_path):
+    run_all(search)
+    assert Looker(search, decided_at=99).go_on()
+    again = begin(tmp_path)  # before any of the new runs
+    fill_first_look(again, LOOKS)
+    assert see_through(again, Looker(again, decided_at=4)) == [[3, 4]]
+
+
+def test_of_several_workers_one_decides_and_all_hear_it(tmp_path):
+    searches = [begin(tmp_path) for _ in range(4)]
+    run_all(searches[0])
+    lookers = [Looker(search, decided_at=4) for search in searches]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda looker: looker.go_on(), lookers)] == [True] * 4
+    assert sorted(len(looker.asked) for looker in lookers) == [0, 0, 0, 1]
+    assert all("looked at 2" in looker.said for looker in lookers)
+    assert {search.sweep.added for search in searches} == {((3, 4),)}
+
+
+def test_a_decider_that_died_is_replaced_after_its_silence(tmp_path):
+    died, other = begin(tmp_path), begin(tmp_path, grace=1.0)
+    run_all(died)
+    assert died.ledger.put_once("decider:1", {"worker": "gone", "sign": 3})
+    looker = Looker(other, decided_at=4)
+    assert looker.go_on()
+    assert looker.asked == [2]
+    assert looker.said[0].startswith("waiting for another worker")
+
+
+def test_a_decider_that_works_long_is_waited_for(tmp_path):
+    slow, other = begin(tmp_path, grace=1.0), begin(tmp_path, grace=1.0)
+    run_all(slow)
+    looker, waiting = Looker(slow, decided_at=4), Looker(other, decided_at=4)
+    may_end = threading.Event()
+
+    def look() -> Look:
+        may_end.wait()
+        return looker.look()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(go_on, slow, LOOKS, look, looker.said.append, threading.Event())
+        wait_until(lambda: "decider:1" in other.ledger.read(), "a claim")
+        second = pool.submit(waiting.go_on)
+        # Many times the grace time, by the signs that it gives.
+        wait_until(lambda: other.ledger.read()["decider:1"]["sign"] > 6, "signs of life")
+        assert not second.done()
+        may_end.set()
+        assert (first.result(), second.result()) == (True, True)
+    assert (looker.asked, waiting.asked) == ([2], [])
+
+
+def test_a_look_that_fails_is_free_for_the_next_worker(search, tmp_path):
+    run_all(search)
+
+    def look() -> Look:
+        raise UserError("no records")
+
+    with pytest.raises(UserError, match="no records"):
+        go_on(search, LOOKS, look, str, threading.Event())
+    looker = Looker(begin(tmp_path, grace=3600), decided_at=4)
+    assert looker.go_on()
+    assert looker.said == ["looked at 2"]  # and it waited for nobody
+
+
+def test_whoever_waits_can_be_stopped(tmp_path):
+    search = begin(tmp_path, grace=3600)
+    run_all(search)
+    search.ledger.put_once("decider:1", {"worker": "at work", "sign": 0})
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(go_on, search, LOOKS, lambda: Look(True, ()), lambda line: stop.set(), stop)
+        assert waiting.result() is False
+    assert search.added == []
+
+
+@pytest.mark.parametrize(
+    ("seeds", "added", "expected"),
+    [
+        ([223, 224, 225], (), (226, 227, 228)),
+        ([5, 4, 3], (), (6, 7, 8)),
+        ([1, 5, 2], (), (3, 4, 6)),
+        ([7], ((8, 9), (20,)), (21, 22, 23)),
+        ([2**63 - 2], (), (2**63 - 1, 0, 1)),
+    ],
+)
+def test_new_seeds_continue_the_last_and_are_nobody_elses(seeds, added, expected):
+    sweep = dataclasses.replace(sweep_of(seeds), added=added)
+    assert next_seeds(sweep, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "random"}, "method='random': --until-decided needs a grid; use method: grid"),
+        ({"parameters": (listed("backend", ["a", "b"]),)}, "--until-decided adds seeds, the file has none"),
+        ({"backends": ["none"]}, "--until-decided needs a comparison"),
+        ({"seeds": ["a"]}, "parameters.seed='a': --until-decided counts on from the last; use whole"),
+        ({"seeds": range(6)}, "parameters.seed: 6 seeds: more than the 5 of the last look; set plan.looks"),
+        ({"run_cap": 3}, "run_cap: --until-decided looks at whole groups of seeds"),
+        ({"metric": Objective("x", target=0.9)}, "metric.target: --until-decided looks at whole groups"),
+        ({"hyperband": Hyperband((3,))}, "early_terminate: --until-decided looks at whole groups"),
+    ],
+)
+def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(changes, said):
+    with pytest.raises(UserError) as caught:
+        check_can_be_decided(sweep_of(**changes), LOOKS)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_value_is_changed_from_what_is_known_alone(search):
+    ledger = search.ledger
+    assert ledger.put_once("k", [1])
+    assert not ledger.put_once("k", [2])
+    assert ledger.swap("k", [1], {"b": None})
+    assert not ledger.swap("k", [1], [3])
+    assert ledger.read()["k"] == {"b": None}
+
+
+def test_a_group_that_ends_the_sweep_is_known_as_such():
+    assert Added((), look=3).is_last
+    assert not Added((1,), look=3).is_last
+    assert not Added(()).is_last

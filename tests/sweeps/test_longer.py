@@ -1,0 +1,236 @@
+"""A sweep that gets longer, has a control, or began before there were blocks: no run twice, none lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import sqlite_url
+
+BACKENDS = ["none", "native"]
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """A search for a sweep file with these parameters, in one and the same database."""
+
+    def made(control: bool = False, words=(), **changes) -> Search:
+        parameters = {
+            key: spec if isinstance(spec, dict) else {"values": spec}
+            for key, spec in ({"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})).items()
+            if spec is not ...
+        }
+        file = tmp_path / "mine.yaml"
+        content = {"program": "p.py", "method": "grid", "parameters": parameters} | changes
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
+        sweep = dataclasses.replace(read_sweep(file), control=control)
+        return Search(sweep, sqlite_url(tmp_path), "mine", words=words, plan={})
+
+    return made
+
+
+def take(search: Search, most: int = 1000) -> list[tuple]:
+    """Make the runs that are left, at most so many: (backend, seed, arm)."""
+    made = []
+    while len(made) < most and (attempt := search.next()):
+        point = attempt.parameters
+        made.append((point["backend"], point["seed"], attempt.plan.get("arm")))
+        search.finish(attempt, "finished", None)
+    return made
+
+
+def every(seeds) -> list[tuple]:
+    """Every backend with each of the seeds, sorted."""
+    return sorted((backend, seed, None) for seed in seeds for backend in BACKENDS)
+
+
+def test_more_seeds_in_the_file_continue_the_sweep(begin):
+    assert sorted(take(begin())) == every([1, 2])
+    assert sorted(take(begin(parameters={"seed": [1, 2, 3, 4]}))) == every([3, 4])
+    assert take(begin(parameters={"seed": [1, 2, 3, 4]})) == []
+    assert begin().total() == 8  # whoever has the file from before helps with what is left
+
+
+def test_seeds_before_the_others_come_behind_them(begin):
+    before = take(begin(), most=3)
+    rest = take(begin(parameters={"seed": [9, 1, 2]}))
+    assert sorted(before + rest) == every([1, 2, 9])
+    assert {seed for _, seed, _ in rest[1:]} == {9}
+
+
+def test_a_wider_range_of_seeds_continues_the_sweep(begin):
+    first = take(begin(parameters={"seed": {"min": 1, "max": 2}}))
+    assert sorted(first) == every([1, 2])
+    assert sorted(take(begin(parameters={"seed": {"min": 0, "max": 2}}))) == every([0])
+
+
+def test_seeds_that_two_add_at_once_come_once_each(begin):
+    one, other = begin(), begin()
+    assert one.add(Added((3, 4), look=2))
+    assert not other.add(Added((3,), look=2))
+    assert other.sweep.added == ((3, 4),)
+    assert sorted(take(other)) == every([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"parameters": {"seed": [1, 3]}}, "differs in parameters.seed (2 is gone; it can only get more)"),
+        ({"parameters": {"backend": ["none", "fp16"]}}, "differs in parameters.backend; set output_dir"),
+        (
+            {"parameters": {"seed": [1, 2, 3], "lr": [0.1]}},
+            "differs in parameters.seed, parameters.lr; set output_dir",
+        ),
+        ({"program": "q.py", "parameters": {"seed": [1, 2, 3]}}, "differs in program; set output_dir"),
+        ({"method": "random", "parameters": {"seed": [1, 2, 3]}}, "differs in method, parameters; set"),
+        ({"control": True}, "differs in control; set output_dir"),
+        ({"words": ["epochs=3"]}, "differs in words of the command line; set output_dir"),
+    ],
+)
+def test_any_other_change_is_refused_and_named(begin, changes, said):
+    begin()
+    with pytest.raises(UserError) as caught:
+        begin(**changes)
+    assert said in str(caught.value)
+
+
+def test_refused_file_adds_nothing(begin):
+    begin()
+    with pytest.raises(UserError):
+        begin(parameters={"seed": [1, 2, 3], "backend": ["none", "fp16"]})
+    assert begin().total() == 4
+
+
+def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
+    search = begin(control=True)
+    assert search.total() == 8
+    made = take(search)
+    assert made[:2] == [("none", 1, "first"), ("none", 2, "first")]
+    assert sorted(made[2:6]) == every([1, 2])
+    assert made[6:] == [("none", 1, "last"), ("none", 2, "last")]
+
+
+def test_added_seeds_have_a_control_of_their_own(begin):
+    take(begin(control=True), most=5)  # and stopped
+    search = begin(control=True, parameters={"seed": [1, 2, 3]})
+    assert search.total() == 12
+    rest = take(search)
+    assert rest[1:3] == [("none", 1, "last"), ("none", 2, "last")]
+    assert (rest[3], rest[-1]) == (("none", 3, "first"), ("none", 3, "last"))
+    assert sorted(rest[4:6]) == every([3])
+
+
+def test_the_control_is_one_run_a_seed_whatever_else_is_varied(begin):
+    search = begin(control=True, parameters={"lr": [0.1, 0.2]})
+    assert search.total() == 2 * 2 * 2 + 2 * 2
+    runs = [search.sweep.points.point(i) for i in range(search.total())]
+    assert {run.parameters["lr"] for run in runs if run.arm} == {0.1}
+
+
+def test_the_control_of_a_sweep_without_seeds_is_one_run_at_either_end(begin):
+    search = begin(control=True, parameters={"seed": ...})
+    arms = [search.next().plan.get("arm") for _ in range(4)]
+    assert arms == ["first", None, None, "last"]
+    assert search.next() is None
+
+
+def test_every_run_knows_its_place_and_its_block(begin):
+    search = begin(control=True)
+    plans = [search.next().plan for _ in range(8)]
+    assert [plan["place"] for plan in plans] == list(range(8))
+    assert [plan.get("block") for plan in plans] == [None, None, 0, 0, 1, 1, None, None]
+
+
+def test_an_interrupted_run_of_the_control_stays_one(begin):
+    search = begin(control=True)
+    search.give_up(search.next())
+    again = search.next()
+    assert (again.plan["arm"], again.plan["place"]) == ("first", 0)
+
+
+def test_workers_at_once_share_a_sweep_that_gets_longer(begin):
+    searches = [begin(control=True) for _ in range(4)]
+
+    def work(number: int) -> list[tuple]:
+        made = take(searches[number], most=2)
+        if number == 0:
+            searches[0].add(Added((3, 4, 5)))
+        return made + take(searches[number])
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [run for some in pool.map(work, range(4)) for run in some]
+    seeds = [1, 2, 3, 4, 5]
+    bookends = [("none", seed, arm) for seed in seeds for arm in ("first", "last")]
+    assert sorted(made, key=str) == sorted(every(seeds) + bookends, key=str)
+
+
+def test_a_point_that_was_asked_for_beyond_the_end_is_run_when_the_sweep_gets_there(begin, monkeypatch):
+    """The last two of three workers come too late by a moment; then seeds are added."""
+    search = begin()
+    take(search)
+    with monkeypatch.context() as patch:
+        seen = iter([False, False, True])
+        patch.setattr(Search, "_has_all", lambda self, trials: next(seen))
+        assert search.next() is None
+    assert len(search.rows()) == 4
+    search.add(Added((3,)))
+    assert sorted(take(search)) == every([3])
+
+
+def as_it_was_kept_before(folder: Path) -> None:
+    """Make the database one of before there were blocks: no order, no control in its definition."""
+    with sqlite3.connect(folder / "sweep.db") as database:
+        (text,) = database.execute(
+            "SELECT value_json FROM study_user_attributes WHERE key = 'sweep'"
+        ).fetchone()
+        kept = json.loads(json.loads(text))
+        del kept["order"], kept["control"]
+        new = json.dumps(json.dumps(kept))
+        database.execute("UPDATE study_user_attributes SET value_json = ? WHERE key = 'sweep'", (new,))
+    database.close()
+
+
+def test_a_sweep_from_before_there_were_blocks_goes_on_in_its_order(begin, tmp_path):
+    begin()
+    as_it_was_kept_before(tmp_path)
+    in_file = [("none", 1, None), ("native", 1, None), ("none", 2, None), ("native", 2, None)]
+    assert take(begin(), most=2) == in_file[:2]
+    assert take(begin()) == in_file[2:]
+    assert sorted(take(begin(parameters={"seed": [1, 2, 3]}))) == every([3])
+
+
+def test_a_sweep_of_the_old_spelling_of_our_training_goes_on(begin, tmp_path):
+    tail = ["epochs=3", "${args_no_hyphens}"]
+    begin(program="run_experiment.py", command=["${env}", "${interpreter}", "${program}", *tail])
+    new = ["${env}", "${interpreter}", "-m", "${program}", "run"]
+    assert begin(program="ampcompare", command=[*new, *tail]).total() == 4
+    with pytest.raises(UserError, match="differs in program, command"):
+        begin(program="ampcompare", command=[*new, "epochs=4", "${args_no_hyphens}"])
+
+
+def test_two_that_begin_a_sweep_at_once_agree_on_one_definition(begin):
+    """Whoever writes second reads what the first wrote."""
+    sweeps = [begin] * 2
+    with ThreadPoolExecutor(2) as pool:
+        kept = {s.ledger.read()["sweep"] for s in pool.map(lambda one: one(), sweeps)}
+    assert len(kept) == 1
+
+
+def test_file_order_of_a_sweep_is_the_first_parameter_fastest(begin):
+    of: Sweep = dataclasses.replace(begin().sweep, in_file_order=True)
+    assert [tuple(of.grid_point(i).values()) for i in range(4)] == [
+        ("none", 1),
+        ("native", 1),
+        ("none", 2),
+        ("native", 2),
+    ]

@@ -1,0 +1,178 @@
+"""The order of runs: in blocks, drawn within each, the same for whoever asks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from itertools import permutations
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.quick import ROOT
+
+from ampcompare.sweeps import order
+from ampcompare.sweeps.file.parameters import Parameter
+from ampcompare.sweeps.file.sweep import Hyperband, Sweep
+from ampcompare.sweeps.order import GPUS, drawn, in_blocks
+
+NAMES = st.text(max_size=20)
+
+
+def sweep(**values) -> Sweep:
+    """A grid of lists of values, named after its keys."""
+    parameters = [Parameter((key,), "categorical", {"values": list(v)}) for key, v in values.items()]
+    return Sweep(Path("s.yaml"), "mine", "grid", tuple(parameters))
+
+
+def points(of: Sweep) -> list[tuple]:
+    return [tuple(of.grid_point(i).values()) for i in range(of.total())]
+
+
+@given(NAMES, st.integers(1, 9), st.integers(0, 30), st.integers(1, 4))
+def test_a_block_has_each_value_once(name, values, block, combinations):
+    assert sorted(drawn(name, values, block, combinations)) == list(range(values))
+
+
+@given(NAMES, st.integers(1, 6), st.integers(0, 20))
+def test_order_does_not_depend_on_who_asks_for_what_before(name, values, block):
+    straight = [drawn(name, values, i) for i in range(block + 1)]
+    order._draws.cache_clear()  # another worker, that begins at that block
+    assert drawn(name, values, block) == straight[block]
+
+
+def test_another_process_draws_the_same():
+    code = "from ampcompare.sweeps.order import drawn; print([drawn('mine', 5, b, 2) for b in range(9)])"
+    command = [sys.executable, "-c", code]
+    seen = {
+        subprocess.run(
+            command,
+            env={"PYTHONPATH": str(ROOT / "src"), "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for salt in ("1", "2")
+    }
+    assert seen == {f"{[drawn('mine', 5, b, 2) for b in range(9)]}\n"}
+
+
+def test_order_that_was_drawn_once_stays_that_for_good():
+    """A sweep that goes on after an update has to find its runs where they were."""
+    assert [drawn("compare_backends", 3, b) for b in range(4)] == [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)]
+    assert [drawn("näme", 4, b, 2) for b in range(3)] == [(3, 0, 2, 1), (1, 3, 0, 2), (0, 2, 1, 3)]
+
+
+def test_threads_at_once_draw_the_same():
+    found: list[list] = []
+    threads = [Thread(target=lambda: found.append([drawn("t", 4, b) for b in range(200)])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(one == found[0] for one in found)
+
+
+def test_each_value_comes_to_each_place_equally_often():
+    blocks = [drawn(f"sweep {i}", 3, block) for i in range(1000) for block in range(3)]
+    for block in range(3):
+        counts = Counter(blocks[block::3])
+        places = [
+            [sum(n for o, n in counts.items() if o[place] == v) for v in range(3)] for place in range(3)
+        ]
+        # Of 1,000 draws a third, with a standard deviation of 15.
+        assert all(abs(count - 333.3) < 5 * 15 for row in places for count in row), (block, places)
+
+
+def stays(orders: list[tuple[int, ...]], values: int) -> list[tuple[int, int]]:
+    """Where a value has all its runs on one GPU when runs are taken in turn: (GPUs, value)."""
+    return [
+        (gpus, value)
+        for gpus in GPUS
+        for value in range(values)
+        if len({(b * values + o.index(value)) % gpus for b, o in enumerate(orders)}) == 1
+    ]
+
+
+@pytest.mark.parametrize("values", range(1, 9))
+def test_from_three_blocks_on_no_value_keeps_to_one_gpu(values):
+    for name in map(str, range(40)):
+        orders = [drawn(name, values, block) for block in range(6)]
+        for blocks in (3, 4, 6):
+            assert not stays(orders[:blocks], values), (name, blocks)
+
+
+@pytest.mark.parametrize("values", [1, 2, 3, 4, 5])
+def test_of_two_blocks_as_few_values_keep_to_one_gpu_as_can_be(values):
+    """Two and three GPUs at once cannot be served by two blocks of two values: one of four has to give."""
+    for name in map(str, range(20)):
+        first = drawn(name, values, 0)
+        least = min(len(stays([first, other], values)) for other in permutations(range(values)))
+        assert len(stays([first, drawn(name, values, 1)], values)) == least
+
+
+def test_values_move_between_gpus_at_each_setting_too():
+    for name in map(str, range(40)):
+        orders = [drawn(name, 3, block, combinations=2) for block in range(6)]
+        for combination in (0, 1):
+            for gpus in GPUS:
+                for value in range(3):
+                    at = {(b * 3 + orders[b].index(value)) % gpus for b in range(combination, 6, 2)}
+                    assert len(at) > 1, (name, combination, gpus, value)
+
+
+def test_a_long_range_is_run_through_as_it_is():
+    assert drawn("any", 10**6, 3)[:3] == (0, 1, 2)
+
+
+def test_seeds_are_outermost_and_a_block_has_every_backend_at_one_setting():
+    of = sweep(lr=[0.1, 0.2], seed=[5, 6], backend=["none", "native", "fp16"])
+    found = points(of)
+    assert [seed for _, seed, _ in found] == [5] * 6 + [6] * 6
+    for begin in range(0, 12, 3):
+        block = found[begin : begin + 3]
+        assert len({(lr, seed) for lr, seed, _ in block}) == 1
+        assert {backend for *_, backend in block} == {"none", "native", "fp16"}
+    assert len(set(found)) == 12
+
+
+def test_without_a_backend_the_first_varied_key_is_compared():
+    found = points(sweep(seed=[1, 2], tf32=[True], lr=[0.1, 0.2, 0.3], wd=[0, 1]))
+    for begin in range(0, 12, 3):
+        assert {lr for _, _, lr, _ in found[begin : begin + 3]} == {0.1, 0.2, 0.3}
+        assert len({wd for *_, wd in found[begin : begin + 3]}) == 1
+
+
+def test_seeds_alone_come_in_their_order():
+    assert points(sweep(seed=[3, 1, 2], epochs=[4])) == [(3, 4), (1, 4), (2, 4)]
+
+
+def test_order_is_another_for_another_name():
+    one = sweep(backend=["a", "b", "c", "d"], seed=range(20))
+    orders = {tuple(points(Sweep(one.path, name, "grid", one.parameters))) for name in "abcdef"}
+    assert len(orders) == 6
+
+
+def test_hyperband_keeps_the_order_of_the_file():
+    of = sweep(x=[5, 1], y=[1, 2])
+    early = Sweep(of.path, "mine", "grid", of.parameters, hyperband=Hyperband((3,)))
+    assert points(early) == [(5, 1), (1, 1), (5, 2), (1, 2)]
+
+
+def test_in_blocks_is_what_a_sweep_of_that_name_does():
+    backends, seeds = ["none", "native", "apex_o1"], [1, 2, 3]
+    assert [*in_blocks("mine", backends, seeds)] == points(sweep(backend=backends, seed=seeds))
+
+
+def test_order_of_words_is_printed_for_make():
+    done = subprocess.run(
+        [sys.executable, "-m", "ampcompare.sweeps.order", "reproduce", "none", "native"],
+        env={"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [value for value, _ in in_blocks("reproduce", ["none", "native"], [0])]
