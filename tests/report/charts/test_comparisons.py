@@ -6,6 +6,7 @@ import json
 import statistics
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import altair as alt
 import pytest
@@ -102,7 +103,7 @@ def test_sweep_over_time_shows_every_run_where_it_lay_against_its_group(five):
     assert len(bars) == len(five.figures)
     assert min(bar["x"] for bar in bars) == 0
     in_order = sorted(bars, key=lambda bar: bar["x"])
-    assert all(later["x"] >= before["x2"] for before, later in zip(in_order, in_order[1:], strict=False))
+    assert all(later["x"] >= before["x2"] for before, later in pairwise(in_order))
     means = {g.label: g.means["images_per_second"].value for g in five.groups}
     for bar in bars:
         assert bar["y"] == pytest.approx(100 * (bar["speed"] / means[bar["backend"]] - 1), abs=0.02)
