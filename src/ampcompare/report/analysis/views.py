@@ -14,7 +14,7 @@ from ampcompare.report.analysis.decision import headline
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.notes import notes
+from ampcompare.report.analysis.notes import about_lost, notes
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.settings import Setting
 from ampcompare.report.analysis.undecided import Undecided, open_questions
@@ -84,6 +84,7 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
     best = best_of_each(groups, key, baseline, metric)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
     said = notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
+    said += about_lost(groups, metric)
     answer = headline(groups, comparisons, key, baseline, metric, best)
     if best is not None and best.sentence != answer:
         said.insert(0, best.sentence)
