@@ -77,7 +77,9 @@ def test_the_chance_of_a_top_5_accuracy_is_five_times_as_high():
     metric = ComparedMetric(metrics.EVAL_TOP5)
 
     def edit(made):
-        made["rows"] += [{"global_step": 60 + n, metrics.EVAL_TOP5: a} for n, a in enumerate((0.4, 0.45, 0.51))]
+        made["rows"] += [
+            {"global_step": 60 + n, metrics.EVAL_TOP5: a} for n, a in enumerate((0.4, 0.45, 0.51))
+        ]
 
     assert told(make("none", edit=edit), metric=metric).word == CHANCE
 

@@ -31,7 +31,9 @@ def sweep(order, *, drift: float = 0.0, sd: float = 0.0, chance=None, seconds: f
         at = place / max(1, len(order) - 1)
         run.summary[metrics.THROUGHPUT_MEDIAN] = 50.0 * (1 + drift * at) * (1 + noise)
         if gpus:
-            run.summary["environment"] = run.summary["environment"] | {"machine": {"gpu": gpus[place], "host": "h"}}
+            run.summary["environment"] = run.summary["environment"] | {
+                "machine": {"gpu": gpus[place], "host": "h"}
+            }
         runs.append(run)
     return runs
 
