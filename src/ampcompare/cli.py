@@ -115,7 +115,7 @@ def report(
     ] = None,
     require: Annotated[
         list[str] | None,
-        typer.Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5', or exit code 3."),
+        typer.Option(metavar="TERMS", help="'native: speedup >= 1.5, equivalent within 0.5'; else exit 3."),
     ] = None,
     summary: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")

@@ -69,7 +69,7 @@ class Request:
 
 
 def make_report(request: Request, console: Console) -> int:
-    """The table in the terminal, then the files; returns the exit code: 3 where a requirement is not shown."""
+    """The table in the terminal, then the files; returns the exit code, 3 where a requirement fails."""
     analysis = request.analyse()
     folder = prepare_folder(request.out)
     print_table(analysis, console)

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ampcompare import __version__
+from ampcompare.report.analysis import answers
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
@@ -58,6 +59,8 @@ def to_json(analysis: Analysis) -> str:
         content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
     if (best := analysis.view().best) is not None:
         content["best_of_each"] = _best(best)
+    if known := [one for one in analysis.answers if one.is_known]:
+        content["answers"] = answers.content(known)
     if analysis.published is not None:
         content["published"] = _published(analysis.published)
     return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"

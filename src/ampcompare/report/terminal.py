@@ -18,7 +18,7 @@ SHAPE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_pa
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
-    """Print the decision, the table by backend, a line for each and the reasons for doubt. Fits 80 columns."""
+    """Print the decision, the table by backend, a line for each, the reasons for doubt. Fits 80 columns."""
     metric, verdict = analysis.metric, analysis.verdict
     console.print(Text(words.printable(verdict.headline), style="bold"))
     title = Text(words.printable(analysis.setting.whole), style="dim")

@@ -64,7 +64,7 @@ def speed(ratio: float | None) -> str:
 
 
 def of_time(ratio: float | None) -> str:
-    """A ratio of durations, to stand beside seconds: `half the time`, `53 % of the time`, `1.90× the time`."""
+    """A ratio of durations, to stand beside seconds: `half the time`, `1.90× the time`."""
     if ratio is None:
         return NOTHING
     if (share := f"{ratio * 100:.0f}") == "100":

@@ -9,6 +9,7 @@ from functools import cached_property
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.report.analysis.answers import Answers, answers_of
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.differences import Environment, config_differences, environments_of
 from ampcompare.report.analysis.figures import RunFigures, figures_of, words_of
@@ -68,7 +69,7 @@ class Analysis(Ground):
 
     @property
     def margins(self) -> tuple[float | None, ...]:
-        """The margins that may be chosen, the one in use among them; of a metric in no known unit that one."""
+        """The margins that may be chosen, the one in use among them; only that one where no unit is known."""
         if not self.metric.is_share:
             return (self.metric.margin,)
         return tuple(sorted({*MARGINS, self.metric.margin or ACCURACY_MARGIN}))
@@ -116,8 +117,13 @@ class Analysis(Ground):
 
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
-        """Whether each requirement is shown to be met. Raises UserError for one of a group that is not here."""
+        """Whether each requirement is shown to be met. Raises UserError for a group that is not here."""
         return judge(self, self.required)
+
+    @cached_property
+    def answers(self) -> list[Answers]:
+        """How many test images each group answers otherwise than its baseline; reads the predictions."""
+        return answers_of([(c.group, c.baseline) for c in self.comparisons if c.baseline])
 
     @cached_property
     def published(self) -> Reproduction | None:
@@ -164,9 +170,9 @@ def analyse_runs(
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
     accuracies), `ignore` settings that may differ within a group, `reproduce` the name of a published
     comparison to be set beside, `target` the value of the metric, as logged or as shown, up to which training
-    is timed (by default what the baseline reaches), `require` what is to be shown, such as `native: speedup >=
-    1.5`. Margin and target that are not given are those of the runs' own plan, if they have one. Raises
-    UserError.
+    is timed (by default what the baseline reaches), `require` what is to be shown, such as
+    `native: speedup >= 1.5`. Margin and target that are not given are those of the runs' own plan, if they
+    have one. Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs

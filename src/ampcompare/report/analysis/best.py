@@ -45,7 +45,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class BestOfEach:
-    """The best candidate of each value of the compared key, the baseline's first; `keys` are what was tuned."""
+    """The best candidate of each value of the compared key, the baseline's first; `keys`: what was tuned."""
 
     keys: tuple[str, ...]
     candidates: tuple[Candidate, ...]
@@ -57,12 +57,12 @@ class BestOfEach:
         base, *others = self.candidates
         said = [self._of(one, base) for one in others]
         return (
-            f"Best of {self._tried} each: {'; '.join(said)}. A best is picked by the very figure that is shown, "
-            "which flatters it: no difference is claimed to be more than chance."
+            f"Best of {self._tried} each: {'; '.join(said)}. A best is picked by the very figure that is "
+            "shown, which flatters it: no difference is claimed to be more than chance."
         )
 
     def place_of(self, group: Group) -> str:
-        """`the best of its 20 learning rates`, or one of them; nothing of a group that none is picked from."""
+        """`the best of its 20 learning rates`, or one of them; nothing where none was picked."""
         one = next((c for c in self.candidates if c.group.value == group.value), None)
         if one is None or one.tried < 2:
             return ""
@@ -91,11 +91,10 @@ class BestOfEach:
 
     def _of(self, one: Candidate, base: Candidate) -> str:
         metric, compared = self.metric, one.comparison
-        ours, theirs = one.group.means["quality"], base.group.means["quality"]
-        assert ours is not None and theirs is not None
+        ours, theirs = (side.group.means["quality"] for side in (one, base))
         text = (
-            f"{one.group.value} reaches {metric.name} {metric.show(ours.value)} ({one.at}), {base.group.value} "
-            f"{metric.show(theirs.value)} ({base.at})"
+            f"{one.group.value} reaches {metric.name} {metric.show(ours and ours.value)} ({one.at}), "
+            f"{base.group.value} {metric.show(theirs and theirs.value)} ({base.at})"
         )
         if compared is not None and compared.quality is not None:
             text += f": {metric.with_unit(words.signed(compared.quality.value))}"

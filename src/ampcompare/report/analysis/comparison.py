@@ -222,8 +222,9 @@ def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
 def with_claims(
     comparisons: Sequence[Comparison], levels: Levels, arms: Sequence[Control] = ()
 ) -> list[Comparison]:
-    """The comparisons with what is claimed of each, tested together. Nothing is claimed of unfinished runs. The
-    control `arms` take no part in it: claims are held against them.
+    """The comparisons with what is claimed of each, tested together. Nothing is claimed of unfinished runs.
+
+    The control `arms` take no part in it: claims are held against them.
     """
     held = [c for c in comparisons if not c.is_control and not c.is_unfinished]
     margin = held[0].metric.margin if held else None

@@ -83,7 +83,8 @@ class _Decision:
 
     def _fastest_that_keeps(self) -> str:
         best = self.keepers[0]
-        text = f"{self.name(best)} is the fastest that keeps its quality: {self._speed(best)}, {self._quality(best)}."
+        text = f"{self.name(best)} is the fastest that keeps its quality: {self._speed(best)}, "
+        text += f"{self._quality(best)}."
         rivals = [c for c in self.ranked if (c.speedup or 0) > (best.speedup or 0)]
         return text + self._rivals(rivals, "is faster still") + self._tie(best)
 
@@ -95,7 +96,8 @@ class _Decision:
         direct = compare(best.group, others[0].group, self.metric).speed
         if direct is None or direct.low is None or direct.high is None or direct.low > 1:
             return ""
-        return f" {self.name(others[0])} ({words.ratio(others[0].speedup)}) keeps it too, and is not shown to be slower."
+        next_one = f"{self.name(others[0])} ({words.ratio(others[0].speedup)})"
+        return f" {next_one} keeps it too, and is not shown to be slower."
 
     def _none_that_keeps(self) -> str:
         first = self.faster[0]
@@ -116,7 +118,8 @@ class _Decision:
             text = f"No {self.noun} trains faster than {self.wanted}: {nearest}."
         else:
             first = next(c for c in claimed if not c.claims["speed"].is_below)
-            text = f"No speed-up is shown: {self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}."
+            nearest = f"{self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}"
+            text = f"No speed-up is shown: {nearest}."
         return text + self._rivals(
             [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster"
         )

@@ -105,15 +105,16 @@ class ComparedMetric:
         return by_unit[self.scale]
 
     def with_unit(self, difference: str) -> str:
-        """A difference with its unit: `0.5 points`, `0.1`."""
-        return f"{difference} {self.unit}".rstrip()
+        """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""
+        unit = "point" if self.unit == "points" and difference == "1" else self.unit
+        return f"{difference} {unit}".rstrip()
 
     def as_share(self, value: float) -> float | None:
         """A logged value as a fraction 0..1; None of a metric that is none."""
         return value * self.factor / 100 if self.is_share else None
 
     def as_shown(self, value: float) -> float:
-        """A value as somebody gave it, in the unit that is shown: of a fraction both 0.93 and 93 may be said."""
+        """A value as somebody gave it, in the shown unit: of a fraction both 0.93 and 93 may be said."""
         return value * 100 if self.is_fraction and abs(value) <= 1 else value
 
     @property

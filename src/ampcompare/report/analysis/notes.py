@@ -1,4 +1,4 @@
-"""Sentences on the experiment as a whole: how it was planned, how claims are tested, what its control shows."""
+"""Sentences on the experiment as a whole: its plan, how claims are tested, what its control shows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ampcompare.report import words
 from ampcompare.report.analysis.claims import ALPHA, Levels
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.control import Control
+from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.ending import Outcome
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.sample import seed_key
 from ampcompare.report.analysis.undecided import open_questions
@@ -24,16 +24,16 @@ def notes(
     arms: Sequence[Control],
     levels: Levels,
 ) -> list[str]:
-    """What is to be known of all claims alike. `target` is in the metric's logged unit, as the plan's is."""
+    """What is to be known of all claims alike. `target` is the value in use, in the metric's shown unit."""
     said = [about_plan(plan, comparisons, metric, target, arms)] if plan.is_there else []
     said += list(plan.doubts)
     said += [sentence for arm in arms if (sentence := arm.sentence)]
     held = [c for c in comparisons if c.claims]
     if len(held) > 1:
         said.append(
-            f"{len(held)} groups are compared: what is claimed of speed, of memory and of {metric.name} holds "
-            f"for all of them together in {words.level(1 - ALPHA)} of cases (Holm), so that the levels in "
-            "brackets are higher for some."
+            f"{len(held)} groups are compared: what is claimed of speed, of memory and of {metric.name} "
+            f"holds for all of them together in {words.level(1 - ALPHA)} of cases (Holm), so that the "
+            "levels in brackets are higher for some."
         )
     if levels.two_sided < ALPHA:
         said.append(
@@ -55,7 +55,7 @@ def about_plan(
     if plan.margin is not None:
         planned.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
     if plan.target is not None:
-        planned.append(f"target {metric.show(plan.target)}")
+        planned.append(f"target {_shown(metric.as_shown(plan.target), metric)}")
     if plan.looks:
         planned.append(f"looks at {words.listed(plan.looks)} seeds")
     if plan.max_seeds is not None:
@@ -78,8 +78,8 @@ def _deviations(
     found = []
     if plan.margin is not None and metric.margin != plan.margin:
         found.append(f"the margin here is {metric.tolerance}")
-    if plan.target is not None and target is not None and target != plan.target:
-        found.append(f"the target here is {metric.show(target)}")
+    if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
+        found.append(f"the target here is {_shown(target, metric)}")
     seeds = _seeds(comparisons)
     if plan.looks and seeds and seeds not in plan.looks:
         found.append(f"{words.plural(seeds, 'seed')} so far, which is no planned look")
@@ -91,6 +91,10 @@ def _deviations(
     if plan.has_control and not arms:
         found.append("there is no control")
     return found
+
+
+def _shown(target: float, metric: ComparedMetric) -> str:
+    return metric.show(target / metric.factor)
 
 
 def _seeds(comparisons: Sequence[Comparison]) -> int:
