@@ -33,7 +33,7 @@ def test_json_holds_values_intervals_methods_and_runs(analysis):
     assert speedup["value"] == pytest.approx(1.9)
     assert speedup["low"] <= speedup["value"] <= speedup["high"]
     assert (speedup["n"], speedup["method"]) == (3, "paired by seed, t interval")
-    assert set(native["compared"]["equivalence"]) == {"margin", "p", "low_90", "high_90", "holds"}
+    assert set(native["compared"]["equivalence"]) == {"margin", "p", "low_90", "high_90", "holds", "tested"}
     assert content["groups"][0]["compared"] is None
     assert [run["seed"] for run in content["runs"]] == [1, 2, 3, 1, 2, 3]
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.records.predictions import Download, Predictions, read_predictions
-from ampcompare.records.tree import flatten, lookup
+from ampcompare.records.tree import flatten, lookup, plain
 
 MAX_KEYS_TOLD = 5
 NAMELESS = "It holds no run record: its name and config are not known."
@@ -72,6 +72,9 @@ class RunRecord(RunInfo):
     history: pd.DataFrame
     paths: tuple[Path, ...] = ()
     download: Download | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.config, self.summary = plain(self.config), plain(self.summary)
 
     @cached_property
     def predictions(self) -> Predictions:

@@ -50,5 +50,5 @@ def test_tables_name_the_method_of_the_interval(analysis):
 
 
 def test_whether_it_is_paired_is_told_by_the_estimate_and_not_by_its_words(analysis):
-    assert analysis.verdict.headline.endswith("paired by seed).")
+    assert "paired by seed)" in dict(analysis.verdict.lines)["native"]
     assert "without pairing" not in " ".join(analysis.verdict.cautions)

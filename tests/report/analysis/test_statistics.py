@@ -150,7 +150,7 @@ def test_partly_paired_is_derricks_formula_step_by_step():
     assert found.high == pytest.approx(found.value + stats.t.ppf(0.975, df) * error)
     assert (found.n, found.sizes, found.pairs, found.left_out) == (4, (5, 4), 3, 0)
     assert "Derrick" in found.method
-    assert found.basis == "n = 5 and 4, partly paired t, 3 pairs"
+    assert found.basis == "n = 5 and 4, partly paired t, 3 pairs, r = 1.00"
 
 
 def test_partly_paired_ends_in_the_paired_and_in_welchs_test():

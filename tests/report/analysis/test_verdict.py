@@ -38,22 +38,27 @@ def test_verdict_of_three_seeds_is_the_sentence_with_intervals():
     runs = seeds("none", 0.930, 0.931, 0.932, speeds=(40, 41, 42))
     runs += seeds("native", 0.931, 0.932, 0.934, speeds=(76, 78.72, 79.8))
     assert plain(analyse_runs(runs).verdict.headline) == (
-        "native trains 1.91× as fast as none (1.88 to 1.94), needs 41 % less memory (no spread), and its "
-        "eval accuracy is equivalent within 0.5 points (+0.13 points, −0.01 to +0.28) (n = 3, paired by "
-        "seed)."
+        "native is the fastest that keeps its quality: 1.91× as fast as none (95 %: 1.88 to 1.94), eval "
+        "accuracy equivalent within 0.5 points (+0.13 points; 90 %: +0.04 to +0.23)."
+    )
+    assert plain(dict(analyse_runs(runs).verdict.lines)["native"]).startswith(
+        "Trains 1.91× as fast as none (95 %: 1.88 to 1.94), needs 41 % less memory (no spread), and its "
+        "eval accuracy is equivalent within 0.5 points (+0.13 points; 90 %: +0.04 to +0.23) (n = 3, paired "
+        "by seed)"
     )
 
 
-def test_accuracy_that_cannot_be_told_apart_is_not_called_the_same():
+def test_accuracy_that_cannot_be_told_apart_is_called_undecided():
     runs = seeds("none", 0.90, 0.92, 0.94) + seeds("native", 0.93, 0.90, 0.945)
     line = plain(dict(analyse_runs(runs).verdict.lines)["native"])
-    assert "its eval accuracy cannot be told apart or called equal within 0.5 points yet" in line
+    assert "its eval accuracy is undecided (+0.50 points; 95 %: −5.71 to +6.71)" in line
+    assert "equivalent" not in line
 
 
 def test_accuracy_that_is_lower_is_called_lower():
     runs = seeds("none", 0.90, 0.92, 0.94) + seeds("native", 0.88, 0.901, 0.921)
     line = plain(dict(analyse_runs(runs).verdict.lines)["native"])
-    assert "its eval accuracy is 1.93 points lower (−2.08 to −1.79)" in line
+    assert "its eval accuracy is 1.93 points lower (95 %: −2.08 to −1.79)" in line
 
 
 def test_equivalence_depends_on_the_stated_margin():
@@ -64,7 +69,7 @@ def test_equivalence_depends_on_the_stated_margin():
 
 def test_interval_that_holds_1_is_no_speed_up():
     runs = seeds("none", 0.9, 0.9, speeds=(40, 40)) + seeds("native", 0.9, 0.9, speeds=(39, 44))
-    assert "which may be no difference" in analyse_runs(runs).verdict.headline
+    assert analyse_runs(runs).verdict.headline.startswith("No speed-up is shown: native trains 1.04×")
 
 
 def test_other_metric_is_compared_in_its_own_unit_without_a_margin():
@@ -90,7 +95,7 @@ def test_a_single_run_beside_three_is_paired_and_the_others_said():
 def test_backends_without_common_seeds_are_compared_unpaired_and_it_is_said():
     runs = [make("none", s) for s in (1, 2)] + [make("native", s) for s in (3, 4)]
     assert "share fewer than two seeds: compared without pairing" in cautions(runs)
-    assert "not paired" in analyse_runs(runs).verdict.headline
+    assert "not paired" in dict(analyse_runs(runs).verdict.lines)["native"]
 
 
 def test_clock_that_goes_backwards_is_said():
@@ -103,7 +108,7 @@ def test_clock_that_goes_backwards_is_said():
 def test_headline_of_one_seed_names_the_fastest_and_that_it_is_not_enough():
     text = plain(analyse_runs(three()).verdict.headline)
     assert text.startswith(
-        "native trains 1.90× as fast as none, needs 41 % less memory and its eval accuracy differs"
+        "native trains 1.90× as fast as none and its eval accuracy differs by −2.17 points"
     )
     assert text.endswith("not enough seeds to tell what of this is chance (n = 1).")
 
@@ -111,7 +116,7 @@ def test_headline_of_one_seed_names_the_fastest_and_that_it_is_not_enough():
 def test_headline_when_nothing_is_faster():
     slow = make("native", edit=lambda p: p["summary"].update({"throughput/images_per_second_median": 4.0}))
     headline = analyse_runs([make("none"), slow]).verdict.headline
-    assert headline == "No backend trained faster than the baseline (none)."
+    assert headline.startswith("native trains 10.0× slower than none")
 
 
 def test_unfinished_run_is_not_the_headline():
@@ -195,4 +200,6 @@ def test_run_of_which_nothing_is_known_is_still_listed():
 
     analysis = analyse_runs([make("none"), make("native", edit=empty, state="crashed")])
     assert [f.label for f in analysis.figures] == ["none", "unknown"]
-    assert dict(analysis.verdict.lines)["unknown"] == "1 run, without a single logged row."
+    assert dict(analysis.verdict.lines)["unknown"] == (
+        "The one unknown run failed (95 %: 3 to 100 %), without a single logged row."
+    )

@@ -13,7 +13,7 @@ from ampcompare.report.analysis.informative import information
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.settings import OF_BACKEND
 from ampcompare.report.analysis.statistics import Equivalence, Estimate, difference, equivalence, ratio
-from ampcompare.report.words import listed, some
+from ampcompare.report.words import listed, number, some
 
 ENVIRONMENT = "environment."
 DEVICE = ("environment.device_name", "environment.device_type")
@@ -127,6 +127,29 @@ class Comparison:
         if (claim := self.claims.get("quality")) is not None and claim.rejected:
             return "higher" if claim.is_above else "lower"
         return "" if self.quality is None or self.is_control else "undecided"
+
+    @property
+    def outcome(self) -> str:
+        """The same in a few words, with the size of a difference."""
+        if self.refusal:
+            return "not compared"
+        if self.is_control:
+            return "the baseline once more"
+        if self.has_failed:
+            return self.group.outcomes.sentence
+        if self.silence:
+            return f"{self.metric.name} says nothing"
+        return self._difference() or "not enough seeds to tell"
+
+    def _difference(self) -> str:
+        claim, within = self.claims.get("quality"), f"within {self.metric.tolerance}"
+        if claim is not None and claim.rejected:
+            size = self.metric.with_unit(number(abs(claim.estimate.value), 2))
+            lost = f"{size} {'higher' if claim.is_above else 'lower'}"
+            return f"{lost}, {within}" if self.is_equivalent else lost
+        if self.is_equivalent:
+            return f"equivalent {within}"
+        return "undecided" if claim is not None else ""
 
 
 def compare_all(groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric) -> list[Comparison]:

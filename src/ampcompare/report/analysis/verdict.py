@@ -37,10 +37,8 @@ def line(
     """
     failed = _failures(group)
     if not group.counted:
-        ended = group.outcomes.others
-        return f"{failed or words.capital(ended) or words.plural(len(group.runs), 'run')}, " + (
-            "without a single logged row."
-        )
+        what = failed or group.outcomes.others or words.plural(len(group.runs), "run")
+        return f"{words.capital(what)}, without a single logged row."
     is_compared = comparison is not None and (comparison.speed or comparison.quality or comparison.memory)
     if comparison and is_compared:
         sentence = gains(comparison)
