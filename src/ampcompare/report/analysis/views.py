@@ -46,6 +46,16 @@ class Ground:
         """The levels at which claims are tested: those of the planned looks."""
         return levels_of(self.plan.looks)
 
+    def compared(self, baseline: str) -> list[Comparison]:
+        """Every group with the value `baseline` of the key, whatever the margin; made once."""
+        if baseline not in self._compared:
+            self._compared[baseline] = compare_all(self.groups, baseline, self.keys[0], self.metric)
+        return self._compared[baseline]
+
+    @cached_property
+    def _compared(self) -> dict[str, list[Comparison]]:
+        return {}
+
     @cached_property
     def arms(self) -> list[Control]:
         """The A/A arms."""
@@ -80,7 +90,8 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
     """The groups compared with the value `baseline` of the key, within `margin`; and the words for it."""
     metric, groups, key = replace(ground.metric, margin=margin), ground.groups, ground.keys[0]
     arms = ground.arms
-    comparisons = with_claims(compare_all(groups, baseline, key, metric), ground.levels, arms)
+    alike = [replace(comparison, metric=metric) for comparison in ground.compared(baseline)]
+    comparisons = with_claims(alike, ground.levels, arms)
     best = best_of_each(groups, key, baseline, metric)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
     said = notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
