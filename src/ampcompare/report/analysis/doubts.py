@@ -18,7 +18,7 @@ from ampcompare.report.analysis.steadiness import (
     skipped_share,
     steadiness,
 )
-from ampcompare.report.words import capital, change, number, plural, ratio, some
+from ampcompare.report.words import capital, change, number, plural, ratio, short, some
 
 Pair = tuple[Group, Group]  # a group and its baseline
 MOST_NAMED = 4

@@ -23,7 +23,7 @@ from ampcompare.report.charts.parts import (
     tip,
 )
 from ampcompare.report.charts.series import Datum
-from ampcompare.report.words import change, duration, mib, number
+from ampcompare.report.words import change, duration, mib, number, of_time
 from ampcompare.report.words import ratio as times
 
 BAR_HEIGHT, LOW_BAR_HEIGHT, MANY_BARS = 46, 18, 12
@@ -46,7 +46,7 @@ class Bars:
 SPEED = Bars("images_per_second", "images/s", number, times, "speed")
 MEMORY = Bars("peak_mib", "MiB", mib, change, "memory")
 ENERGY = Bars("joules_per_image", "J per image", number, change, "energy")
-TIME = Bars("seconds_to_target", "seconds of training", duration, change, "time")
+TIME = Bars("seconds_to_target", "seconds of training", duration, of_time, "time")
 
 
 def throughput_bars(analysis: Analysis) -> Spec:
@@ -108,6 +108,8 @@ def varied_bars(
         if estimate := group.means[bars.figure]:
             factor = compared.get(group.label)
             beside = "" if factor is None else f" · {bars.relative(factor.value)}"
+            if bars is TIME and group.reached.runs < group.reached.of:
+                beside += f" · {group.reached.words}"
             rows += _bar(group, estimate, bars.figure, bars.show(estimate.value) + beside)
     _cut(rows)
     return Varied(rows, {})

@@ -29,7 +29,7 @@ from ampcompare.report.charts.parts import (
 )
 from ampcompare.report.charts.series import Datum, shortened
 from ampcompare.report.palette import CHIPS
-from ampcompare.report.words import capital, change, interval, level, signed
+from ampcompare.report.words import NO_SPREAD, capital, change, interval, level, signed
 from ampcompare.report.words import ratio as times
 
 ROW, LOW_ROW, MANY_ROWS = 50, 36, 12  # pixels
@@ -91,7 +91,8 @@ def _rows(comparisons: Sequence[Comparison], effect: Effect) -> list[Datum]:
         if effect is QUALITY and comparison.silence:
             text += ", nothing claimed"
         elif found.low is not None and found.high is not None:
-            text += f" ({level(found.confidence)}: {interval(found.low, found.high, effect.show)})"
+            span = interval(found.low, found.high, effect.show)
+            text += f" ({span if span == NO_SPREAD else f'{level(found.confidence)}: {span}'})"
             low, high = shortened(found.low), shortened(found.high)
             if low is not None and high is not None:  # a ratio's may end nowhere
                 row |= {"low": low, "high": high}

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.claims import Claim
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.estimate import Estimate
 from ampcompare.report.analysis.groups import Group
@@ -64,6 +66,10 @@ class Shown:
         """The estimate at the level at which it was tested."""
         return tested(comparison, question)
 
+    def claim(self, comparison: Comparison, question: str) -> Claim | None:
+        """What is claimed of a group, None where that was not tested."""
+        return comparison.claims.get(question)
+
     def lost_runs(self, group: Group) -> list[tuple[str, str]]:
         """The seeds or runs that every figure of a group lacks, and why."""
         every = [group.lost(name) for name in FIGURES]
@@ -103,13 +109,14 @@ def all_views(analysis: Analysis, module: Any, drawn: Sequence[str]) -> Views:
     planned = analysis.view()
     found = Views(_parts(analysis, planned, module))
     offered = [planned.baseline, *(b for b in analysis.baselines if b != planned.baseline)]
-    most = max(1, MOST // (len(analysis.groups) * len(analysis.margins)))
+    margins = analysis.margins if len(offered) > 1 else (planned.margin,)
+    most = max(1, MOST // (len(analysis.groups) * len(margins)))
     names = list(found.planned)
     keep = _Kept(found.pieces), _Kept(found.variations)
     vary = _Variations(analysis, [name for name in drawn if name in VARIED])
     of_planned = vary.of(planned)
     views = []
-    for view in (analysis.view(b, m) for b in offered[:most] for m in analysis.margins):
+    for view in (analysis.view(b, m) for b in offered[:most] for m in margins):
         parts = _parts(analysis, view, module)
         own = [keep[0].number(parts[name], found.planned[name]) for name in names]
         varied = vary.of(view)
@@ -121,11 +128,13 @@ def all_views(analysis: Analysis, module: Any, drawn: Sequence[str]) -> Views:
         (b, f"{b} (as planned)" if b == planned.baseline else b, b == planned.baseline)
         for b in offered[:most]
     ]
-    for margin in analysis.margins:
-        words, is_planned = _tolerance(analysis, margin), margin == planned.margin
-        found.margins.append((_key(margin), f"{words} (as planned)" if is_planned else words, is_planned))
-    if left := len(offered) - most if len(offered) > most else 0:
-        found.left_out = f"{left} more can be the baseline of a report of its own: --baseline VALUE."
+    for margin in margins:
+        name, is_planned = _tolerance(analysis, margin), margin == planned.margin
+        found.margins.append((_key(margin), f"{name} (as planned)" if is_planned else name, is_planned))
+    if left := len(offered[most:]):
+        found.left_out = (
+            f"{words.plural(left, 'more value')} can be the baseline of another report: --baseline."
+        )
     return found
 
 

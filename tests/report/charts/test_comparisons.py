@@ -1,0 +1,187 @@
+"""The charts of what is compared: the difference over training, the forest plots, the sweep's wall clock."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import altair as alt
+import pytest
+from scipy import stats
+from support.a_sweep import a_sweep
+from support.fakes import make
+
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis import phrases
+from ampcompare.report.charts.catalogue import CHARTS, VARIED, has_data
+from ampcompare.report.charts.pictures import draw, paper_spec
+
+HOSTILE = "'+alert(1)+'</script>"
+
+
+@pytest.fixture(scope="module")
+def five():
+    """Five backends, five seeds, one that diverges, the baseline once more at both ends."""
+    return analyse_runs(a_sweep(drift=0.03, control=True))
+
+
+def rows_of(spec, label=None, kind=None):
+    rows = spec["datasets"]["data"]
+    return [r for r in rows if label in (None, r["backend"]) and kind in (None, r["kind"])]
+
+
+def test_difference_curve_is_the_mean_of_the_pairs_with_students_interval(five):
+    key, last = "eval/accuracy", 20.0
+
+    def ends(backend):
+        runs = [f.run for f in five.figures if f.run.option("backend") == backend]
+        runs = [run for run in runs if run.option("plan.arm") is None]
+        return {run.option("seed"): 100 * float(run.history[key].dropna().iloc[-1]) for run in runs}
+
+    ours, theirs = ends("native"), ends("none")
+    pairs = [ours[seed] - theirs[seed] for seed in ours]
+    mean, half = statistics.fmean(pairs), statistics.stdev(pairs) / 5**0.5 * stats.t.ppf(0.975, 4)
+    (row,) = [r for r in rows_of(CHARTS["eval-difference"](five), "native") if r["x"] == last]
+    assert (row["y"], row["low"], row["high"]) == pytest.approx((mean, mean - half, mean + half), rel=1e-3)
+    assert row["run"] == "n = 5, paired by seed"
+
+
+def test_difference_curve_leaves_out_runs_that_failed(five):
+    rows = rows_of(CHARTS["eval-difference"](five), "fp16")
+    assert {row["n"] for row in rows} == {2}
+    assert min(row["y"] for row in rows) > -10  # a diverged run is 80 points below
+
+
+def test_difference_curve_from_one_seed_has_no_band():
+    spec = CHARTS["eval-difference"](analyse_runs(a_sweep((1,))))
+    assert rows_of(spec, "native")
+    assert not any("low" in row for row in rows_of(spec))
+    assert "band" not in " ".join(spec["title"]["subtitle"])
+
+
+def test_baseline_of_the_difference_curve_is_the_line_at_zero(five):
+    assert {row["y"] for row in rows_of(CHARTS["eval-difference"](five), "none")} == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [("speed-ups", "speed"), ("memory-ratios", "memory"), ("quality-differences", "quality")],
+)
+def test_forest_plot_shows_the_tested_interval_of_each_claim(five, name, question):
+    spec = CHARTS[name](five)
+    shown = [row["backend"] for row in rows_of(spec)]
+    assert shown == [c.group.label for c in five.comparisons]
+    for comparison in five.comparisons:
+        found = phrases.tested(comparison, question)
+        (row,) = rows_of(spec, comparison.group.label)
+        assert row["x"] == pytest.approx(found.value, rel=1e-4)
+        if comparison.silence and question == "quality":
+            assert "low" not in row
+        else:
+            assert (row["low"], row["high"]) == pytest.approx((found.low, found.high), rel=1e-4)
+
+
+def test_words_of_a_forest_plot_name_level_and_outcome(five):
+    words = {row["backend"]: row["text"] for row in rows_of(CHARTS["quality-differences"](five))}
+    assert "%: " in words["native"]
+    assert words["native"].endswith("= equivalent")
+    assert words["fp16"].endswith("nothing claimed  ✕ failed")
+    assert not any(sign in words["none again (A/A)"] for sign in "=✕▼▲?")
+
+
+def test_forest_plot_of_single_runs_has_values_and_no_interval():
+    spec = CHARTS["speed-ups"](analyse_runs(a_sweep((1,), diverging=False)))
+    assert len(rows_of(spec)) == 4
+    assert not any("low" in row for row in rows_of(spec))
+
+
+def test_sweep_over_time_shows_every_run_where_it_lay_against_its_group(five):
+    bars = rows_of(CHARTS["throughput-sweep"](five), kind="bar")
+    assert len(bars) == len(five.figures)
+    assert min(bar["x"] for bar in bars) == 0
+    in_order = sorted(bars, key=lambda bar: bar["x"])
+    assert all(later["x"] >= before["x2"] for before, later in pairwise(in_order))
+    means = {g.label: g.means["images_per_second"].value for g in five.groups}
+    for bar in bars:
+        assert bar["y"] == pytest.approx(100 * (bar["speed"] / means[bar["backend"]] - 1), abs=0.02)
+
+
+def test_bookends_of_the_control_are_named_at_both_ends_of_the_sweep(five):
+    bars = sorted(rows_of(CHARTS["throughput-sweep"](five), kind="bar"), key=lambda bar: bar["x"])
+    named = [i for i, bar in enumerate(bars) if bar.get("text") == "A/A"]
+    assert named == [0, 1, 2, 3, 4, len(bars) - 5, len(bars) - 4, len(bars) - 3, len(bars) - 2, len(bars) - 1]
+
+
+def test_drift_of_the_machine_is_seen_as_a_fall_over_the_sweep(five):
+    bars = sorted(rows_of(CHARTS["throughput-sweep"](five), kind="bar"), key=lambda bar: bar["x"])
+    first, last = ([bar["y"] for bar in part] for part in (bars[:8], bars[-8:]))
+    assert statistics.fmean(first) - statistics.fmean(last) > 1.5  # of a drift of 3 %
+
+
+def test_runs_that_tell_no_time_or_speed_are_left_out_of_the_sweep_over_time():
+    def no_clock(plan):
+        for row in plan["rows"]:
+            row.pop("time/elapsed_seconds", None)
+
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    runs = [make("none"), make("native"), make("apex_o1", edit=no_clock)]
+    runs[0] = replace(runs[0], started_at=None)
+    runs[1] = replace(runs[1], started_at=(when + timedelta(hours=1)).replace(tzinfo=None))
+    assert {row["backend"] for row in rows_of(CHARTS["throughput-sweep"](analyse_runs(runs)))} == {"native"}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_what_varies_of_a_chart_is_what_the_chart_has_for_the_planned_view(five, name):
+    spec, varied = CHARTS[name](five), VARIED[name](five, five.comparisons, five.metric.margin)
+    assert varied.rows == spec["datasets"]["data"]
+    values = {param["name"]: param["value"] for param in spec["params"] if "value" in param}
+    assert varied.values.items() <= values.items()
+
+
+@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize("baseline", ["native", "fp16"])
+def test_chart_of_another_baseline_differs_in_rows_and_values_alone(five, name, baseline):
+    """The page puts rows and values of a view into the planned view's specification."""
+    view = five.view(baseline)
+    varied = VARIED[name](five, view.comparisons, view.margin)
+    spec = json.loads(json.dumps(CHARTS[name](five)))
+    spec["datasets"]["data"] = varied.rows
+    for param in spec["params"]:
+        param["value"] = varied.values.get(param["name"], param.get("value"))
+    alt.Chart.from_dict(spec)
+    assert not any(row["backend"] == baseline for row in varied.rows if row["kind"] == "effect")
+
+
+@pytest.mark.parametrize("name", ["eval-difference", "speed-ups", "quality-differences", "throughput-sweep"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [make("native")],
+        [make("none"), make("native", config={"backend": HOSTILE})],
+        [make("none", s, config={"optimizer": {"lr": 0.001 * i}}) for i in range(30) for s in (1, 2)],
+    ],
+    ids=["alone", "hostile", "thirty groups"],
+)
+def test_chart_of_odd_sets_of_runs_is_a_specification_that_can_be_drawn(name, runs):
+    key = {"group_by": ("optimizer.lr",), "baseline": "0.001"} if len(runs) > 10 else {}
+    spec = CHARTS[name](analyse_runs(runs, **key))
+    json.dumps(spec, allow_nan=False)
+    assert HOSTILE not in json.dumps([layer.get("transform") for layer in spec["layer"]])
+    if has_data(spec):
+        assert draw(spec, "svg").startswith(b"<svg")
+
+
+def test_bar_of_time_to_the_target_says_how_many_reached_it(five):
+    words = {r["backend"]: r.get("text") for r in rows_of(CHARTS["time-to-accuracy"](five), kind="bar")}
+    assert words["fp16"].endswith("reached by 1 of 2")
+    assert words["native"].endswith("of the time")
+
+
+def test_picture_is_cut_where_the_axis_ends(five):
+    layers = paper_spec(CHARTS["eval-difference"](five))["layer"]
+    bands = [layer for layer in layers if layer["mark"]["type"] == "area"]
+    assert bands
+    assert all(layer["mark"]["clip"] for layer in bands)
