@@ -15,6 +15,7 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.control import Control
 from ampcompare.report.analysis.figures import MEANS, RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.published import Reproduction
@@ -55,6 +56,8 @@ def to_json(analysis: Analysis) -> str:
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(f, analysis) for f in analysis.figures],
     }
+    if analysis.arms:
+        content["controls"] = [_control(arm) for arm in analysis.arms]
     if analysis.required:
         content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
     if (best := analysis.view().best) is not None:
@@ -151,6 +154,12 @@ def _equivalence(comparison: Comparison) -> dict[str, Any] | None:
 def _plan(analysis: Analysis) -> dict[str, Any] | None:
     plan = analysis.plan
     return _named(plan, "margin", "target", "looks", "max_seeds", "control") if plan.is_there else None
+
+
+def _control(arm: Control) -> dict[str, Any]:
+    figures = {name: _as_dict(getattr(arm, name)) for name in ("speed", "quality", "drift")}
+    told = {"alarm": arm.alarm, "differs": arm.differs, "sentence": arm.sentence}
+    return {"label": arm.group.label, "baseline": arm.baseline.label, **figures, **told}
 
 
 def _requirement(answer: Answer) -> dict[str, Any]:

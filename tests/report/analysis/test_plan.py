@@ -56,7 +56,7 @@ def test_runs_that_disagree_have_no_plan_in_it():
     assert "disagree about plan.margin (1 and 2)" in " ".join(analysis.verdict.notes)
 
 
-ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1])
+ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] * 101)
 BELOW = (-1, 0)  # a target may be any number
 
 

@@ -15,6 +15,8 @@ from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.sample import seed_key
 from ampcompare.report.analysis.undecided import open_questions
 
+MOST_LOST = 8  # seeds that are named in one sentence
+
 
 def notes(
     plan: Plan,
@@ -41,6 +43,22 @@ def notes(
             f"{words.level(levels.one_sided)}, which keeps {words.level(ALPHA)} over all of them."
         )
     return said
+
+
+def about_lost(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
+    """Each seed or run that one figure lacks although the group has others of it, and why."""
+    figures = {"images_per_second": "throughput", "peak_mib": "peak memory", "quality": metric.name}
+    said = []
+    for group in groups:
+        lost = {name: group.lost(name) for name in figures if group.means[name] is not None}
+        for name, those in lost.items():
+            if alone := [one for one in those if not all(one in every for every in lost.values())]:
+                said.append(f"The {figures[name]} of {group.label} lacks {_listed(alone)}.")
+    return said
+
+
+def _listed(lost: Sequence[tuple[str, str]]) -> str:
+    return words.some([f"{what} ({why})" for what, why in lost], MOST_LOST)
 
 
 def about_plan(

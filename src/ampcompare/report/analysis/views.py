@@ -14,7 +14,7 @@ from ampcompare.report.analysis.decision import headline
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.notes import notes
+from ampcompare.report.analysis.notes import about_lost, notes
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.settings import Setting
 from ampcompare.report.analysis.undecided import Undecided, open_questions
@@ -45,6 +45,16 @@ class Ground:
     def levels(self) -> Levels:
         """The levels at which claims are tested: those of the planned looks."""
         return levels_of(self.plan.looks)
+
+    def compared(self, baseline: str) -> list[Comparison]:
+        """Every group with the value `baseline` of the key, whatever the margin; made once."""
+        if baseline not in self._compared:
+            self._compared[baseline] = compare_all(self.groups, baseline, self.keys[0], self.metric)
+        return self._compared[baseline]
+
+    @cached_property
+    def _compared(self) -> dict[str, list[Comparison]]:
+        return {}
 
     @cached_property
     def arms(self) -> list[Control]:
@@ -80,10 +90,12 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
     """The groups compared with the value `baseline` of the key, within `margin`; and the words for it."""
     metric, groups, key = replace(ground.metric, margin=margin), ground.groups, ground.keys[0]
     arms = ground.arms
-    comparisons = with_claims(compare_all(groups, baseline, key, metric), ground.levels, arms)
+    alike = [replace(comparison, metric=metric) for comparison in ground.compared(baseline)]
+    comparisons = with_claims(alike, ground.levels, arms)
     best = best_of_each(groups, key, baseline, metric)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
     said = notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
+    said += about_lost(groups, metric)
     answer = headline(groups, comparisons, key, baseline, metric, best)
     if best is not None and best.sentence != answer:
         said.insert(0, best.sentence)
