@@ -183,8 +183,11 @@ def test_a_point_that_was_asked_for_beyond_the_end_is_run_when_the_sweep_gets_th
         patch.setattr(Search, "_has_all", lambda self, trials: next(seen))
         assert search.next() is None
     assert len(search.rows()) == 4
+    assert search.is_all_done()
     search.add(Added((3,)))
+    assert not search.is_all_done()
     assert sorted(take(search)) == every([3])
+    assert search.is_all_done()
 
 
 def as_it_was_kept_before(folder: Path) -> None:

@@ -19,6 +19,7 @@ from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
 
 from ampcompare.sweeps import devices, run
+from ampcompare.sweeps.answer import request_of
 from ampcompare.sweeps.file.sweep import read_sweep
 from ampcompare.sweeps.order import drawn
 from ampcompare.sweeps.run import SAME_REQUEST_SECONDS
@@ -374,6 +375,18 @@ def test_a_sweep_over_what_is_no_setting_has_its_report(tmp_path, method):
     run._report(Console(file=said, width=200), read_sweep(file), tmp_path)
     assert "no report" not in said.getvalue()
     assert (tmp_path / "report" / "index.html").is_file()
+
+
+def test_what_is_compared_is_what_varies(tmp_path):
+    parameters = {
+        "backend": {"values": ["native"]},
+        "tf32": {"values": [True, False]},
+        "seed": {"min": 1, "max": 2},
+    }
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
+    request = request_of(read_sweep(file), tmp_path)
+    assert (request.group_by, request.baseline) == (("tf32",), "True")
 
 
 def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):

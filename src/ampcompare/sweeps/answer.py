@@ -25,7 +25,8 @@ NOT_ALL = "are not all under output_dir; --until-decided needs it on a drive tha
 def request_of(sweep: Sweep, folder: Path) -> Request:
     """The report of a sweep: what it varies is compared, first the backend."""
     no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
-    keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key not in no_setting]
+    varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
+    keys = [p.key for p in varied if p.key not in no_setting]
     by = sorted(keys, key=lambda key: key != BACKEND) or [BACKEND]
     # A grid has the same values under every backend, which are compared like with like. A search has others
     # under each: the report sets the best of each beside each other, so that nothing may be pooled.
@@ -41,10 +42,8 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
 
 def _baseline(sweep: Sweep, key: str) -> str:
     """The value that the others are compared with: the same that a control repeats."""
-    listed = tuple(p for p in sweep.parameters if p.key == key and p.is_listed)
-    if not listed:
-        return BASELINE
-    return str(listed[0].grid_value(Axes(listed).baseline))
+    found = tuple(p for p in sweep.parameters if p.key == key and p.is_listed)
+    return str(found[0].grid_value(Axes(found).baseline)) if found else BASELINE
 
 
 def report(console: Console, sweep: Sweep, folder: Path) -> None:

@@ -185,6 +185,7 @@ class Search:
         """Whether every run has ended, of any worker, with the seeds that were added."""
         with as_user_error(self.url):
             self._read_added()
+            self._repair()  # what was asked for beyond the end before may be within it now
             trials = self._trials()
             return self._has_all(trials) and not any(t.state in OPEN for t in trials)
 
