@@ -137,6 +137,13 @@ def test_a_worker_that_comes_when_another_has_looked_makes_runs_and_decides_noth
     assert late.said[2:] == ["looked at 4"]
 
 
+def test_a_worker_that_comes_when_all_is_decided_says_so(search, tmp_path):
+    late = Looker(begin(tmp_path), decided_at=2)
+    see_through(search, Looker(search, decided_at=2))
+    assert not late.go_on()
+    assert (late.asked, late.said) == ([], ["looked at 2"])
+
+
 def test_a_decider_that_died_is_replaced_after_its_silence(tmp_path):
     died, other = begin(tmp_path), begin(tmp_path, grace=1.0)
     run_all(died)

@@ -110,7 +110,8 @@ class Decisions:
             return True
         seeds = self.search.sweep.points.seeds
         if any(group.is_last and group.look == seeds for group in self.search.added):
-            return False  # it was decided when the sweep was here before
+            self._hear()
+            return False  # it was decided before this one came here
         with _alone(self.search, f"decider:{groups + 1}", groups, self.say, self.stop) as is_mine:
             if is_mine and len(self.search.read_added()) == groups:
                 found = self.look()
