@@ -77,8 +77,10 @@ def test_single_runs_and_runs_of_unknown_start_are_not_judged():
 
 
 def test_runs_that_all_go_on_at_one_time_are_not_one_after_the_other():
-    at_once = sweep(blocks(["none", "native"], 2), seconds=10 * HOUR)
-    assert not laid_out(at_once).one_after_the_other
+    order = blocks(["none", "native"], 2)
+    assert not laid_out(sweep(order, seconds=10 * HOUR, gpus="abcd")).one_after_the_other
+    assert laid_out(sweep(order, seconds=HOUR, gpus="abcd")).one_after_the_other
+    assert laid_out(sweep(order, seconds=10 * HOUR)).one_after_the_other  # on one card they cannot have
 
 
 def test_the_control_at_the_ends_is_no_part_of_the_lay_out():

@@ -12,15 +12,8 @@ from ampcompare import metrics
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.figures import figures_of
 from ampcompare.report.analysis.groups import group_runs
-from ampcompare.report.analysis.steadiness import (
-    Steadiness,
-    median_gap,
-    odd_ones,
-    skipped_share,
-    stalled_share,
-    steadiness,
-    trend,
-)
+from ampcompare.report.analysis.steadiness import Steadiness, stalled_share, trend
+from ampcompare.report.analysis.unsteady import median_gap, odd_ones, skipped_share
 
 CHANCE = np.random.default_rng
 
@@ -83,7 +76,7 @@ def test_a_trend_is_found_with_its_size_in_spite_of_stalls(n, change):
 
 
 def test_short_runs_are_not_judged():
-    assert steadiness(figures_of(make("none", steps=40))) == Steadiness()
+    assert figures_of(make("none", steps=40)).steadiness == Steadiness()
     assert stalled_share(np.array([])) is None
 
 
@@ -92,7 +85,7 @@ def test_a_run_with_rows_of_nonsense_is_not_judged():
     run.history[metrics.THROUGHPUT] = [None, math.inf, -1.0, 0.0] * (len(run.history) // 4) + [math.nan] * (
         len(run.history) % 4
     )
-    assert steadiness(figures_of(run)) == Steadiness()
+    assert figures_of(run).steadiness == Steadiness()
 
 
 def slow_row(made):
@@ -156,4 +149,4 @@ def test_skipped_steps_above_1_percent_are_said():
     few, more = make("native", 1, skip_steps=(0,)), make("native", 2, edit=many)
     assert skipped_share(figures_of(few)) == pytest.approx(1 / 200)
     said = analyse_runs([few, more]).verdict.cautions
-    assert "Skipped steps above 1 %: native, seed 2: 4.0 %." in said
+    assert "Skipped steps above 1 %: 1 of 2 runs of native (up to 4.0 %)." in said
