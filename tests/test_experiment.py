@@ -62,7 +62,7 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     logged = {key.partition(".")[0] for key in record.history if not key.startswith("_")}
     kept = {key for key in record.summary if not key.startswith("_")}
     listed = metrics.METRICS.values()
-    absent = {m.key for m in listed if m.needs == metrics.GPU}
+    absent = {m.key for m in listed if m.needs == metrics.GPU} | {metrics.REFUSED}
     if not result.summary.keys() & {metrics.SCALE_COLLAPSED}:  # said of dynamic loss scales alone
         absent |= {metrics.SCALE_COLLAPSED}
         assert backend == "none"

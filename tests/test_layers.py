@@ -143,6 +143,12 @@ def test_precision_needs_nothing_of_ours_but_the_loader_of_plug_ins(path: Path):
     assert rooms_used(path) <= {"plugins"}
 
 
+@pytest.mark.parametrize("path", of("report"), ids=name_of)
+def test_who_waits_for_a_report_waits_for_no_scipy_stats(path: Path):
+    """It takes a second to import; `scipy.special` has the distributions."""
+    assert not [name for name in imports(path) if name.startswith("scipy.stats")]
+
+
 def test_the_entrypoint_is_short():
     assert len((ROOT / "run_experiment.py").read_text().splitlines()) <= 80
 

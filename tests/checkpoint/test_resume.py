@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import ADDED_LATER, LEAVES
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
+from ampcompare.records import load_runs
 from ampcompare.train.display import TrainingDisplay
 
 
@@ -166,6 +168,36 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, tmp_path: Pa
     del state["optimizer"]
     store.save(state, best=True)
     assert "does not fit this program" in refusal(play, "resume=must")
+
+
+def test_a_checkpoint_of_before_predictions_and_machines_goes_on_and_a_later_one_keeps_them(
+    play, tmp_path: Path
+):
+    play(until=6)
+    store = Store(tmp_path / "checkpoints" / folders(tmp_path)[0])
+    state = store.load(print)
+    assert state
+    assert len(state["fit"]["answers"]) > 0  # of the evaluation at step 4
+    machine = state["environment"]["machine"]
+    elsewhere = {"host": "0123456789ab", "gpu": None}
+    for before in (None, elsewhere):
+        fit = dict(state["fit"])
+        environment = state["environment"] | {"machine": before}
+        if before is None:
+            del fit["answers"], environment["machine"]
+        store.save(state | {"fit": fit, "environment": environment}, best=True)
+        out = tmp_path / f"{before is None}"
+        assert "at step 4" in play("resume=must", "wandb.mode=offline", copied(tmp_path, out))
+        (record,) = load_runs([out])
+        assert record.predictions.classes is not None
+        found = record.config["environment"]["machine"]
+        assert found == machine | ({} if before is None else {"earlier": [elsewhere]})
+
+
+def copied(place: Path, to: Path) -> str:
+    """A copy of the checkpoints in another folder, as the option that names it."""
+    shutil.copytree(place / "checkpoints", to / "checkpoints")
+    return f"output_dir={to}"
 
 
 def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path):

@@ -10,6 +10,8 @@ from support.quick import ROOT
 from support.wandb_server import Server
 from support.wandb_server.clients import environment, wandb
 
+from ampcompare import metrics
+
 pytestmark = pytest.mark.rest
 
 DEFINITIONS = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -66,6 +68,7 @@ def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(sweeps):
     assert diverged.summary["global_step"] == diverged.history[-1]["global_step"]
     assert (refused.state, refused.exit_code, refused.group) == ("failed", 2, scene.sweep.id)
     assert "optimizer.name='nope': expected one of" in refused.notes
+    assert refused.summary[metrics.REFUSED] == refused.notes
     assert "optimizer.name='nope': expected one of" in scene.output
     assert "Traceback" not in scene.output
     assert sound.state == "finished"

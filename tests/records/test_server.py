@@ -101,6 +101,7 @@ def test_each_state_of_the_servers_is_one_of_ours(server: Server, said: str, sta
     add_run(server, "one", state=said)
     (run,) = load_runs([SOURCE])
     assert run.state == state
+    assert run.ended_as == (said if said in ("killed", "preempted", "pending") else "")
     assert (run.problems == []) if words is None else (words in run.problems[0])
 
 

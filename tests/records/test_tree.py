@@ -6,11 +6,19 @@ import math
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ampcompare.records.tree import Tree, flatten, lookup
+from ampcompare.records.tree import Tree, as_text, flatten, lookup, plain
 from ampcompare.wandb_client.protocol import Record
 
 PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=3)
 VALUES = st.one_of(st.integers(0, 9), st.dictionaries(st.sampled_from("abc"), st.integers(0, 9), max_size=2))
+KEYS = st.none() | st.integers() | st.floats() | st.text(max_size=2)
+
+
+def odd(inner):
+    """Lists and groups of values, under keys of any type."""
+    return st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2)
+
+
 WRITES = st.lists(st.tuples(PATHS, st.one_of(st.none(), VALUES)), max_size=12)
 
 
@@ -93,3 +101,27 @@ def test_groups_nested_without_end_are_skipped_and_counted():
     tree = tree_of([(["a"] * 5_000, 1), (["b"], 2)])
     assert tree.build() == {"b": 2}
     assert tree.bad_values == 1
+
+
+def test_plain_values_stay_themselves():
+    tree = {"a": {"b": [1, 2.5, None, True, "x"]}, "c": {}}
+    assert plain(tree) is tree
+
+
+@given(
+    st.recursive(st.none() | st.binary(max_size=2) | st.integers() | st.floats() | st.tuples(st.text()), odd)
+)
+def test_any_value_comes_out_as_json_has_it(value):
+    json.dumps(plain({"a": value}))
+
+
+def test_what_python_cannot_write_becomes_a_text():
+    deep: dict = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    assert isinstance(plain({"a": 10**5000})["a"], str)
+    assert plain({"a": 10**4000}) == {"a": 10**4000}
+    found = dict(flatten(plain(deep)))
+    (value,) = found.values()
+    assert isinstance(value, str)
+    assert as_text(10**5000) == "int that cannot be written"

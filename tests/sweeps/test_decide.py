@@ -11,7 +11,7 @@ import pytest
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.decide import Look, check_can_be_decided, fill_first_look, go_on, next_seeds
+from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look, next_seeds
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.parameters import Parameter
 from ampcompare.sweeps.file.sweep import Hyperband, Objective, Sweep
@@ -59,6 +59,7 @@ class Looker:
         self.search, self.decided_at = search, decided_at
         self.asked: list[int] = []
         self.said: list[str] = []
+        self.decisions = Decisions(search, LOOKS, self.look, self.said.append, threading.Event())
 
     def look(self) -> Look:
         seeds = self.search.sweep.points.seeds
@@ -66,7 +67,7 @@ class Looker:
         return Look(seeds >= self.decided_at, (f"looked at {seeds}",))
 
     def go_on(self) -> bool:
-        return go_on(self.search, LOOKS, self.look, self.said.append, threading.Event())
+        return self.decisions.go_on()
 
 
 def see_through(search: Search, looker: Looker) -> list[list[int]]:
@@ -79,13 +80,14 @@ def see_through(search: Search, looker: Looker) -> list[list[int]]:
 def test_seeds_come_in_the_groups_of_the_plan_until_all_is_decided(search):
     looker = Looker(search, decided_at=4)
     assert see_through(search, looker) == [[1, 2], [3, 4]]
-    assert looker.said == ["looked at 2", "looked at 4"]
+    assert looker.said == ["looked at 2", "adding seeds 3, 4", "looked at 4"]
 
 
 def test_after_the_last_look_nothing_is_added(search):
     looker = Looker(search, decided_at=99)
     assert see_through(search, looker) == [[1, 2], [3, 4], [5]]
     assert looker.asked == [*LOOKS]
+    assert looker.said[-1] == "this was the last look of the plan: what is undecided stays so"
 
 
 def test_what_is_decided_at_once_gets_no_more_seeds(search):
@@ -125,6 +127,16 @@ def test_of_several_workers_one_decides_and_all_hear_it(tmp_path):
     assert {search.sweep.added for search in searches} == {((3, 4),)}
 
 
+def test_a_worker_that_comes_when_another_has_looked_makes_runs_and_decides_nothing(search, tmp_path):
+    late = Looker(begin(tmp_path), decided_at=4)
+    run_all(search)
+    assert Looker(search, decided_at=4).go_on()
+    assert late.go_on()
+    assert (late.asked, late.said) == ([], ["looked at 2", "adding seeds 3, 4"])
+    assert see_through(late.search, late) == [[3, 4]]
+    assert late.said[2:] == ["looked at 4"]
+
+
 def test_a_decider_that_died_is_replaced_after_its_silence(tmp_path):
     died, other = begin(tmp_path), begin(tmp_path, grace=1.0)
     run_all(died)
@@ -146,7 +158,8 @@ def test_a_decider_that_works_long_is_waited_for(tmp_path):
         return looker.look()
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(go_on, slow, LOOKS, look, looker.said.append, threading.Event())
+        looker.decisions.look = look
+        first = pool.submit(looker.go_on)
         wait_until(lambda: "decider:1" in other.ledger.read(), "a claim")
         second = pool.submit(waiting.go_on)
         # Many times the grace time, by the signs that it gives.
@@ -164,10 +177,10 @@ def test_a_look_that_fails_is_free_for_the_next_worker(search, tmp_path):
         raise UserError("no records")
 
     with pytest.raises(UserError, match="no records"):
-        go_on(search, LOOKS, look, str, threading.Event())
+        Decisions(search, LOOKS, look, str, threading.Event()).go_on()
     looker = Looker(begin(tmp_path, grace=3600), decided_at=4)
     assert looker.go_on()
-    assert looker.said == ["looked at 2"]  # and it waited for nobody
+    assert looker.said == ["looked at 2", "adding seeds 3, 4"]  # and it waited for nobody
 
 
 def test_whoever_waits_can_be_stopped(tmp_path):
@@ -176,8 +189,8 @@ def test_whoever_waits_can_be_stopped(tmp_path):
     search.ledger.put_once("decider:1", {"worker": "at work", "sign": 0})
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(go_on, search, LOOKS, lambda: Look(True, ()), lambda line: stop.set(), stop)
-        assert waiting.result() is False
+        waiting = Decisions(search, LOOKS, lambda: Look(True, ()), lambda line: stop.set(), stop)
+        assert pool.submit(waiting.go_on).result() is False
     assert search.added == []
 
 

@@ -54,7 +54,7 @@ _PARAMETER = {
         {
             "type": "object",
             "properties": {
-                **dict.fromkeys(("value", "min", "max", "mu", "sigma", "q", "a", "b"), {}),
+                **{key: {} for key in ("value", "min", "max", "mu", "sigma", "q", "a", "b")},
                 "values": {"type": "array", "minItems": 1},
                 "probabilities": {"type": "array", "items": {"type": "number", "minimum": 0}},
                 "distribution": {"enum": [*DISTRIBUTIONS]},

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ampcompare.errors import UserError, reason
-from ampcompare.records.predictions import Unusable, read_small, too_large
+from ampcompare.records.predictions import Download, Unusable, read_small, too_large
 
 
 class Downloads:
@@ -23,7 +23,7 @@ class Downloads:
         self._runs: list[str] = []
         self._found: dict[str, bytes | Unusable | None] | None = None
 
-    def of(self, run: str) -> Callable[[str, int], bytes | None]:
+    def of(self, run: str) -> Download:
         """What fetches a run's file, as `RunRecord.download`; `run` is `entity/project/id`."""
         self._runs.append(run)
 

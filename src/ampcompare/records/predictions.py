@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -20,11 +20,9 @@ from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.records.tree import lookup
 
-if TYPE_CHECKING:
-    from ampcompare.records.run import RunRecord
-
 MOST_BYTES = 2 * 2**20  # two million images; CIFAR-10's 10,000 take 10 kB
 NAME = metrics.PREDICTIONS_FILE
+Download = Callable[[str, int], bytes | None]  # a file by its name, of so many bytes at most
 
 
 @dataclass(frozen=True)
@@ -42,20 +40,30 @@ class Unusable(Exception):
     """Why predictions cannot be used, as a sentence."""
 
 
-def read_predictions(run: RunRecord) -> Predictions:
-    """The predictions of a run's last evaluation. Nothing is raised."""
-    if not keeps_predictions(run.summary):
+def read_predictions(
+    summary: Mapping[str, Any],
+    paths: Sequence[Path],
+    download: Download | None,
+    *,
+    images: float | None,
+    classes: float | None,
+) -> Predictions:
+    """The predictions of a run's last evaluation: fetched, or from beside its files. Nothing is raised.
+
+    `images` and `classes` are how many there are, where that is known.
+    """
+    if not keeps_predictions(summary):
         return Predictions()
-    test_set = str(lookup(run.summary, metrics.TEST_SET))
+    test_set = str(lookup(summary, metrics.TEST_SET))
     try:
-        content = run.download(NAME, MOST_BYTES) if run.download else _newest(run.paths)
+        content = download(NAME, MOST_BYTES) if download else _newest(paths)
         if content is None:
             return Predictions()
-        classes = parse(content)
-        _check(classes, run.summary_number(metrics.TEST_IMAGES), run.summary_number(metrics.CLASSES))
+        found = parse(content)
+        _check(found, images, classes)
     except Unusable as problem:
         return Predictions(problem=f"Its {NAME} {problem}.")
-    return Predictions(classes, test_set)
+    return Predictions(found, test_set)
 
 
 def keeps_predictions(summary: Mapping[str, Any]) -> bool:
@@ -64,7 +72,7 @@ def keeps_predictions(summary: Mapping[str, Any]) -> bool:
     return isinstance(test_set, str) and bool(test_set)
 
 
-def _newest(paths: tuple[Path, ...]) -> bytes | None:
+def _newest(paths: Sequence[Path]) -> bytes | None:
     """The file of the latest part of a run on the disk that has one. Raises Unusable."""
     for path in reversed(paths):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.records.predictions import Predictions, read_predictions
-from ampcompare.records.tree import flatten, lookup
+from ampcompare.records.predictions import Download, Predictions, read_predictions
+from ampcompare.records.tree import flatten, lookup, plain
 
 MAX_KEYS_TOLD = 5
 NAMELESS = "It holds no run record: its name and config are not known."
@@ -71,12 +71,16 @@ class RunRecord(RunInfo):
 
     history: pd.DataFrame
     paths: tuple[Path, ...] = ()
-    download: Callable[[str, int], bytes | None] | None = field(default=None, repr=False, compare=False)
+    download: Download | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.config, self.summary = plain(self.config), plain(self.summary)
 
     @cached_property
     def predictions(self) -> Predictions:
         """What it answered to each test image in its last evaluation; read when it is first asked for."""
-        return read_predictions(self)
+        images, classes = map(self.summary_number, (metrics.TEST_IMAGES, metrics.CLASSES))
+        return read_predictions(self.summary, self.paths, self.download, images=images, classes=classes)
 
     def option(self, key: str, default: Any = None) -> Any:
         """The config value at a dotted key."""

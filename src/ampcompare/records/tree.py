@@ -9,6 +9,7 @@ from typing import Any
 from ampcompare.records.table import parse_json
 
 Path = tuple[str, ...]
+MOST_BITS = 14_000  # of a whole number; Python writes none of more than 4,300 digits
 MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads the tree by calling itself
 
 
@@ -104,6 +105,25 @@ def as_text(value: Any) -> str:
         return "null" if value is None else str(value)
     except (ValueError, RecursionError):
         return f"{type(value).__name__} that cannot be written"
+
+
+def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """The value as JSON has it, itself where it is so: keys are texts, and so is whatever else JSON lacks or
+    nobody could write or read (a number of thousands of digits, what is nested deeper than `depth`).
+    """
+    if value is None or isinstance(value, str | bool | float):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= MOST_BITS else as_text(value)
+    if not isinstance(value, Mapping | list | tuple) or not depth:
+        return as_text(value)
+    if isinstance(value, Mapping):
+        inner: Any = {k if isinstance(k, str) else as_text(k): plain(v, depth - 1) for k, v in value.items()}
+        is_same = isinstance(value, dict) and all(inner.get(k, inner) is v for k, v in value.items())
+    else:
+        inner = [plain(v, depth - 1) for v in value]
+        is_same = all(a is b for a, b in zip(inner, value, strict=True))
+    return value if is_same else inner
 
 
 def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:

@@ -10,10 +10,12 @@ from typing import Any
 import pandas as pd
 
 from ampcompare import __version__
+from ampcompare.report.analysis import answers
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.control import Control
 from ampcompare.report.analysis.figures import MEANS, RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.published import Reproduction
@@ -54,10 +56,14 @@ def to_json(analysis: Analysis) -> str:
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(f, analysis) for f in analysis.figures],
     }
+    if analysis.arms:
+        content["controls"] = [_control(arm) for arm in analysis.arms]
     if analysis.required:
         content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
     if (best := analysis.view().best) is not None:
         content["best_of_each"] = _best(best)
+    if known := [one for one in analysis.answers if one.is_known]:
+        content["answers"] = answers.content(known)
     if analysis.published is not None:
         content["published"] = _published(analysis.published)
     return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
@@ -148,6 +154,12 @@ def _equivalence(comparison: Comparison) -> dict[str, Any] | None:
 def _plan(analysis: Analysis) -> dict[str, Any] | None:
     plan = analysis.plan
     return _named(plan, "margin", "target", "looks", "max_seeds", "control") if plan.is_there else None
+
+
+def _control(arm: Control) -> dict[str, Any]:
+    figures = {name: _as_dict(getattr(arm, name)) for name in ("speed", "quality", "drift")}
+    told = {"alarm": arm.alarm, "differs": arm.differs, "sentence": arm.sentence}
+    return {"label": arm.group.label, "baseline": arm.baseline.label, **figures, **told}
 
 
 def _requirement(answer: Answer) -> dict[str, Any]:

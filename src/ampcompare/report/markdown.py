@@ -78,7 +78,7 @@ def _table(analysis: Analysis) -> list[str]:
                 compared.chip if compared else "",
             ]
         )
-    return [f"| {' | '.join(cell.replace(chr(10), ' ') for cell in row)} |" for row in rows]
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def runs_of(group: Group) -> str:
@@ -112,4 +112,5 @@ def _other_levels(analysis: Analysis) -> bool:
 
 
 def _safe(text: str) -> str:
-    return text.translate(ESCAPES)
+    """The text as itself on one line: names of runs may hold anything."""
+    return " ".join(text.splitlines()).translate(ESCAPES)

@@ -27,14 +27,14 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
     keys = [p.key for p in sweep.parameters if p.kind != "constant" and p.key not in no_setting]
     by = sorted(keys, key=lambda key: key != BACKEND) or [BACKEND]
-    # A grid has the same values under every backend; a search has its own, and is compared by backend.
-    groups, ignored = (by, by[:0]) if sweep.is_grid else ([BACKEND], [k for k in by if k != BACKEND])
+    # A grid has the same values under every backend, which are compared like with like. A search has others
+    # under each: the report sets the best of each beside each other, so that nothing may be pooled.
+    groups = by if sweep.is_grid else [BACKEND]
     return Request(
         [str(folder)],
         str(folder / "report"),
         _baseline(sweep, groups[0]),
         group_by=tuple(groups),
-        ignore=tuple(ignored),
         formats=tuple(name for name in FORMATS if name not in PICTURES),
     )
 
@@ -78,11 +78,14 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
     asked = [
         (comparison.group.label, question)
         for comparison in analysis.comparisons
+        if not comparison.is_control
         for question in ("speed", "quality")
         if getattr(comparison, question) is not None
     ]
     decided = [f"{question} of {label}" for label, question in asked if (label, question) not in undecided]
-    lines = [f"look at {seeds}: decided: {listed(decided) or 'nothing'}"]
+    lines = [
+        f"look at {seeds}: decided: {listed(decided) or 'nothing'}{'' if undecided else ', which is all'}"
+    ]
     for claim in undecided.values():
         more = claim.more_seeds
         would = "" if more is None else f"; about {plural(more, 'more seed')} would decide it"

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from typing import Any
@@ -86,29 +86,55 @@ def fill_first_look(search: Search, looks: Sequence[int]) -> None:
         search.add(Added(next_seeds(search.sweep, ahead - now)))
 
 
-def go_on(
-    search: Search,
-    looks: Sequence[int],
-    look: Callable[[], Look],
-    say: Callable[[str], None],
-    stop: threading.Event,
-) -> bool:
-    """When every run has ended: look, or hear what another worker saw. Whether more runs are to be made."""
-    groups, seeds = len(search.read_added()), search.sweep.points.seeds
-    if any(group.is_last and group.look == seeds for group in search.added):
-        return False  # it was decided when the sweep was here before
-    with _alone(search, f"decider:{groups + 1}", groups, say, stop) as is_mine:
-        if is_mine:
-            found = look()
-            ahead = next((number for number in looks if number > seeds), None)
-            is_last = found.is_over or ahead is None
-            more = () if is_last or ahead is None else next_seeds(search.sweep, ahead - seeds)
-            search.add(Added(more, seeds, found.said))
-    fresh = search.read_added()[groups:]
-    for group in fresh:
-        for line in group.said:
-            say(line)
-    return any(group.seeds for group in fresh)
+@dataclass
+class Decisions:
+    """The looks at a sweep, by whichever worker takes each; this one says what was seen at all of them.
+
+    `look` looks at the runs that there are; `stop` ends the waiting for others.
+    """
+
+    search: Search
+    looks: Sequence[int]
+    look: Callable[[], Look]
+    say: Callable[[str], None]
+    stop: threading.Event
+
+    def __post_init__(self) -> None:
+        self._heard = len(self.search.read_added())
+
+    def go_on(self) -> bool:
+        """With no more runs to make: look, or hear what another saw. Whether there are runs to make now."""
+        groups = len(self.search.read_added())
+        if not self.search.is_all_done():  # another has looked before this one came here
+            self._hear()
+            return True
+        seeds = self.search.sweep.points.seeds
+        if any(group.is_last and group.look == seeds for group in self.search.added):
+            return False  # it was decided when the sweep was here before
+        with _alone(self.search, f"decider:{groups + 1}", groups, self.say, self.stop) as is_mine:
+            if is_mine and len(self.search.read_added()) == groups:
+                found = self.look()
+                ahead = next((number for number in self.looks if number > seeds), None)
+                is_last = found.is_over or ahead is None
+                more = () if is_last or ahead is None else next_seeds(self.search.sweep, ahead - seeds)
+                self.search.add(Added(more, seeds, (*found.said, *_what_follows(found, more))))
+        return any(group.seeds for group in self._hear())
+
+    def _hear(self) -> list[Added]:
+        """Say what was seen at the looks that this worker has not heard of, and return these."""
+        fresh = self.search.read_added()[self._heard :]
+        self._heard += len(fresh)
+        for group in fresh:
+            for line in group.said:
+                self.say(line)
+        return fresh
+
+
+def _what_follows(found: Look, more: Sequence[int]) -> Iterator[str]:
+    if more:
+        yield f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}"
+    elif not found.is_over:
+        yield "this was the last look of the plan: what is undecided stays so"
 
 
 @contextmanager
@@ -150,8 +176,9 @@ def _alone(
 
 def _signs(search: Search, key: str, mine: dict[str, Any], ended: threading.Event) -> None:
     """Signs of life of the worker that decides, until it has; `mine` is what it wrote last."""
-    while not ended.wait(search.heartbeat_seconds):
-        fresh = {**mine, "sign": mine["sign"] + 1}
-        if not search.ledger.swap(key, mine, fresh):
-            return  # it was silent too long
-        mine.update(fresh)
+    with suppress(UserError):  # the database has gone: whoever writes the decision says so
+        while not ended.wait(search.heartbeat_seconds):
+            fresh = {**mine, "sign": mine["sign"] + 1}
+            if not search.ledger.swap(key, mine, fresh):
+                return  # it was silent too long
+            mine.update(fresh)

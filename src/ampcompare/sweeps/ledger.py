@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import column, insert, table, update
 from sqlalchemy.exc import IntegrityError
 
+from ampcompare.sweeps.storage import as_user_error
+
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.storages import RDBStorage
@@ -20,24 +22,26 @@ _ATTRIBUTES = table("study_user_attributes", column("study_id"), column("key"), 
 
 
 class Ledger:
-    """The attributes of one study. Values are plain JSON."""
+    """The attributes of one study. Values are plain JSON. All raise UserError for a database that is gone."""
 
-    def __init__(self, study: Study, storage: RDBStorage) -> None:
-        self._study, self._engine = study, storage.engine
+    def __init__(self, study: Study, storage: RDBStorage, url: str) -> None:
+        self._study, self._engine, self._url = study, storage.engine, url
 
     def read(self) -> dict[str, Any]:
         """Everything that was written."""
-        return self._study.user_attrs
+        with as_user_error(self._url):
+            return self._study.user_attrs
 
     def put_once(self, key: str, value: Any) -> bool:
         """Write a value that nobody has written. False: somebody has."""
         row = {"study_id": self._study._study_id, "key": key, "value_json": json.dumps(value)}
-        try:
-            with self._engine.begin() as connection:
-                connection.execute(insert(_ATTRIBUTES).values(**row))
-        except IntegrityError:
-            return False
-        return True
+        with as_user_error(self._url):
+            try:
+                with self._engine.begin() as connection:
+                    connection.execute(insert(_ATTRIBUTES).values(**row))
+            except IntegrityError:
+                return False
+            return True
 
     def swap(self, key: str, old: Any, new: Any) -> bool:
         """Write `new` where `old` was written. False: something else is there by now."""
@@ -48,6 +52,5 @@ class Ledger:
             .where(columns.value_json == json.dumps(old))
             .values(value_json=json.dumps(new))
         )
-        with self._engine.begin() as connection:
-            done = connection.execute(change)
-        return done.rowcount == 1
+        with as_user_error(self._url), self._engine.begin() as connection:
+            return connection.execute(change).rowcount == 1

@@ -67,11 +67,11 @@ def told_to_runs(sweep: Sweep, plan: PlanConfig, looks: Sequence[int], here: boo
 
     A program of others is told of a plan only where there is something that the report has to know.
     """
-    told: dict[str, Any] = {}
-    if sweep.control and plan.control != BOOKENDS:
-        told["control"] = BOOKENDS
-    if looks and not plan.looks:
-        told["looks"] = [*looks]
+    known = {name for name in ("control", "looks") if getattr(plan, name) not in (None, "none")}
+    if not here:  # words of the command line reach its record no more than its options
+        known = {p.key.removeprefix(GROUP) for p in sweep.parameters if p.key.startswith(GROUP)}
+    asked = {"control": BOOKENDS if sweep.control else None, "looks": [*looks] or None}
+    told = {name: value for name, value in asked.items() if value is not None and name not in known}
     return told if here or sweep.control or looks else None
 
 

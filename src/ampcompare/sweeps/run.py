@@ -25,7 +25,7 @@ from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed, find_shipped
 from ampcompare.program.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
-from ampcompare.sweeps.decide import Look, check_can_be_decided, fill_first_look, go_on
+from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
@@ -128,8 +128,9 @@ class _Rounds:
         display = SweepDisplay(self.console, self.search.sweep, count, before, self.search.total)
         guard = Guard()
         with _signals(self.stop, self.kill, display.say) as received, display:
+            decisions = Decisions(self.search, looks, self._look, display.say, self.stop)
             self._round(count, display, guard)
-            while looks and not self.stop.is_set() and self._look(looks, display):
+            while looks and not self.stop.is_set() and decisions.go_on():
                 self._round(self._workers(display.done), display, guard)
         guard.close()
         return received
@@ -164,13 +165,10 @@ class _Rounds:
                 guard.close()
                 raise worker.problem
 
-    def _look(self, looks: Sequence[int], display: SweepDisplay) -> bool:
+    def _look(self) -> Look:
         from ampcompare.sweeps.answer import look_at
 
-        def look() -> Look:
-            return look_at(self.search.sweep, self.folder, self.search.rows())
-
-        return go_on(self.search, looks, look, display.say, self.stop)
+        return look_at(self.search.sweep, self.folder, self.search.rows())
 
 
 def _folder(output: Path) -> Path:

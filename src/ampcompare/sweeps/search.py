@@ -67,7 +67,7 @@ class Search:
                 direction="maximize" if sweep.metric and sweep.metric.maximize else "minimize",
                 load_if_exists=True,
             )
-            self.ledger = Ledger(self.study, self.storage)
+            self.ledger = Ledger(self.study, self.storage, self.url)
             self._agree_on_definition(words)
 
     def next(self) -> Attempt | None:
@@ -169,6 +169,13 @@ class Search:
         return SweepRow(
             trial.number, state, run.get("id", ""), run.get("parameters", {}), value, run.get("plan", {})
         )
+
+    def is_all_done(self) -> bool:
+        """Whether every run has ended, of any worker, with the seeds that were added."""
+        with as_user_error(self.url):
+            self._read_added()
+            trials = self._trials()
+            return self._has_all(trials) and not any(t.state in OPEN for t in trials)
 
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""

@@ -170,18 +170,17 @@ class Worker(threading.Thread):
         files = context.folder / "wandb" / f"sweep-{context.search.name}"
         files.mkdir(parents=True, exist_ok=True)
         parameters_file = files / f"config-{attempt.run_id}.yaml"
-        # A program of others is not told: it may know no such option. Its record is.
-        recorded = planned(attempt.parameters, attempt.plan)
-        given = recorded if context.here else attempt.parameters
-        save_parameters(parameters_file, recorded)
+        save_parameters(parameters_file, planned(attempt.parameters, attempt.plan))
         json_file = parameters_file.with_suffix(".json")
-        words = build_command(sweep.command, sweep.program, given, json_file)
+        words = build_command(sweep.command, sweep.program, attempt.parameters, json_file)
         environment = run_environment(
             context.search.name, attempt.run_id, parameters_file, context.folder, sweep.project, sweep.entity
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
-        return Run([*words, *context.words], environment, job.log, context.guard)
+        # A program of others may know no such option; its record has the plan nevertheless.
+        own = [f"plan.{key}={value}" for key, value in attempt.plan.items()] if context.here else []
+        return Run([*words, *context.words, *own], environment, job.log, context.guard)
 
 
 def planned(parameters: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:

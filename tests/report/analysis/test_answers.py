@@ -12,8 +12,10 @@ import pytest
 from support.fakes import figures, make
 
 from ampcompare.records.predictions import Predictions
+from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.answers import MOST_SEEDS, Answers, answers, content
 from ampcompare.report.analysis.groups import Group
+from ampcompare.report.exports import to_json
 
 IMAGES = 1000
 TRUTH = np.arange(IMAGES) % 10
@@ -136,6 +138,12 @@ def test_runs_that_were_tested_on_other_images_are_not_compared():
     )
 
 
+def test_files_of_unlike_length_are_said_and_compared_with_nothing():
+    found = only(group("none", {1: TRUTH, 2: TRUTH[:9]}), group("native", {1: TRUTH}))
+    assert not found.is_known
+    assert found.sentence.endswith("not known: the runs did not answer the same number of test images.")
+
+
 def test_one_run_of_each_has_no_seeds_to_hold_it_against():
     one = only(group("none", {1: TRUTH}), group("native", {2: changed(0, 3)}))
     assert one.sentence == (
@@ -158,6 +166,22 @@ def test_of_very_many_seeds_some_are_compared():
 def test_without_a_baseline_there_are_no_answers():
     assert answers([group("none", {1: TRUTH})], None) == []
     assert answers([], None) == []
+
+
+def test_a_report_has_the_answers_of_each_comparison_and_none_without_predictions():
+    def runs(*, keeping: bool) -> list[Any]:
+        found = [make(backend, seed) for backend in ("none", "native") for seed in (1, 2)]
+        for number, run in enumerate(found if keeping else ()):
+            run.__dict__["predictions"] = Predictions(changed(0, number), "set")
+        return found
+
+    analysis = analyse_runs(runs(keeping=True))
+    (one,) = analysis.answers
+    # 0 and 1 for none, 2 and 3 for native: other seeds 3 and 1, the same seed 2 and 2
+    assert (one.group, one.between, one.same_seed, one.within) == ("native", 2.0, 2.0, 1.0)
+    (said,) = json.loads(to_json(analysis))["answers"]
+    assert (said["between"], said["sentence"]) == (2.0, one.sentence)
+    assert "answers" not in json.loads(to_json(analyse_runs(runs(keeping=False))))
 
 
 def test_the_content_is_plain_and_has_every_figure():

@@ -54,6 +54,12 @@ def test_it_is_the_same_whenever_it_is_asked():
     assert looks._simulated.__wrapped__((3, 5), True, 0.05) == first
 
 
+def test_many_looks_are_levelled_and_more_than_a_hundred_refused():
+    assert 0.05 / 100 < level_of(range(2, 102)) < level_of(range(2, 22)) < level_of([2, 3])
+    with pytest.raises(ValueError, match="101 looks: expected 100 at most"):
+        level_of(range(2, 103))
+
+
 @pytest.mark.parametrize("plan", [[], [1, 3], [3, 2.5], ["3"], [True, 3], [0], [-3, 3]])
 def test_looks_that_are_no_numbers_of_seeds_are_refused(plan):
     with pytest.raises(ValueError, match="at least 2"):

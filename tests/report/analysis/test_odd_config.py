@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.fakes import Plan, make, plan
 
+from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report import analyse_runs, exports
@@ -17,13 +19,20 @@ from ampcompare.report.page.render import render_page
 KNOWN = [key for key, _ in flatten(plan("native")["config"])]
 GROUPS = ["model", "data", "precision"]
 MORE = ["max_steps", "log.warmup_steps", "environment", "environment.device_name", "eval.autocast"]
+MORE += ["plan", "plan.arm", "plan.margin", "plan.looks", "data.test_limit", "environment.machine"]
+MORE += ["environment.machine.gpu", "environment.machine.earlier", "environment.git_commit"]
 PLACES = [*KNOWN, *GROUPS, *MORE]
-SINGLE = st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=6)
+SINGLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.binary(max_size=3)
+SINGLE |= st.sampled_from([10**400, 10**4000, -(10**400), "b'\\xff'", "1e999", "NaN"])
+KEYS = st.text(max_size=3) | st.none() | st.integers() | st.floats() | st.booleans()  # made in memory
 ANYTHING = st.recursive(
-    SINGLE,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    SINGLE, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2)
 )
+DEEP: dict[str, Any] = {}
+for _ in range(2000):
+    DEEP = {"a": DEEP}
 ODD = ({}, [], {"a": {}}, [None], "", "\ud800</script>", True, -1, float("nan"), float("inf"), 10**400)
+SUMMARY = [*metrics.METRICS, "environment.machine"]
 SHORT = {"steps": 20, "epochs": 2}
 
 
@@ -54,3 +63,26 @@ def test_a_page_shows_runs_with_odd_values_in_every_place():
     odd = [run_with(place, ODD[n % len(ODD)], n) for n, place in enumerate(PLACES)]
     page = render_page(analyse_runs([make("none", **SHORT), *odd])).decode()
     assert all(run.id in page for run in odd)
+
+
+@given(key=st.sampled_from(SUMMARY) | st.text(max_size=6), value=ANYTHING)
+def test_any_value_in_any_place_of_a_summary_is_analysed(key: str, value: Any):
+    run = make("native", **SHORT)
+    run = replace(run, summary=run.summary | {key: value})
+    analysis = analyse_runs([make("none", **SHORT), run])
+    assert sum(len(group.runs) for group in analysis.groups) == 2
+    assert all((exports.to_csv(analysis), exports.to_markdown(analysis), exports.to_json(analysis)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, [10**5000], DEEP, [DEEP], {"a": {"b": 10**5000}}],
+    ids=["long", "in a list", "deep", "deep in a list", "in a group"],
+)
+@pytest.mark.parametrize("place", [*PLACES, "mine"])
+def test_what_python_has_no_text_for_is_analysed(place: str, value: Any):
+    analysis = analyse_runs(
+        [make("none", **SHORT), run_with(place, value), run_with(place, value, flat=True)]
+    )
+    assert sum(len(group.runs) for group in analysis.groups) == 3
+    assert all((exports.to_csv(analysis), exports.to_markdown(analysis), exports.to_json(analysis)))

@@ -61,7 +61,9 @@ def nothing_logged(made):
 def test_the_word_for_an_end_is_told_by_exit_code_and_state(code, state, ended_as, outcome):
     found, why = outcome_of(ended(code, state, ended_as=ended_as))
     assert found is outcome
-    assert bool(why) is (outcome in (Outcome.FAILED, Outcome.STOPPED) or ended_as in ("preempting", "pending"))
+    assert bool(why) is (
+        outcome in (Outcome.FAILED, Outcome.STOPPED) or ended_as in ("preempting", "pending")
+    )
 
 
 @pytest.mark.parametrize("key", [metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS])

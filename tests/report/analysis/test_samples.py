@@ -101,9 +101,7 @@ def test_bounded_means_stay_within_their_bounds():
 
         return edit
 
-    runs = [
-        make("none", s, **SHORT, edit=accuracy(a, v)) for s, (a, v) in enumerate([(0.99, 5), (0.8, 300)])
-    ]
+    runs = [make("none", s, **SHORT, edit=accuracy(a, v)) for s, (a, v) in enumerate([(0.99, 5), (0.8, 300)])]
     group = groups_of(*runs)["none"]
     assert group.means["quality"].high == 1.0
     assert group.means["images_per_second"].low == 0.0
@@ -161,7 +159,14 @@ def test_what_a_record_adds_of_its_environment_sets_no_runs_apart(more):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("torch", "1"), ("driver", "5"), ("cudnn", 9), ("tf32", True), ("model_source", "ab"), ("data_fingerprint", "c")],
+    [
+        ("torch", "1"),
+        ("driver", "5"),
+        ("cudnn", 9),
+        ("tf32", True),
+        ("model_source", "ab"),
+        ("data_fingerprint", "c"),
+    ],
 )
 def test_device_software_and_numerics_set_runs_apart(key, value):
     other = environment(2, **{key: value})

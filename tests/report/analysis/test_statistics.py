@@ -273,6 +273,13 @@ def test_rounding_is_no_spread():
     found = difference({1: 0.3, 2: 0.7, 3: 1.1}, {1: 0.2, 2: 0.6, 3: 1.0})
     assert (found.error, found.low, found.high) == (0.0, found.value, found.value)
     assert found.p_of(0.0) == 0.0
+    same = difference({1: 0.1 + 0.2, 2: 0.5}, {1: 0.3, 2: 0.5})
+    assert (same.value, same.p_of(0.0)) == (0.0, 1.0)
+
+
+def test_sides_that_do_not_vary_have_no_correlation_also_where_partly_paired():
+    found = difference(by_seed(1.0, 1.0, 1.0, 1.0), by_seed(1.0, 1.0, 1.0))
+    assert (found.correlation, found.error, found.value, found.p_of(0.0)) == (None, 0.0, 0.0, 1.0)
 
 
 def test_without_spread_p_is_that_of_a_certainty():

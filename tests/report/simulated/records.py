@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ def record(
     state: str = "finished",
     place: int = 0,
     replicate: int = 0,
+    plan: dict[str, Any] | None = None,
 ) -> RunRecord:
     """One run that logged these evaluations and losses; what is None was not recorded.
 
@@ -63,7 +65,7 @@ def record(
         state=state,
         exit_code=exit_code,
         started_at=START + timedelta(seconds=1.1 * LASTS * place),
-        config={"backend": backend, "seed": seed, "batch_size": 128, "data": {"source": "cifar10"}},
+        config={"backend": backend, "seed": seed, "data": {"source": "cifar10"}, "plan": plan or {}},
         summary={"environment": environment, "data/test_images": TEST_IMAGES, "data/classes": CLASSES},
         history=history,
         nan_rows=nan_rows,

@@ -27,11 +27,11 @@ def places(order: str, k: int, n: int, name: str = "") -> np.ndarray:
     return found
 
 
-def share_that_differs(order: str, k: int, n: int) -> tuple[float, float]:
+def share_that_differs(order: str, k: int, n: int, sweeps: int = SWEEPS) -> tuple[float, float]:
     """In how many sweeps some backend is said to differ (Holm), and the worst of single plain comparisons."""
-    names = [f"sweep {number}" for number in range(SWEEPS)] if order == "drawn" else [""]
+    names = [f"sweep {number}" for number in range(sweeps)] if order == "drawn" else [""]
     when = np.stack([places(order, k, n, name) for name in names])
-    noise = np.random.default_rng([k, n]).normal(0, RUN_TO_RUN, (SWEEPS, k, n))
+    noise = np.random.default_rng([k, n]).normal(0, RUN_TO_RUN, (sweeps, k, n))
     logs = noise - DRIFT * when / (k * n - 1)
     p = rules.p_two_sided(*rules.paired(logs[:, 1:] - logs[:, :1]))
     return float(rules.holm(p)[1].any(1).mean()), float((p < 0.05).mean(0).max())
@@ -46,7 +46,7 @@ def test_drawn_within_each_seed_at_most_seven_of_a_hundred_differ(k, n):
 
 
 def test_the_drawn_order_of_the_fewest_seeds():
-    assert max(share_that_differs("drawn", 2, 3)) <= 0.07
+    assert max(share_that_differs("drawn", 2, 3, sweeps=800)) <= 0.07
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ampcompare.report import analyse_runs
 from ampcompare.report.analysis import family
 from ampcompare.report.analysis.statistics import Estimate, difference, equivalence
 from report.simulated import rules
+from report.simulated.records import record
 
 MARGIN = 0.8
 
@@ -44,3 +46,37 @@ def test_levels_and_rejections_are_those_of_the_report(k):
         real = family.holm(dict(enumerate(p[i])), 0.04)
         assert [real[j].rejected for j in range(k)] == list(rejected[i])
         assert [real[j].level for j in range(k)] == pytest.approx(list(levels[i]))
+
+
+@pytest.mark.parametrize(
+    ("plan", "two_sided", "one_sided"),
+    [({}, 0.05, 0.05), ({"looks": [3, 6, 10]}, 0.0194, 0.0204)],
+    ids=["no looks", "looks"],
+)
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_whole_report_tests_its_claims_so(k, plan, two_sided, one_sided):
+    """From records to claims: families and looks as they are simulated, by question over all backends."""
+    generator = np.random.default_rng(k)
+    n, backends = 3, ["none", "native", "apex_o1", "fp16"][: k + 1]
+    for _ in range(15):
+        speeds = np.exp(generator.normal(4.6, 0.004, (k + 1, n)) + 0.01 * np.arange(k + 1)[:, None])
+        last = generator.normal(0.93, 0.001, (k + 1, n))
+        runs = [
+            record(b, s, speed=speeds[i, s], accuracies=[0.5, 0.8, last[i, s]], plan=plan)
+            for i, b in enumerate(backends)
+            for s in range(n)
+        ]
+        comparisons = analyse_runs(runs, margin=MARGIN).comparisons
+        found = rules.paired(np.log(speeds[1:] / speeds[0]))
+        check(comparisons, "speed", rules.p_two_sided(*found), two_sided)
+        found = rules.paired(100 * (last[1:] - last[0]))
+        check(comparisons, "quality", rules.p_two_sided(*found), two_sided)
+        check(comparisons, "equivalence", rules.p_equivalent(*found, MARGIN), one_sided)
+
+
+def check(comparisons, question: str, p: np.ndarray, alpha: float) -> None:
+    levels, rejected = rules.holm(p[None], alpha)
+    claims = [comparison.claims[question] for comparison in comparisons]
+    assert [claim.p for claim in claims] == pytest.approx(list(p))
+    assert [claim.level for claim in claims] == pytest.approx(list(levels[0]))
+    assert [claim.rejected for claim in claims] == list(rejected[0])

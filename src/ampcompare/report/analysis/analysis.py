@@ -9,6 +9,7 @@ from functools import cached_property
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.report.analysis.answers import Answers, answers_of
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.differences import Environment, config_differences, environments_of
 from ampcompare.report.analysis.figures import RunFigures, figures_of, words_of
@@ -118,6 +119,11 @@ class Analysis(Ground):
     def requirements(self) -> tuple[Answer, ...]:
         """Whether each requirement is shown to be met. Raises UserError for a group that is not here."""
         return judge(self, self.required)
+
+    @cached_property
+    def answers(self) -> list[Answers]:
+        """How many test images each group answers otherwise than its baseline; reads the predictions."""
+        return answers_of([(c.group, c.baseline) for c in self.comparisons if c.baseline])
 
     @cached_property
     def published(self) -> Reproduction | None:

@@ -108,10 +108,14 @@ class _Side:
 
 def answers(groups: Sequence[Group], baseline: Group | None) -> list[Answers]:
     """Every other group against the baseline, in order; nothing without one. Reads the runs' predictions."""
-    if baseline is None:
-        return []
-    theirs = _Side(baseline).read()
-    found = [_compare(_Side(group).read(), theirs) for group in groups if group is not baseline]
+    return answers_of([(group, baseline) for group in groups if baseline and group is not baseline])
+
+
+def answers_of(pairs: Sequence[tuple[Group, Group]]) -> list[Answers]:
+    """The same of (group, its baseline): where settings differ, not all have one and the same."""
+    groups = {id(group): group for pair in pairs for group in pair}
+    sides = {key: _Side(group).read() for key, group in groups.items()}
+    found = [_compare(sides[id(group)], sides[id(baseline)]) for group, baseline in pairs]
     tested = holm({number: one.p for number, one in enumerate(found) if one.p is not None}, LEVEL)
     levelled = [
         replace(one, adjusted_p=tested[number].adjusted_p) if number in tested else one
@@ -146,7 +150,8 @@ def _sentence(one: Answers, comparisons: int) -> str:
     pair = f"{one.group} and {one.baseline}"
     if not one.is_known:
         sides = zip((one.group, one.baseline), one.n, strict=True)
-        why = f"{' and '.join(name for name, n in sides if not n)} kept no predictions to compare"
+        lacking = " and ".join(name for name, n in sides if not n)
+        why = f"{lacking} kept no predictions to compare" if lacking else one.method.partition(": ")[2]
         if any(reason == OTHER_IMAGES for _, reason in one.left_out):
             why = "they were tested on other images"
         return f"How {pair} differ in what they answer is not known: {why}."

@@ -91,11 +91,10 @@ class BestOfEach:
 
     def _of(self, one: Candidate, base: Candidate) -> str:
         metric, compared = self.metric, one.comparison
-        ours, theirs = one.group.means["quality"], base.group.means["quality"]
-        assert ours is not None and theirs is not None
+        ours, theirs = (side.group.means["quality"] for side in (one, base))
         text = (
-            f"{one.group.value} reaches {metric.name} {metric.show(ours.value)} ({one.at}), "
-            f"{base.group.value} {metric.show(theirs.value)} ({base.at})"
+            f"{one.group.value} reaches {metric.name} {metric.show(ours and ours.value)} ({one.at}), "
+            f"{base.group.value} {metric.show(theirs and theirs.value)} ({base.at})"
         )
         if compared is not None and compared.quality is not None:
             text += f": {metric.with_unit(words.signed(compared.quality.value))}"

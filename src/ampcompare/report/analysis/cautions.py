@@ -139,7 +139,7 @@ def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str
     if unfinished := [f"{f.run.name} ({word})" for f in figures if (word := _ended_as(f))]:
         verb = "counts" if len(unfinished) == 1 else "count"
         where = "only where a backend has no finished run, never for accuracy."
-        note = f"{some(unfinished)} did not finish and {verb} {where}"
+        note = f"{some(list(dict.fromkeys(unfinished)))} did not finish and {verb} {where}"
         if only := some([g.label for g in groups if g.is_unfinished]):
             note += f" For {only} there is none, so the figures are those of unfinished runs."
         said.append(note)
@@ -147,7 +147,8 @@ def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str
     for f in bad[:MAX_KEYS]:
         rows = plural(f.nan_losses, "row")
         since = "" if f.nan_from is None else f", first at step {count(f.nan_from)}"
-        said.append(f"The training loss of {f.run.name} is not finite in {rows}{since}.")
+        who = f.run.name if len({b.run.name for b in bad}) == len(bad) else f"{f.run.name} ({f.run.id})"
+        said.append(f"The training loss of {who} is not finite in {rows}{since}.")
     if len(bad) > MAX_KEYS:
         said.append(f"So it is in {len(bad) - MAX_KEYS} more runs; the table of runs says which.")
     if jumping := some([f.run.name for f in figures if f.clock_jumps]):

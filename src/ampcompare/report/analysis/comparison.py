@@ -88,15 +88,18 @@ class Comparison:
 
     @property
     def is_better(self) -> bool:
-        """Whether the metric is shown to have gained: to be higher, or lower where lower is better."""
+        """Whether the metric is shown to have gained, more than no change at all does: to be higher, or lower
+        where lower is better.
+        """
         claim = self.claims.get("quality")
-        return claim is not None and (claim.is_below if self.metric.falls else claim.is_above)
+        is_shown = claim is not None and (claim.is_below if self.metric.falls else claim.is_above)
+        return is_shown and not self.is_within_control("quality")
 
     @property
     def is_worse(self) -> bool:
         """Whether the metric is shown to have lost, be it within the margin."""
         claim = self.claims.get("quality")
-        return claim is not None and claim.rejected and not self.is_better
+        return claim is not None and (claim.is_above if self.metric.falls else claim.is_below)
 
     @property
     def keeps_quality(self) -> bool:

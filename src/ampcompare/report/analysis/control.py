@@ -82,14 +82,19 @@ def is_repeated(group: Group, control: Group) -> bool:
 
 def _control(group: Group, base: Group, metric: ComparedMetric) -> Control:
     name = "images_per_second"
-    first, last = (_at(group.counted, where) for where in (FIRST, LAST))
     return Control(
         group,
         base,
         ratio(group.sample(name), base.sample(name)) if len(group.devices | base.devices) == 1 else None,
         difference(group.sample("quality", metric.factor), base.sample("quality", metric.factor)),
-        ratio(last, first),
+        drift_of(group),
     )
+
+
+def drift_of(group: Group) -> Estimate | None:
+    """The throughput of the last runs as a ratio to that of the first, all runs of either end (Welch)."""
+    first, last = (_at(group.counted, where) for where in (FIRST, LAST))
+    return ratio(last, first)
 
 
 def _at(runs: Sequence[RunFigures], where: str) -> dict[Hashable, float]:

@@ -11,14 +11,8 @@ from ampcompare.report.analysis.cards import cards
 from ampcompare.report.analysis.figures import RunFigures, environment_of
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.order import layout
-from ampcompare.report.analysis.steadiness import (
-    SKIPPED_SHARE,
-    median_gap,
-    odd_ones,
-    skipped_share,
-    steadiness,
-)
-from ampcompare.report.words import capital, change, number, plural, ratio, some
+from ampcompare.report.analysis.unsteady import SKIPPED_SHARE, median_gap, odd_ones, skipped_share
+from ampcompare.report.words import capital, change, listed, number, plural, ratio, short, some
 
 Pair = tuple[Group, Group]  # a group and its baseline
 MOST_NAMED = 4
@@ -30,7 +24,7 @@ def about_runs(groups: Sequence[Group], bases: Sequence[Group]) -> list[str]:
     for group in groups:
         outcomes = group.outcomes
         if outcomes.failed:
-            which = some([f"{name_in(group, f)}: {f.why}" for f in outcomes.failed], MOST_NAMED)
+            which = _reasons(group, outcomes.failed)
             said.append(f"{capital(outcomes.sentence)} ({which}).")
     for base in _once(bases):
         if base.is_unfinished:
@@ -43,7 +37,7 @@ def about_runs(groups: Sequence[Group], bases: Sequence[Group]) -> list[str]:
             said.append(f"The baseline {base.label} is unfinished: no run of it has any figure.")
     for group in groups:
         if refused := group.outcomes.refused:
-            which = some([f"{name_in(group, f)}: {f.why}" for f in refused], MOST_NAMED)
+            which = _reasons(group, refused)
             verb = "was" if len(refused) == 1 else "were"
             runs = plural(len(refused), "run")
             said.append(f"{runs} of {group.label} {verb} refused before the first step ({which}).")
@@ -70,7 +64,7 @@ def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
                 f"seconds {ratio(gap[1])}: warm-up, compilation and stalls are not in a median."
             )
     every = [(group, f) for group in groups for f in group.counted]
-    states = [(group, f, steadiness(f)) for group, f in every]
+    states = [(group, f, f.steadiness) for group, f in every]
     if stalled := [f"{of(g, f)}: {s.stalled * 100:.0f} % of its time" for g, f, s in states if s.stalled]:
         said.append(f"Stalls, which a median does not show: {some(stalled, MOST_NAMED)}.")
     if drifting := [f"{of(g, f)}: {change(s.change)}" for g, f, s in states if s.change]:
@@ -78,13 +72,17 @@ def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
     odd = [f"{of(group, f)}: {number(r)}×" for group in groups for f, r in odd_ones(group)]
     if odd:
         said.append(f"Unlike all others of its group in throughput: {some(odd, MOST_NAMED)} their median.")
-    shares = [(group, f, skipped_share(f)) for group in groups for f in group.runs]
-    skipping = [
-        f"{of(g, f)}: {share * 100:.1f} %" for g, f, share in shares if share and share > SKIPPED_SHARE
-    ]
-    if skipping:
-        said.append(f"Skipped steps above 1 %: {some(skipping, MOST_NAMED)}.")
+    if skipping := [part for group in groups if (part := _skipping(group))]:
+        said.append(f"Skipped steps above 1 %: {listed(skipping)}.")
     return said + _commits(groups)
+
+
+def _skipping(group: Group) -> str:
+    shares = [share for f in group.runs if (share := skipped_share(f)) and share > SKIPPED_SHARE]
+    if not shares:
+        return ""
+    runs = f"{len(shares)} of {plural(len(group.runs), 'run')}"
+    return f"{runs} of {group.label} (up to {max(shares) * 100:.1f} %)"
 
 
 def _commits(groups: Sequence[Group]) -> list[str]:
@@ -99,6 +97,14 @@ def _commits(groups: Sequence[Group]) -> list[str]:
 def _short_commit(commit: str) -> str:
     head, dash, rest = commit.partition("-")
     return f"{head[:7]}{dash}{rest}"
+
+
+def _reasons(group: Group, runs: Sequence[RunFigures]) -> str:
+    """`seed 1 and seed 2: its last training loss is NaN; seed 3: exit code 1`."""
+    by_why: dict[str, list[str]] = {}
+    for run in runs:
+        by_why.setdefault(run.why, []).append(name_in(group, run))
+    return "; ".join(f"{some(names, MOST_NAMED)}: {why}" for why, names in by_why.items())
 
 
 def name_in(group: Group, figures: RunFigures) -> str:

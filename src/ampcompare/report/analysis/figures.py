@@ -17,6 +17,7 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
 from ampcompare.report.analysis.ending import Outcome, outcome_of
 from ampcompare.report.analysis.metric import DEFAULT_METRIC
+from ampcompare.report.analysis.steadiness import Steadiness, steadiness
 from ampcompare.report.palette import meaning, variant
 from ampcompare.report.words import plural, printable
 
@@ -91,6 +92,11 @@ class RunFigures:
     @cached_property
     def _ending(self) -> tuple[Outcome, str]:
         return outcome_of(self.run, self.metric or DEFAULT_METRIC)
+
+    @cached_property
+    def steadiness(self) -> Steadiness:
+        """Whether its throughput stalled or drifted."""
+        return steadiness(self.run.numbers(metrics.THROUGHPUT)[steady_rows(self.run)])
 
     @property
     def device_words(self) -> str:

@@ -105,8 +105,9 @@ class ComparedMetric:
         return by_unit[self.scale]
 
     def with_unit(self, difference: str) -> str:
-        """A difference with its unit: `0.5 points`, `0.1`."""
-        return f"{difference} {self.unit}".rstrip()
+        """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""
+        unit = "point" if self.unit == "points" and difference == "1" else self.unit
+        return f"{difference} {unit}".rstrip()
 
     def as_share(self, value: float) -> float | None:
         """A logged value as a fraction 0..1; None of a metric that is none."""

@@ -15,6 +15,8 @@ from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.sample import seed_key
 from ampcompare.report.analysis.undecided import open_questions
 
+MOST_LOST = 8  # seeds that are named in one sentence
+
 
 def notes(
     plan: Plan,
@@ -24,7 +26,7 @@ def notes(
     arms: Sequence[Control],
     levels: Levels,
 ) -> list[str]:
-    """What is to be known of all claims alike. `target` is in the metric's logged unit, as the plan's is."""
+    """What is to be known of all claims alike. `target` is the value in use, in the metric's shown unit."""
     said = [about_plan(plan, comparisons, metric, target, arms)] if plan.is_there else []
     said += list(plan.doubts)
     said += [sentence for arm in arms if (sentence := arm.sentence)]
@@ -32,8 +34,8 @@ def notes(
     if len(held) > 1:
         said.append(
             f"{len(held)} groups are compared: what is claimed of speed, of memory and of {metric.name} "
-            f"holds for all of them together in {words.level(1 - ALPHA)} of cases (Holm), so that the levels in "
-            "brackets are higher for some."
+            f"holds for all of them together in {words.level(1 - ALPHA)} of cases (Holm), so that the "
+            "levels in brackets are higher for some."
         )
     if levels.two_sided < ALPHA:
         said.append(
@@ -41,6 +43,22 @@ def notes(
             f"{words.level(levels.one_sided)}, which keeps {words.level(ALPHA)} over all of them."
         )
     return said
+
+
+def about_lost(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
+    """Each seed or run that one figure lacks although the group has others of it, and why."""
+    figures = {"images_per_second": "throughput", "peak_mib": "peak memory", "quality": metric.name}
+    said = []
+    for group in groups:
+        lost = {name: group.lost(name) for name in figures if group.means[name] is not None}
+        for name, those in lost.items():
+            if alone := [one for one in those if not all(one in every for every in lost.values())]:
+                said.append(f"The {figures[name]} of {group.label} lacks {_listed(alone)}.")
+    return said
+
+
+def _listed(lost: Sequence[tuple[str, str]]) -> str:
+    return words.some([f"{what} ({why})" for what, why in lost], MOST_LOST)
 
 
 def about_plan(
@@ -55,7 +73,7 @@ def about_plan(
     if plan.margin is not None:
         planned.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
     if plan.target is not None:
-        planned.append(f"target {metric.show(plan.target)}")
+        planned.append(f"target {_shown(metric.as_shown(plan.target), metric)}")
     if plan.looks:
         planned.append(f"looks at {words.listed(plan.looks)} seeds")
     if plan.max_seeds is not None:
@@ -78,8 +96,8 @@ def _deviations(
     found = []
     if plan.margin is not None and metric.margin != plan.margin:
         found.append(f"the margin here is {metric.tolerance}")
-    if plan.target is not None and target is not None and target != plan.target:
-        found.append(f"the target here is {metric.show(target)}")
+    if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
+        found.append(f"the target here is {_shown(target, metric)}")
     seeds = _seeds(comparisons)
     if plan.looks and seeds and seeds not in plan.looks:
         found.append(f"{words.plural(seeds, 'seed')} so far, which is no planned look")
@@ -91,6 +109,10 @@ def _deviations(
     if plan.has_control and not arms:
         found.append("there is no control")
     return found
+
+
+def _shown(target: float, metric: ComparedMetric) -> str:
+    return metric.show(target / metric.factor)
 
 
 def _seeds(comparisons: Sequence[Comparison]) -> int:

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.report.analysis.cards import cards
+from ampcompare.report.analysis.cards import cards, cards_of
 from ampcompare.report.analysis.estimate import CONFIDENCE, Estimate, T
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
@@ -92,7 +92,14 @@ def _is_before(early: Group, late: Group) -> bool:
     first, then = ([t for f in g.counted if math.isfinite(t := started(f))] for g in (early, late))
     if min(len(first), len(then)) < FEWEST or max(first) >= min(then):
         return False
-    return max(then) >= min(_ended(f) for f in early.counted if math.isfinite(started(f)))
+    return not _at_once([*early.counted, *late.counted])
+
+
+def _at_once(runs: Sequence[RunFigures]) -> bool:
+    """Whether there was a moment at which all runs went on, each on cards of its own."""
+    each = [cards_of(run) for run in runs]
+    have_own = all(each) and len(frozenset().union(*each)) == sum(map(len, each))
+    return have_own and max(map(started, runs)) < min(map(_ended, runs))
 
 
 def _ended(figures: RunFigures) -> float:

@@ -61,7 +61,9 @@ def disagreement(ours: Answers, theirs: Answers) -> Disagreement:
     if len({one.shape for one in answers}) != 1 or answers[0].ndim != 1:
         return Disagreement(0, runs, reason="the runs did not answer the same number of test images")
     keys = [*ours, *theirs]
-    counts = np.array([[np.count_nonzero(a != b) for b in answers] for a in answers], dtype=float)
+    counts = np.zeros((len(answers), len(answers)))
+    for i, j in itertools.combinations(range(len(answers)), 2):
+        counts[i, j] = counts[j, i] = np.count_nonzero(answers[i] != answers[j])
     is_pair = np.array([[a != b for b in keys] for a in keys])
     is_ours = np.arange(sum(runs)) < runs[0]
     across = is_ours[:, None] != is_ours[None, :]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.records import RunRecord
+from ampcompare.report.analysis.looks import MOST as MOST_LOOKS
 from ampcompare.report.words import listed, printable, short, some
 
 GROUP = "plan"
@@ -89,7 +90,7 @@ def _seeds(value: Any) -> int | None:
 
 
 def _looks(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list | tuple) or not 0 < len(value) <= MOST_SEEDS:
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MOST_LOOKS:
         return None
     looks = [_seeds(one) for one in value]
     whole = tuple(sorted({look for look in looks if look is not None}))
@@ -113,7 +114,7 @@ def _shown(value: Any) -> str:
 FIELDS = {  # of the config's group -> how it is read, and what it may be
     "margin": (_above_0, "a number above 0"),
     "target": (_number, "a number"),
-    "looks": (_looks, "a list of numbers of seeds from 2"),
+    "looks": (_looks, f"a list of up to {MOST_LOOKS} numbers of seeds from 2"),
     "max_seeds": (_seeds, "a number of seeds from 2"),
     "control": (_control, "none or bookends"),
 }

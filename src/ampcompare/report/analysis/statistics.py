@@ -117,8 +117,8 @@ def difference(ours: PerSeed, theirs: PerSeed, *, by: str = "seed") -> Estimate 
         method = f"not paired: {few} of the {by}s in common; Welch's t interval of all runs"
         parts = _two_sides(list(ours.values()), list(theirs.values()), None, 0)
         return _interval(value, n=min(sizes), method=method, kind=WELCH, **parts, **told)
-    r = _correlation([ours[key] for key in common], [theirs[key] for key in common]) or 0.0
-    parts = _two_sides(list(ours.values()), list(theirs.values()), r, len(common))
+    r = _correlation([ours[key] for key in common], [theirs[key] for key in common])
+    parts = _two_sides(list(ours.values()), list(theirs.values()), r or 0.0, len(common))
     method = (
         f"{len(common)} pairs by {by} and {sum(sizes) - 2 * len(common)} runs without a partner, all used: "
         "partly paired t interval (Derrick 2017)"
@@ -156,7 +156,7 @@ def _paired(ours: list[float], theirs: list[float], sizes: tuple[int, int], by: 
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
     rounding = ROUNDING * max(map(abs, [*ours, *theirs]))
     if max(pairs) - min(pairs) <= rounding:  # 0.3 - 0.2 and 0.2 - 0.1 are the same difference
-        pairs = [pairs[0]] * len(pairs)
+        pairs = [0.0 if abs(pairs[0]) <= rounding else pairs[0]] * len(pairs)
     n, spread = len(pairs), _deviation(pairs)
     told: dict[str, Any] = {"paired": True, "sizes": sizes, "pairs": n, "left_out": sum(sizes) - 2 * n}
     if spread is None:

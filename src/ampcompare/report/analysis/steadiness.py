@@ -1,21 +1,14 @@
-"""Whether runs were steady: stalls and drift within one, one unlike its fellows, what its median leaves out.
+"""Whether a run was steady by its log intervals: stalls, and drift from its beginning to its end.
 
-All figures are of the log intervals after warm-up, the first of them left out, so that a machine that gets
-going slowly is not accused.
+The first of the intervals are left out, so that a machine that gets going slowly is not accused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
 import numpy as np
-
-from ampcompare import metrics
-from ampcompare.report.analysis.figures import RunFigures, steady_rows
-from ampcompare.report.analysis.groups import Group
 
 FEWEST_INTERVALS = 10  # after the warm start, for stalls to be told
 WARM_START = 0.1  # of the intervals, where stalls are looked for
@@ -26,9 +19,6 @@ STALL_FACTOR, STALL_SPREADS, STALL_SHARE = 1.25, 5.0, 0.02
 BLOCKS = 10  # whose medians a trend is of: neighbours are alike, so intervals are no independent witnesses
 TREND_CONCORDANCE = 31  # of Kendall's 45: two-sided p = 0.005
 TREND_CHANGE = 0.03
-SKIPPED_SHARE = 0.01
-MEDIAN_GAP = 0.03
-ODD_SHARE, ODD_SPREADS = 0.15, 5.0
 
 
 @dataclass(frozen=True)
@@ -41,9 +31,8 @@ class Steadiness:
     change: float | None = None
 
 
-def steadiness(figures: RunFigures) -> Steadiness:
-    """What the log intervals of one run show."""
-    speeds = figures.run.numbers(metrics.THROUGHPUT)[steady_rows(figures.run)]
+def steadiness(speeds: np.ndarray) -> Steadiness:
+    """What the throughputs of the log intervals after warm-up show; what is no number above 0 is left out."""
     speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
     return Steadiness(stalled_share(speeds), trend(speeds))
 
@@ -80,50 +69,3 @@ def trend(speeds: np.ndarray) -> float | None:
     if abs(int(np.sign(rises).sum())) < TREND_CONCORDANCE or abs(change) < math.log1p(TREND_CHANGE):
         return None
     return math.exp(change)
-
-
-def skipped_share(figures: RunFigures) -> float | None:
-    """The share of its steps that a run skipped, None where it is not known."""
-    if figures.skipped_steps is None or not figures.steps:
-        return None
-    return min(1.0, figures.skipped_steps / figures.steps)
-
-
-def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
-    """The ratio of the two groups' throughputs, of medians, and that of their whole training seconds a step,
-    where these differ by more than 3 %: by what the medians leave out. None where they do not, or one is not
-    known.
-    """
-    ours, theirs = (_speeds(side.counted) for side in (group, base))
-    if not ours or not theirs:
-        return None
-    by_median, by_seconds = (
-        math.exp(fmean(math.log(pair[i]) for pair in ours) - fmean(math.log(pair[i]) for pair in theirs))
-        for i in (0, 1)
-    )
-    return (by_median, by_seconds) if abs(math.log(by_median / by_seconds)) > math.log1p(MEDIAN_GAP) else None
-
-
-def _speeds(runs: Sequence[RunFigures]) -> list[tuple[float, float]]:
-    """Median throughput and steps a second of all training, of the runs that have both."""
-    return [
-        (f.images_per_second, f.steps / f.train_seconds)
-        for f in runs
-        if f.images_per_second and f.steps and f.train_seconds and f.train_seconds > 0
-    ]
-
-
-def odd_ones(group: Group) -> list[tuple[RunFigures, float]]:
-    """Runs whose throughput is unlike that of all others of the group, as ratios to the others' median: off
-    by 15 % and by five times the range of the others. Of three runs or more.
-    """
-    speeds = [(f, f.images_per_second) for f in group.counted if f.images_per_second]
-    found = []
-    for number, (figures, speed) in enumerate(speeds):
-        others = [math.log(s) for i, (_, s) in enumerate(speeds) if i != number]
-        if len(others) < 2:
-            continue
-        off = math.log(speed) - median(others)
-        if abs(off) > max(-math.log1p(-ODD_SHARE), ODD_SPREADS * (max(others) - min(others))):
-            found.append((figures, math.exp(off)))
-    return found

@@ -14,13 +14,22 @@ from ampcompare.report.analysis.decision import headline
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.notes import notes
+from ampcompare.report.analysis.notes import about_lost, notes
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.settings import Setting
 from ampcompare.report.analysis.undecided import Undecided, open_questions
 from ampcompare.report.analysis.verdict import Verdict, line
 
 MARGINS = (0.1, 0.2, 0.5, 1.0, 2.0)  # offered beside the one in use; in the metric's shown unit
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The groups against one baseline, before anything is claimed: comparisons, best of each, doubts."""
+
+    comparisons: tuple[Comparison, ...]
+    best: BestOfEach | None
+    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,16 @@ class Ground:
     def levels(self) -> Levels:
         """The levels at which claims are tested: those of the planned looks."""
         return levels_of(self.plan.looks)
+
+    def compared(self, baseline: str) -> Compared:
+        """What does not depend on the margin, with the value `baseline` of the key; made once."""
+        if baseline not in self._compared:
+            self._compared[baseline] = _compared(self, baseline)
+        return self._compared[baseline]
+
+    @cached_property
+    def _compared(self) -> dict[str, Compared]:
+        return {}
 
     @cached_property
     def arms(self) -> list[Control]:
@@ -76,23 +95,30 @@ class View:
         return tuple(one for c in self.comparisons for one in open_questions(c))
 
 
+def _compared(ground: Ground, baseline: str) -> Compared:
+    groups, key, metric = ground.groups, ground.keys[0], ground.metric
+    comparisons = compare_all(groups, baseline, key, metric)
+    best = best_of_each(groups, key, baseline, metric)
+    told = [c for c in comparisons if best is None or not best.covers(c)]
+    doubts = cautions(ground.figures, ground.setting, groups, told, metric, ground.ignored, ground.keys)
+    return Compared(tuple(comparisons), best, tuple(doubts))
+
+
 def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: bool) -> View:
     """The groups compared with the value `baseline` of the key, within `margin`; and the words for it."""
-    metric, groups, key = replace(ground.metric, margin=margin), ground.groups, ground.keys[0]
-    arms = ground.arms
-    comparisons = with_claims(compare_all(groups, baseline, key, metric), ground.levels, arms)
-    best = best_of_each(groups, key, baseline, metric)
+    metric, groups, arms = replace(ground.metric, margin=margin), ground.groups, ground.arms
+    known = ground.compared(baseline)
+    best, alike = known.best, [replace(comparison, metric=metric) for comparison in known.comparisons]
+    comparisons = with_claims(alike, ground.levels, arms)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
-    said = notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
-    answer = headline(groups, comparisons, key, baseline, metric, best)
-    if best is not None and best.sentence != answer:
-        said.insert(0, best.sentence)
-    doubted = [c for c in comparisons if best is None or not best.covers(c)]
-    doubts = cautions(ground.figures, ground.setting, groups, doubted, metric, ground.ignored, ground.keys)
+    answer = headline(groups, comparisons, ground.keys[0], baseline, metric, best)
+    said = [best.sentence] if best is not None and best.sentence != answer else []
+    said += notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
+    said += about_lost(groups, metric)
     verdict = Verdict(
         answer,
         tuple((g.label, line(g, of_group.get(g.label), metric, best)) for g in groups),
-        tuple(doubts),
+        known.doubts,
         {c.group.label: c.chip for c in comparisons},
         tuple(said),
     )

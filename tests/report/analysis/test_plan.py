@@ -1,0 +1,72 @@
+"""The plan that lies in the config of runs: used where it is one, named where something differs from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ampcompare.report import analyse_runs
+from report.analysis.test_decision import BASE, FAST, SAME, runs
+
+PLAN = {"margin": 1.0, "target": 0.5, "looks": [3, 5], "max_seeds": 5}
+
+
+def planned(n: int = 5, **plan: Any):
+    config = {"plan": PLAN | plan}
+    return [*runs("none", BASE[:n], config=config), *runs("native", SAME[:n], FAST, config=config)]
+
+
+def note(records, **options) -> str:
+    return analyse_runs(records, **options).verdict.notes[0]
+
+
+def test_margin_target_and_levels_are_those_of_the_plan():
+    analysis = analyse_runs(planned())
+    assert (analysis.metric.margin, analysis.target) == (1.0, 50.0)
+    assert "equivalent within 1 point" in analysis.verdict.headline
+    claim = analysis.comparison("native").claims["speed"]
+    assert 0.025 < claim.level < 0.05  # two looks share the 5 %
+    assert analysis.verdict.notes[0] == (
+        "As planned: margin 1 point, target 50.00 %, looks at 3 and 5 seeds and 5 seeds at most."
+    )
+
+
+def test_what_is_asked_for_comes_before_the_plan_and_is_said():
+    analysis = analyse_runs(planned(), margin=0.5, target=0.6)
+    assert (analysis.metric.margin, analysis.target) == (0.5, 60.0)
+    said = analysis.verdict.notes[0]
+    assert "the margin here is 0.5 points; the target here is 60.00 %" in said
+
+
+def test_seeds_between_two_looks_are_no_planned_look():
+    assert "4 seeds so far, which is no planned look" in note(planned(4))
+    assert "no planned look" not in note(planned(3))
+
+
+def test_a_planned_control_that_is_missing_is_said():
+    assert "there is no control" in note(planned(control="bookends"))
+
+
+def test_runs_that_disagree_have_no_plan_in_it():
+    records = [*runs("none", BASE, config={"plan": {"margin": 1.0}})]
+    records += runs("native", SAME, FAST, config={"plan": {"margin": 2.0}})
+    analysis = analyse_runs(records)
+    assert analysis.metric.margin == 0.5
+    assert "disagree about plan.margin (1 and 2)" in " ".join(analysis.verdict.notes)
+
+
+ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] * 101)
+BELOW = (-1, 0)  # a target may be any number
+
+
+@pytest.mark.parametrize(
+    ("key", "odd"),
+    [(key, odd) for key in ("margin", "looks", "max_seeds", "control") for odd in (*ODD, *BELOW)]
+    + [("target", odd) for odd in ODD],
+)
+def test_a_value_that_is_no_plan_is_not_used_and_named(key: str, odd: Any):
+    analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
+    assert getattr(analysis.plan, key) in (None, (), "")
+    assert f"plan.{key} of " in " ".join(analysis.verdict.notes)
+    assert analysis.metric.margin == 0.5

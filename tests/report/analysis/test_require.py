@@ -1,0 +1,109 @@
+"""What is required is held against the interval that was tested, and told in a line."""
+
+from __future__ import annotations
+
+import pytest
+
+from ampcompare.errors import UserError
+from ampcompare.report import analyse_runs
+from report.analysis.test_decision import BASE, FAST, FASTER, SAME, less, runs
+
+RECORDS = [
+    *runs("none", BASE),
+    *runs("native", SAME, FAST),
+    *runs("apex_o1", less(0.37), FAST),
+    *runs("fp16", SAME, FASTER, failed=(1, 2, 4)),
+]
+
+
+@pytest.fixture(scope="module")
+def known():
+    analysis = analyse_runs(RECORDS)
+    return {name: analysis.comparison("native").claims[name].estimate for name in ("speed", "memory")}
+
+
+def shown(text: str, records=RECORDS, **options) -> dict[str, bool]:
+    analysis = analyse_runs(records, require=[text], **options)
+    return {answer.term.text: answer.is_shown for answer in analysis.requirements}
+
+
+def test_a_speed_up_is_shown_from_the_lower_end_of_its_interval_on(known):
+    low, value = known["speed"].low, known["speed"].value
+    assert shown(f"native: speedup >= {low - 1e-6:.9f}, speedup >= {value:.9f}") == {
+        f"speedup >= {low - 1e-6:.9f}": True,
+        f"speedup >= {value:.9f}": False,
+    }
+
+
+def test_less_memory_is_shown_to_the_upper_end_of_its_interval(known):
+    high = known["memory"].high
+    assert list(shown(f"native: memory <= {high + 1e-6:.9f}, memory <= {high - 1e-6:.9f}").values()) == [
+        True,
+        False,
+    ]
+
+
+def test_equivalence_is_asked_at_the_margin_of_the_requirement_not_the_reports():
+    assert shown("apex_o1: equivalent within 0.5, equivalent within 0.3", margin=2.0) == {
+        "equivalent within 0.5": True,
+        "equivalent within 0.3": False,
+    }
+
+
+def test_a_loss_that_is_smaller_than_required_is_shown_and_a_larger_one_is_not():
+    assert shown("apex_o1: not lower by 0.4, not lower by 0.36") == {
+        "not lower by 0.4": True,
+        "not lower by 0.36": False,
+    }
+
+
+def test_nothing_of_quality_is_shown_of_a_group_with_failures():
+    assert shown("fp16: speedup >= 1.5, equivalent within 5, not lower by 5, failures <= 2") == {
+        "speedup >= 1.5": True,
+        "equivalent within 5": False,
+        "not lower by 5": False,
+        "failures <= 2": False,
+    }
+    assert shown("fp16: failures <= 3") == {"failures <= 3": True}
+
+
+def test_one_seed_shows_nothing_and_says_why():
+    one = [*runs("none", BASE[:1]), *runs("native", SAME[:1], FAST)]
+    analysis = analyse_runs(one, require=["native: speedup >= 1.1, equivalent within 2"])
+    assert [a.is_shown for a in analysis.requirements] == [False, False]
+    assert all("not enough seeds to tell" in a.why for a in analysis.requirements)
+
+
+def test_the_label_ends_at_the_last_colon():
+    tuned = [*runs("none", BASE), *runs("native", SAME, FAST, config={"backend": "a: b"})]
+    assert shown("a: b: speedup >= 1.5", tuned) == {"speedup >= 1.5": True}
+
+
+def test_a_baseline_that_is_not_there_shows_nothing():
+    analysis = analyse_runs(runs("native", SAME, FAST), require=["native: speedup >= 1.5"])
+    assert "no run of the baseline none" in analysis.requirements[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("native speedup >= 1", "expected 'LABEL: TERM'"),
+        ("native: speed >= 1.5", "did you mean speedup >= X"),
+        ("native: speedup >= fast", "is no term"),
+        ("native: speedup >= 0", "expected a number above 0"),
+        ("native: speedup >= 1e999", "expected a number above 0"),
+        ("native: failures <= 1.5", "expected a whole number"),
+        ("nativ: speedup >= 1.5", "did you mean native"),
+        ("none: speedup >= 1.5", "what others are compared with"),
+        ("native: speedup >= 1.5,", "is no term"),
+    ],
+)
+def test_words_that_say_nothing_are_one_line(text, message):
+    with pytest.raises(UserError, match=message) as told:
+        analyse_runs(RECORDS, require=[text])
+    assert "\n" not in str(told.value)
+
+
+def test_not_lower_is_refused_of_a_metric_that_should_fall():
+    with pytest.raises(UserError, match="the better the lower"):
+        analyse_runs(RECORDS, metric="eval/loss", require=["native: not lower by 0.1"])

@@ -1,0 +1,81 @@
+"""The value up to which training is timed, and who reaches it."""
+
+from __future__ import annotations
+
+import pytest
+from support.fakes import make
+
+from ampcompare import metrics
+from ampcompare.report import analyse_runs
+
+
+def reaching(backend: str, seed: int, *accuracies: float, state: str = "finished"):
+    """A run with these accuracies, at 100, 200, ... training seconds."""
+
+    def edit(made):
+        made["rows"] = [
+            {"global_step": n, metrics.LOSS: 1.0, metrics.TRAIN_SECONDS: 100.0 * n, metrics.EVAL_ACCURACY: a}
+            for n, a in enumerate(accuracies, 1)
+        ]
+
+    return make(backend, seed, edit=edit, state=state)
+
+
+NONE = [reaching("none", 1, 0.5, 0.8, 0.935), reaching("none", 2, 0.5, 0.9, 0.942)]
+
+
+def group(analysis, label):
+    return next(g for g in analysis.groups if g.label == label)
+
+
+def test_the_target_is_what_every_finished_run_of_the_baseline_reaches():
+    assert analyse_runs(NONE).target in (93.0, 0.93)
+
+
+def test_no_other_group_moves_the_target():
+    alone = analyse_runs(NONE).target
+    low = reaching("apex_o1", 1, 0.3, 0.8, 0.8)
+    analysis = analyse_runs([*NONE, low])
+    assert analysis.target == alone
+    assert group(analysis, "apex_o1").reached.words == "reached by 0 of 1"
+    assert group(analysis, "none").reached.words == "reached by 2 of 2"
+
+
+@pytest.mark.parametrize("state", ["failed", "crashed", "running"])
+def test_a_run_that_did_not_finish_does_not_move_it_either(state):
+    assert analyse_runs([*NONE, reaching("none", 3, 0.2, state=state)]).target == analyse_runs(NONE).target
+
+
+def test_without_a_finished_run_of_the_baseline_there_is_no_target():
+    analysis = analyse_runs([reaching("native", 1, 0.9), reaching("none", 1, 0.9, state="failed")])
+    assert analysis.target is None
+    assert group(analysis, "native").reached.runs == 0
+
+
+def test_who_does_not_reach_it_has_no_time_and_is_named():
+    runs = [reaching("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
+    analysis = analyse_runs([*NONE, *runs])
+    native = group(analysis, "native")
+    assert native.reached.words == "reached by 2 of 3"
+    assert native.means["seconds_to_target"].n == 2
+    assert native.means["seconds_to_target"].value == 200.0
+    assert native.lost("seconds_to_target") == (("seed 2", "it did not reach the target"),)
+    assert "The target is reached by 2 of 3 runs of native: its time is that of these." in (
+        analysis.verdict.cautions
+    )
+
+
+def test_a_lower_metric_is_reached_from_above():
+    def losses(*values):
+        def edit(made):
+            made["rows"] = [
+                {"global_step": n, metrics.TRAIN_SECONDS: 10.0 * n, metrics.EVAL_LOSS: v}
+                for n, v in enumerate(values, 1)
+            ]
+
+        return edit
+
+    runs = [make("none", 1, edit=losses(2.0, 0.42)), make("none", 2, edit=losses(2.0, 0.3, 0.2))]
+    analysis = analyse_runs(runs, metric=metrics.EVAL_LOSS)
+    assert analysis.target == pytest.approx(0.42)
+    assert [f.seconds_to_target for f in analysis.figures] == [20.0, 20.0]

@@ -1,0 +1,68 @@
+"""`ampcompare report --require ... --summary FILE` as a gate in CI: exit codes, a line why, a block."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ampcompare.cli import main
+
+
+def report(capsys, *words: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in ("report", *words)])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_what_is_not_shown_is_exit_code_3_and_a_line_each(three_runs: Path, tmp_path: Path, capsys):
+    common = (three_runs, "--format", "json", "--out")
+    code, plain, err = report(capsys, *common, tmp_path / "plain")
+    assert (code, err) == (0, "")
+    terms = "native: speedup >= 1.1, failures <= 0"
+    code, out, err = report(capsys, *common, tmp_path / "gate", "--require", terms)
+    assert code == 3
+    assert err.splitlines() == [
+        "not shown: native: speedup >= 1.1: 1.90× as fast as none: not enough seeds to tell (n = 1)"
+    ]
+    assert out.replace("gate", "plain") == plain
+    content = json.loads((tmp_path / "gate" / "comparison.json").read_text())
+    assert [(r["term"], r["shown"]) for r in content["requirements"]] == [
+        ("speedup >= 1.1", False),
+        ("failures <= 0", True),
+    ]
+
+
+def test_what_is_shown_is_exit_code_0(three_runs: Path, tmp_path: Path, capsys):
+    words = (three_runs, "--format", "md", "--out", tmp_path)
+    more = ("--require", "native: failures <= 0", "--require", "apex_o1: failures <= 0")
+    assert report(capsys, *words, *more)[::2] == (0, "")
+
+
+def test_the_summary_is_added_to_what_is_there(three_runs: Path, tmp_path: Path, capsys):
+    summary = tmp_path / "new" / "step.md"
+    words = (three_runs, "--format", "csv", "--out", tmp_path / "out", "--summary", summary)
+    for _ in range(2):
+        report(capsys, *words, "--require", "native: speedup >= 1.1")
+    text = summary.read_text("utf-8")
+    assert text.count("### native trains 1.90× as fast as none") == 2
+    assert text.count("- **not shown**: native: speedup \\>= 1.1") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--require", "nativ: speedup >= 1"], "no such group; did you mean native?"),
+        (["--require", "native: faster"], "is no term"),
+        (["--require", "native: speedup >= 1", "--watch"], "leave --watch out"),
+        (["--target", "nan"], "--target nan"),
+        (["--summary", "/dev/null/x"], "--summary /dev/null/x"),
+    ],
+)
+def test_a_mistake_is_exit_code_2_and_a_line(three_runs: Path, tmp_path: Path, capsys, words, message):
+    code, _, err = report(capsys, three_runs, "--format", "html", "--out", tmp_path, *words)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
