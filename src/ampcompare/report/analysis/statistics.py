@@ -43,7 +43,7 @@ __all__ = [
 
 PerSeed = Mapping[Hashable, float]
 FEWEST_PAIRS = 3  # of two the correlation is 1 or -1 (tests/report/simulated/test_partly_paired.py)
-LARGEST = 1e100  # a figure beyond it, or a ratio's below its inverse, could not be squared or added up
+LARGEST = 1e300  # a figure beyond it could not be squared or added up
 ROUNDING = 8 * 2.0**-52  # differences that vary by less, relative to their terms, do not vary
 
 
@@ -130,7 +130,7 @@ def difference(ours: PerSeed, theirs: PerSeed, *, by: str = "seed") -> Estimate 
 
 def ratio(ours: PerSeed, theirs: PerSeed, *, by: str = "seed") -> Estimate | None:
     """The geometric mean of ours over theirs, by `difference` of the logarithms. Values must be above 0."""
-    sides = [{key: value for key, value in _figures(side).items() if value >= 1 / LARGEST} for side in (ours, theirs)]
+    sides = [{key: value for key, value in _figures(side).items() if value > 0} for side in (ours, theirs)]
     logs = [{key: math.log(value) for key, value in side.items()} for side in sides]
     if (found := difference(logs[0], logs[1], by=by)) is None:
         return None
