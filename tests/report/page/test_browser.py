@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 from support.fakes import make
-from support.quick import HANG
+from support.reader import Reader, write_page
 
 from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
-from ampcompare.report.outputs import write_report
 from ampcompare.report.palette import KNOWN
 
 pytestmark = pytest.mark.browser
@@ -37,40 +33,10 @@ MARKS = """(figure) => [
   .flatMap(mark => [mark.getAttribute('stroke'), mark.getAttribute('fill')])"""
 
 
-def write_page(analysis, folder):
-    return write_report(analysis, folder, ("html",))[0]
-
-
-class Reader:
-    """One open page, and all it said and asked for."""
-
-    def __init__(self, browser, path, **options) -> None:
-        self.context = browser.new_context(offline=True, **options)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(HANG * 1000)
-        self.said: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.said.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
-        self.page.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
-
-    def figure(self, name: str):
-        return self.page.locator(f"#chart-{name}")
-
-    def wait_until(self, true: Callable[[], bool], what: str) -> None:
-        """Wait until the page has come to it, while its own events go on."""
-        until = time.monotonic() + HANG
-        while not true():
-            assert time.monotonic() < until, f"no sign of {what}"
-            self.page.wait_for_timeout(50)
-
-
 @pytest.fixture(scope="module")
 def page_path(three_runs, tmp_path_factory):
-    return write_page(analyse_runs(load_runs([three_runs])), tmp_path_factory.mktemp("page"))
+    analysis = analyse_runs(load_runs([three_runs]), target=0.5)
+    return write_page(analysis, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture

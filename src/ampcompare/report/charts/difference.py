@@ -22,6 +22,7 @@ from ampcompare.report.charts.parts import (
     Varied,
     finish,
     margin_zone,
+    may_have_intervals,
     neutral_line,
     over,
     quantity,
@@ -45,7 +46,7 @@ def eval_difference(analysis: Analysis) -> Spec:
     x = steps(metrics.EPOCH)
     parts = Parts(varied.rows, list(analysis.styles.values()), x, y)
     layers = [*margin_zone(metric.margin, alt.Y), neutral_line(0, alt.Y)]
-    if parts.has_intervals:
+    if may_have_intervals(analysis):
         layers += _bands(parts)
     dash = alt.StrokeDash(field="backend", type="nominal", scale=parts.scale("dash"), legend=parts.legend())
     line = parts.of("line").mark_line(strokeWidth=LINE_WIDTH, clip=True)
@@ -75,11 +76,11 @@ def _bands(parts: Parts) -> list[alt.Chart]:
     span |= {"detail": alt.Detail(field="id", type="nominal"), "color": parts.colour()}
     band = parts.spans("line").transform_filter("datum.n > 2").mark_area(clip=True)
     layers = [band.encode(**span, fillOpacity=parts.dimmed(BAND_OPACITY, 0.02))]
+    edge = parts.spans("line").transform_filter("datum.n == 2")
+    edge = edge.mark_line(strokeWidth=1, strokeDash=[2, 2], clip=True)
     for end in ("low", "high"):
-        edge = parts.spans("line").transform_filter("datum.n == 2")
-        edge = edge.mark_line(strokeWidth=1, strokeDash=[2, 2], clip=True)
-        edge = edge.encode(x=parts.x, y=over(parts.y, end), color=parts.colour(), opacity=parts.dimmed(0.6))
-        layers.append(edge)
+        drawn = edge.encode(x=parts.x, y=over(parts.y, end), color=parts.colour())
+        layers.append(drawn.encode(opacity=parts.dimmed(0.6)))
     return layers
 
 

@@ -22,6 +22,7 @@ from ampcompare.report.charts.parts import (
     Varied,
     finish,
     margin_zone,
+    may_have_intervals,
     neutral_line,
     over,
     quantity,
@@ -122,12 +123,12 @@ def _forest(analysis: Analysis, effect: Effect, title: str, axis: str) -> Spec:
     shared: dict[str, Any] = {"y": y, "tooltip": tips}
     layers = [*margin_zone(margin, alt.X), neutral_line(effect.neutral, alt.X)]
     note = []
-    if parts.has_intervals:
+    if may_have_intervals(analysis):
         thin = parts.spans("effect").mark_rule(strokeWidth=2, clip=True, yOffset=DOWN)
         ends = {"x": over(x, "low"), "x2": alt.X2(field="high"), "color": parts.colour()}
         layers.append(thin.encode(**ends, **shared, opacity=parts.dimmed(1.0)))
         note.append("line: the tested interval")
-    if any("inner_low" in row for row in rows):
+    if margin is not None and may_have_intervals(analysis):
         thick = parts.of("effect").transform_filter("isValid(datum.inner_low)")
         thick = thick.mark_rule(strokeWidth=7, clip=True, yOffset=DOWN)
         ends = {"x": over(x, "inner_low"), "x2": alt.X2(field="inner_high"), "color": parts.colour()}

@@ -203,6 +203,12 @@ class Varied:
         return [alt.param(name=name, value=value) for name, value in self.values.items()]
 
 
+def may_have_intervals(analysis: Analysis) -> bool:
+    """Whether a view of the runs can have intervals, be it another than the planned one: its layers are then
+    there for all views."""
+    return any(group.n > 1 for group in analysis.groups)
+
+
 def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[alt.Chart]:
     """Where a difference is within the margin, as a zone along an axis; nothing without a margin.
 

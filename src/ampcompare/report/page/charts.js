@@ -5,6 +5,8 @@ const Charts = (() => {
   const views = new Map(); // figure -> Vega view
   const varied = new Map(); // id of a figure -> rows and values in place of its own, for the view that is chosen
   const picked = new Set(); // labels that are singled out; empty: all are shown
+  const ERRORS = 1; // levels of Vega's log
+  const WARNINGS = 2;
   const QUIET = { ast: true, renderer: "svg" }; // the page's policy forbids eval
   let showRuns = false;
   let spreading = false; // while this script itself sets the filter of the charts
@@ -57,6 +59,8 @@ const Charts = (() => {
       views.get(figure)?.finalize();
       const { view } = await vegaEmbed(plot, spec, {
         ...QUIET,
+        // What varies has layers for every view, and of one without rows Vega warns.
+        logLevel: "varies" in figure.dataset ? ERRORS : WARNINGS,
         actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
         downloadFileName: figure.id,
         tooltip: { theme: dark ? "dark" : "light" },

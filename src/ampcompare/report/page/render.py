@@ -22,7 +22,7 @@ from ampcompare import __version__
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.informative import information
-from ampcompare.report.charts.catalogue import OF_COMPARISONS, all_charts, has_data, missing_labels
+from ampcompare.report.charts.catalogue import OF_COMPARISONS, VARIED, all_charts, has_data, missing_labels
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
 from ampcompare.report.charts.published import published_charts
@@ -169,6 +169,7 @@ def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, 
     return {
         "name": name,
         "title": spec["title"]["text"],
+        "varies": name in VARIED,
         "spec": script_json(spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}),
         "missing": missing_labels(spec, analysis.groups) if analysis and name not in OF_COMPARISONS else [],
     }

@@ -27,6 +27,7 @@ from ampcompare.report.page.pack import Part, pack
 CARDS = 12  # of more groups the rest is in the tables alone
 MOST = 600  # groups times views on one page: a hundred groups would otherwise make a page of a hundred MB
 OF_MARGIN = ("quality-differences",)  # charts whose rows depend on the margin, and not on the baseline alone
+NAME_CHARS = 40
 FIGURES = ("images_per_second", "peak_mib", "quality")  # of which the table says what seeds they lack
 AS_PLANNED = -1  # in place of the number of a part: what the page shows at first
 

@@ -1,0 +1,147 @@
+"""What the reader may compare with on the page: every view made beforehand, each as an own report has it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from itertools import pairwise
+
+import pytest
+from support.a_sweep import a_sweep
+from support.fakes import make
+
+from ampcompare.report import analyse_runs
+from ampcompare.report.page.render import render_page
+from ampcompare.report.page.views import AS_PLANNED, MOST
+from ampcompare.report.palette import CHIPS
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+class Parts:
+    """The pieces of a page, the text of its parts, and the data of its views."""
+
+    def __init__(self, html: str) -> None:
+        data = re.search(r'<script type="application/json" id="views">(.*?)</script>', html, re.S)
+        self.data = json.loads(data[1])
+        self.pieces = re.findall(r'<template class="piece">(.*?)</template>', html, re.S)
+        self.html = html
+
+    def text(self, view, name: str) -> str:
+        """The words of a part in a view; those of the planned view are in the page."""
+        number = view["parts"][self.data["names"].index(name)]
+        if number == AS_PLANNED:
+            found = re.search(rf'<(\w+) [^>]*data-part="{name}">(.*?)</\1>', self.html, re.S)[2]
+        else:
+            found = self.pieces[number]
+        return " ".join(unescape(re.sub(r"<[^>]+>", " ", found)).split())
+
+
+def plain(text: str) -> str:
+    return " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return a_sweep(epochs=5, control=True)
+
+
+@pytest.fixture(scope="module")
+def page(runs):
+    return Parts(render_page(analyse_runs(runs)).decode())
+
+
+def test_every_baseline_with_every_margin_is_on_the_page(page, runs):
+    offered = {(view["baseline"], view["margin"]) for view in page.data["views"]}
+    wanted = {"none", "native", "apex_o1", "apex_o2", "fp16"}
+    assert offered == {(b, m) for b in wanted for m in ("0.1", "0.2", "0.5", "1.0", "2.0")}
+
+
+@pytest.mark.parametrize(("baseline", "margin"), [("native", 0.1), ("apex_o2", 2.0), ("none", 1.0)])
+def test_a_view_says_what_a_report_with_that_baseline_and_margin_says(page, runs, baseline, margin):
+    alone = analyse_runs(runs, baseline=baseline, margin=margin)
+    view = next(v for v in page.data["views"] if (v["baseline"], v["margin"]) == (baseline, str(margin)))
+    assert plain(page.text(view, "headline")) == plain(alone.verdict.headline)
+    for number, (label, line) in enumerate(alone.verdict.lines):
+        assert plain(page.text(view, f"line-{number}")) == plain(f"{label} {line}")
+    text = plain(page.text(view, "cautions"))
+    assert all(plain(caution) in text for caution in alone.verdict.cautions)
+    own = Parts(render_page(alone).decode())
+    planned = own.data["views"][0]["parts"]
+    of_own = {"parts": [AS_PLANNED for _ in planned]}
+    for number in range(len(alone.groups)):
+        assert page.text(view, f"row-{number}") == own.text(of_own, f"row-{number}")
+
+
+def test_the_planned_view_is_what_the_page_shows_without_a_script(page):
+    planned = [v for v in page.data["views"] if all(n == AS_PLANNED for n in v["parts"])]
+    assert [(v["baseline"], v["margin"]) for v in planned] == [("none", "0.5")]
+    assert all(n == AS_PLANNED for n in planned[0]["charts"].values())
+    assert "as planned" in page.text(planned[0], "told")
+
+
+def test_plans_margin_is_offered_and_marked():
+    runs = a_sweep((1, 2), epochs=5)
+    for run in runs:
+        run.config["plan"] = {"margin": 0.3}
+    html = render_page(analyse_runs(runs)).decode()
+    assert '<option value="0.3" selected>0.3 points (as planned)</option>' in html
+    assert Parts(html).data["views"][0]["margin"] == "0.1"
+
+
+def test_parts_that_views_share_are_on_the_page_once(page):
+    assert len(set(page.pieces)) == len(page.pieces)
+    assert len(set(page.data["variations"])) == len(page.data["variations"])
+
+
+def test_many_groups_offer_fewer_baselines_and_the_page_says_so():
+    runs = [make("none", steps=50, config={"optimizer": {"lr": 0.001 * i}}, id=f"r{i}") for i in range(40)]
+    html = render_page(analyse_runs(runs, baseline="0.001", group_by=["optimizer.lr"])).decode()
+    views = Parts(html).data["views"]
+    assert 0 < len(views) * 40 <= MOST
+    assert "more values can be the baseline of another report" in html
+    assert len(html) < 5_000_000
+
+
+def test_one_group_has_nothing_to_choose():
+    html = render_page(analyse_runs([make("none")])).decode()
+    assert 'id="choice"' not in html
+    assert len(Parts(html).data["views"]) == 1
+
+
+def test_hostile_names_stay_text_in_every_view():
+    runs = [make("none", s) for s in (1, 2)] + [
+        make("native", s, config={"backend": HOSTILE}) for s in (1, 2)
+    ]
+    html = render_page(analyse_runs(runs)).decode()
+    assert "<img src=x" not in html
+    assert any("&lt;img src=x" in piece for piece in Parts(html).pieces)
+
+
+def lightness(colour: str) -> float:
+    """CIE L* of an sRGB colour: what is left of it in greyscale."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    y = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+
+
+@pytest.mark.parametrize("side", ["light", "dark"])
+def test_chips_differ_in_lightness_and_sign(side):
+    grounds = sorted(lightness(getattr(chip, side)[0]) for chip in CHIPS.values())
+    assert min(b - a for a, b in pairwise(grounds)) >= 12
+    assert len({chip.sign for chip in CHIPS.values()}) == len(CHIPS) == 5
+    for chip in CHIPS.values():
+        ground, ink = (lightness(colour) for colour in getattr(chip, side))
+        assert abs(ground - ink) > 45
+
+
+def test_failures_lead_line_and_card():
+    runs = a_sweep(epochs=5)
+    page = Parts(render_page(analyse_runs(runs)).decode())
+    view = next(v for v in page.data["views"] if all(n == AS_PLANNED for n in v["parts"]))
+    line = page.text(view, "line-4")
+    assert line.startswith("fp16 3 of 5 fp16 runs failed")
+    card = page.html[page.html.index('data-part="card-4"') :]
+    assert card.index("3 of 5 fp16 runs failed") < card.index('class="big"')
