@@ -427,6 +427,9 @@ def test_every_listed_metric_will_do_or_is_refused_with_the_reason(tmp_path, mon
     monkeypatch.chdir(ROOT)
     reasons = {
         "environment": "is no number",
+        "refusal": "is a sentence",
+        "data/test_set": "is no number",
+        **dict.fromkeys(("data/test_images", "data/classes"), "is the same in every run"),
         "grad/exponents": "is a histogram",
         "amp/scale_collapsed_at_step": "is null in every run whose loss scale holds",
     }

@@ -376,6 +376,20 @@ def test_a_sweep_over_what_is_no_setting_has_its_report(tmp_path, method):
     assert (tmp_path / "report" / "index.html").is_file()
 
 
+def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):
+    rates = {"none": (0.1, 0.3), "native": (0.2, 0.4)}
+    plans = [
+        plan(b, config={"optimizer": {"lr": lr}}, id=f"{b}{lr}") for b, two in rates.items() for lr in two
+    ]
+    write_runs(tmp_path, plans)
+    parameters = {"backend": {"values": ["none", "native"]}, "optimizer.lr": {"min": 0.1, "max": 0.4}}
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"program": "x.py", "method": "random", "parameters": parameters}))
+    said = io.StringIO()
+    run._report(Console(file=said, width=400), read_sweep(file), tmp_path)
+    assert said.getvalue().startswith("Best of 2 learning rates each: native reaches eval accuracy")
+
+
 def test_a_sweep_needs_no_torch():
     check = "import sys, ampcompare.sweeps.run; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0

@@ -11,6 +11,7 @@ from statistics import median
 from types import FrameType
 
 import pytest
+from optuna.trial import Trial
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file.parameters import Parameter
@@ -125,6 +126,25 @@ def test_run_that_two_workers_queue_again_at_once_is_done_once(tmp_path, monkeyp
     assert search.next().run_id == first.run_id
     assert other.next() is None
     assert len(search.rows()) == 1
+
+
+def test_queued_run_that_two_workers_take_at_once_is_one_workers(tmp_path, monkeypatch):
+    """SQLite locks no row that is read: Optuna's queue may give a trial to two."""
+    search, other = (Search(grid(1), sqlite_url(tmp_path), "s") for _ in range(2))
+    search.give_up(search.next())
+    again = search.next()
+    same = iter([Trial(other.study, again.trial._trial_id)])
+    real = other.study.ask
+    monkeypatch.setattr(other, "_has_all", lambda trials: False)
+    monkeypatch.setattr(other.study, "ask", lambda: next(same, None) or real())
+    seen: list[bool] = []
+    monkeypatch.setattr(
+        other, "_is_ours", lambda trial: seen.append(Search._is_ours(other, trial)) or seen[-1]
+    )
+    monkeypatch.setattr(other, "_put_back", lambda trial, why: monkeypatch.undo())
+    assert other.next() is None
+    assert seen == [False, True]  # a new one, which is beyond the end
+    assert search.finish(again, "finished", None)
 
 
 def test_run_that_said_how_it_ended_is_not_repeated_though_its_worker_died_then(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ def number(value: float | None, digits: int = 3) -> str:
         return NOTHING
     if value == 0:
         return "0"
+    if not math.isfinite(value):  # the end of an interval that no number can hold
+        return "∞" if value > 0 else "−∞"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 9.999 counts as 10.0
     if exponent < -4:
         return f"{value:.{digits - 1}e}"
@@ -33,6 +36,8 @@ def count(value: float | None) -> str:
     """A whole number; what is not whole keeps two decimals."""
     if value is None:
         return NOTHING
+    if not math.isfinite(value):
+        return number(value)
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
@@ -127,6 +132,8 @@ def duration(seconds: float | None) -> str:
     """`48 s`, `12 min 5 s`, `2 h 3 min`."""
     if seconds is None or seconds < 0:
         return NOTHING
+    if not math.isfinite(seconds):
+        return f"{number(seconds)} s"
     whole = round(seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"

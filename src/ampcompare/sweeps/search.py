@@ -80,6 +80,8 @@ class Search:
                 if not any(t.state == TrialState.WAITING for t in trials) and self._has_all(trials):
                     return None
                 trial = self.study.ask()
+                if not self._is_ours(trial):
+                    continue
                 self.storage.record_heartbeat(trial._trial_id)
                 self._seen.add(trial.number)
                 found = self._trials()
@@ -89,6 +91,15 @@ class Search:
                     self._put_back(trial, "beyond")
                 else:
                     return self._attempt(trial)
+
+    def _is_ours(self, trial: Trial) -> bool:
+        """Whether a trial that was queued is this worker's alone.
+
+        SQLite locks no row that is read, so that two may take one trial off Optuna's queue. A new one is
+        safe: its number is given out once.
+        """
+        queued = "repeats" in trial.user_attrs
+        return not queued or self.ledger.put_once(f"taken:{trial.number}", secrets.token_hex(4))
 
     def _put_back(self, trial: Trial, why: str) -> None:
         # As interrupted before it knew what to run; what is surplus is never taken up again.

@@ -17,7 +17,7 @@ from ampcompare.report.analysis.groups import Group, check_keys, group_runs
 from ampcompare.report.analysis.metric import ACCURACY_MARGIN, choose_metric
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import Reproduction, published, set_beside
-from ampcompare.report.analysis.require import Answer, Term, judge, parse
+from ampcompare.report.analysis.require import Answer, Case, Term, judge, parse
 from ampcompare.report.analysis.settings import describe
 from ampcompare.report.analysis.statistics import T, explained
 from ampcompare.report.analysis.target import baseline_target, with_seconds_to
@@ -115,10 +115,16 @@ class Analysis(Ground):
     def _groups_of_runs(self) -> dict[int, Group]:
         return {id(figures): group for group in self.groups for figures in group.runs}
 
+    def check(self) -> None:
+        """Raise UserError for what was asked for and is not there: an unknown name, a label of no group."""
+        if self.reproduce is not None:
+            published(self.reproduce)
+        _ = self.requirements
+
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
         """Whether each requirement is shown to be met. Raises UserError for a group that is not here."""
-        return judge(self, self.required)
+        return judge(self.required, Case(self, lambda margin: self.view(margin=margin)))
 
     @cached_property
     def answers(self) -> list[Answers]:
@@ -213,7 +219,5 @@ def analyse_runs(
         reproduce=reproduce,
         required=tuple(parse(require)),
     )
-    if reproduce is not None:
-        published(reproduce)  # an unknown name is told now
-    judge(analysis, analysis.required)  # and so is a label that no group has
+    analysis.check()
     return analysis

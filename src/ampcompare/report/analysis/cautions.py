@@ -86,7 +86,7 @@ def _not_compared(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[str]:
-    counted = [g for g in groups if g.counted]
+    counted = [g for g in groups if g.counted and not g.is_control]  # a control repeats seeds by design
     single = [g.label for g in counted if g.seeds == 1]
     said = []
     if single:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ampcompare.report import words
 from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.groups import Group
+from ampcompare.report.analysis.groups import Group, again, differing_keys
 from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.settings import arm_of
 from ampcompare.report.analysis.statistics import Estimate, difference, ratio
@@ -74,10 +74,11 @@ def controls(groups: Sequence[Group], metric: ComparedMetric) -> list[Control]:
 
 
 def is_repeated(group: Group, control: Group) -> bool:
-    """Whether the control repeats this group: same settings, but for the value, which says that it does."""
-    return {*group.settings.items()} - {*control.settings.items()} <= {
-        (key, value) for key, value in group.settings.items() if value == group.value
-    } and group.settings.keys() == control.settings.keys()
+    """Whether the control repeats this group: its value, and nothing else that differs."""
+    differing = differing_keys([group.settings, control.settings])
+    return control.value == again(group.value) and all(
+        group.settings.get(key) == group.value for key in differing
+    )
 
 
 def _control(group: Group, base: Group, metric: ComparedMetric) -> Control:

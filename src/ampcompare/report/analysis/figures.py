@@ -21,6 +21,7 @@ from ampcompare.report.analysis.steadiness import Steadiness, steadiness
 from ampcompare.report.palette import meaning, variant
 from ampcompare.report.words import plural, printable
 
+LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
 NO_DEVICE = "device not recorded"
 # Attributes of RunFigures of which a group has a mean over its seeds, and those of which it has a median.
 MEANS = (
@@ -226,25 +227,25 @@ def _last_of(run: RunRecord, key: str) -> float | None:
     if not len(rows) or (len(logged_nan) and logged_nan[-1] > rows[-1]):
         return None
     last = float(numbers[rows[-1]])
-    return last if math.isfinite(last) else None
+    return last if abs(last) <= LARGEST else None
 
 
 def _images_per_second(run: RunRecord) -> float | None:
     if (found := _summary(run, metrics.THROUGHPUT_MEDIAN)) is None:
         windows = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
-        windows = windows[np.isfinite(windows)]
+        windows = windows[np.abs(windows) <= LARGEST]
         found = float(np.median(windows)) if len(windows) else None
-    return found if found and found > 0 else None
+    return found if found and found >= 1 / LARGEST else None
 
 
 def _summary(run: RunRecord, key: str) -> float | None:
     value = run.summary_number(key)
-    return value if value is not None and math.isfinite(value) else None
+    return value if value is not None and abs(value) <= LARGEST else None
 
 
 def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
     values = run.values(key)
-    values = values[np.isfinite(values)]
+    values = values[np.abs(values) <= LARGEST]
     return float(reduce(values)) if len(values) else None
 
 

@@ -26,7 +26,7 @@ from ampcompare.report.analysis.settings import OF_BACKEND, arm_of, pooling_sett
 from ampcompare.report.analysis.statistics import Estimate, mean, mean_of_seeds
 from ampcompare.report.palette import ordered
 
-__all__ = ["BACKEND", "Group", "Reached", "check_keys", "differing_keys", "group_runs", "seed_key"]
+__all__ = ["BACKEND", "Group", "Reached", "again", "check_keys", "differing_keys", "group_runs", "seed_key"]
 
 QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
 AGAIN = "again (A/A)"  # behind the value of the baseline's runs that are there as a control
@@ -175,7 +175,7 @@ def group_runs(
         settings = {k: v for k, v in every.items() if k not in ignored}
         value, is_control = every.get(keys[0], NOT_SET), bool(arm_of(figures[number].run))
         if is_control and keys[0] in settings:
-            settings[keys[0]] = _again(value)
+            settings[keys[0]] = again(value)
         pools.setdefault((value, is_control, tuple(sorted(settings.items()))), []).append(number)
     groups: list[Group] = []
     for value in ordered(value for value, *_ in pools):
@@ -183,7 +183,7 @@ def group_runs(
             which = (value, control)
             alike = [(dict(own), runs) for (*key, own), runs in pools.items() if tuple(key) == which]
             differing = differing_keys([settings for settings, _ in alike])
-            shown = _again(value) if control else value
+            shown = again(value) if control else value
             names = names_of(shown, [settings for settings, _ in alike], keys[1:], differing)
             for label, (own, numbers) in zip(unique(names, [g.label for g in groups]), alike, strict=True):
                 runs = tuple(figures[n] for n in numbers)
@@ -193,7 +193,8 @@ def group_runs(
     return groups
 
 
-def _again(value: str) -> str:
+def again(value: str) -> str:
+    """The value of the A/A control that repeats a value."""
     return f"{value} {AGAIN}"
 
 

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
@@ -18,9 +17,7 @@ from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.family import holm
 from ampcompare.report.analysis.groups import Group
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.views import Ground, View
 
 NUMBER = r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(?:points?|x|×)?"
 SPEEDUP, MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
@@ -89,38 +86,48 @@ def _term(label: str, text: str, whole: str) -> Term:
     )
 
 
-def judge(analysis: Analysis, terms: Sequence[Term]) -> tuple[Answer, ...]:
-    """Each term held against the analysis. Raises UserError for a label that no group has."""
+@dataclass(frozen=True)
+class Case:
+    """What a term is held against: the runs, and the view of them at a margin (None: at that in use)."""
+
+    ground: Ground
+    at: Callable[[float | None], View]
+
+
+def judge(terms: Sequence[Term], case: Case) -> tuple[Answer, ...]:
+    """Each term held against the comparison. Raises UserError for a label that no group has."""
     found = []
     for term in terms:
-        group = _group(analysis, term)
-        comparison = analysis.comparison(group.label)
-        if term.kind == FAILURES:
-            shown, why = _failures(group, term)
-        elif comparison is None:
-            if analysis.baseline_is(group.value):
-                raise UserError(
-                    f"--require '{term.label}: {term.text}': {term.label} is what others are compared with; "
-                    f"of it only {FAILURES} can be required"
-                )
-            shown, why = False, f"there is no run of the baseline {analysis.baseline_value} to compare with"
-        elif comparison.refusal:
-            shown, why = False, f"not compared, as {comparison.refusal}"
-        else:
-            shown, why = JUDGES[term.kind](analysis, comparison, term)
+        group = _group(case.ground.groups, term)
+        shown, why = _failures(group, term) if term.kind == FAILURES else _compared(group, term, case)
         found.append(Answer(term, shown, why.replace(phrases.NBSP, " ")))
     return tuple(found)
 
 
-def _group(analysis: Analysis, term: Term) -> Group:
-    groups = {g.label: g for g in analysis.groups}
-    if term.label in groups:
-        return groups[term.label]
-    if len(alike := [g for g in analysis.groups if g.value == term.label]) == 1:
+def _group(groups: Sequence[Group], term: Term) -> Group:
+    by_label = {g.label: g for g in groups}
+    if term.label in by_label:
+        return by_label[term.label]
+    if len(alike := [g for g in groups if g.value == term.label]) == 1:
         return alike[0]
-    hint = did_you_mean(term.label, groups, 0.5) or ""
-    known = words.some([repr(label) for label in groups], 8)
+    hint = did_you_mean(term.label, by_label, 0.5)
+    known = words.some([repr(label) for label in by_label], 8)
     raise UserError(f"--require {term.label!r}: no such group; {hint and hint + ' '}there are {known}")
+
+
+def _compared(group: Group, term: Term, case: Case) -> tuple[bool, str]:
+    view = case.at(None)
+    comparison = view.comparison(group.label)
+    if comparison is None and group.value == view.baseline:
+        raise UserError(
+            f"--require '{term.label}: {term.text}': {term.label} is what others are compared with; "
+            f"of it only {FAILURES} can be required"
+        )
+    if comparison is None:
+        return False, f"there is no run of the baseline {view.baseline} to compare with"
+    if comparison.refusal:
+        return False, f"not compared, as {comparison.refusal}"
+    return JUDGES[term.kind](comparison, term, case)
 
 
 def _failures(group: Group, term: Term) -> tuple[bool, str]:
@@ -131,7 +138,7 @@ def _failures(group: Group, term: Term) -> tuple[bool, str]:
     return len(outcomes.failed) <= term.bound, why
 
 
-def _speedup(_: Analysis, comparison: Comparison, term: Term) -> tuple[bool, str]:
+def _speedup(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
     if (found := phrases.tested(comparison, "speed")) is None:
         return False, "no speed-up can be given"
     why = phrases.speed(comparison).removeprefix("trains ")
@@ -142,7 +149,7 @@ def _speedup(_: Analysis, comparison: Comparison, term: Term) -> tuple[bool, str
     return found.low is not None and found.low >= term.bound, why
 
 
-def _memory(_: Analysis, comparison: Comparison, term: Term) -> tuple[bool, str]:
+def _memory(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
     if (found := phrases.tested(comparison, "memory")) is None:
         return False, "no memory can be compared"
     span = words.interval(found.low, found.high, words.ratio)
@@ -152,15 +159,15 @@ def _memory(_: Analysis, comparison: Comparison, term: Term) -> tuple[bool, str]
     return found.high is not None and found.high <= term.bound, why
 
 
-def _equivalent(analysis: Analysis, comparison: Comparison, term: Term) -> tuple[bool, str]:
-    seen = analysis.view(margin=term.bound).comparison(comparison.group.label)
+def _equivalent(comparison: Comparison, term: Term, case: Case) -> tuple[bool, str]:
+    seen = case.at(term.bound).comparison(comparison.group.label)
     if seen is None or (silent := _silent(seen)):
         return False, silent if seen else "it is not compared"
     return seen.is_equivalent, f"{seen.metric.name} {phrases.quality_of(seen)}"
 
 
-def _not_lower(analysis: Analysis, comparison: Comparison, term: Term) -> tuple[bool, str]:
-    metric = analysis.metric
+def _not_lower(comparison: Comparison, term: Term, case: Case) -> tuple[bool, str]:
+    metric = comparison.metric
     if metric.falls:
         raise UserError(
             f"--require '{term.label}: {term.text}': {metric.key} is the better the lower it is; require "
@@ -170,10 +177,10 @@ def _not_lower(analysis: Analysis, comparison: Comparison, term: Term) -> tuple[
         return False, silent
     p_values: dict[Hashable, float] = {
         c.group.label: p
-        for c in analysis.comparisons
+        for c in case.at(None).comparisons
         if "quality" in c.claims and c.quality and (p := c.quality.p_of(-term.bound, "above")) is not None
     }
-    tested = holm(p_values, analysis.levels.one_sided).get(comparison.group.label)
+    tested = holm(p_values, case.ground.levels.one_sided).get(comparison.group.label)
     if tested is None or comparison.quality is None:
         return False, _thin(comparison)
     at = comparison.quality.at(1 - 2 * tested.level)

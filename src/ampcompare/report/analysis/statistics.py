@@ -51,7 +51,8 @@ def mean_of_seeds(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, flo
     """One figure per seed; a seed that was run several times counts once, with its mean."""
     found: dict[Hashable, list[float]] = {}
     for seed, value in pairs:
-        found.setdefault(seed, []).append(value)
+        if abs(value) <= LARGEST:
+            found.setdefault(seed, []).append(value)
     return {seed: statistics.fmean(values) for seed, values in found.items()}
 
 

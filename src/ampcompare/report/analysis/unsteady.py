@@ -13,6 +13,7 @@ from ampcompare.report.analysis.groups import Group
 
 SKIPPED_SHARE = 0.01
 MEDIAN_GAP = 0.03
+SHORTEST = 1e-9  # seconds of training; less is no measurement
 ODD_SHARE, ODD_SPREADS = 0.15, 5.0
 
 
@@ -43,7 +44,7 @@ def _speeds(runs: Sequence[RunFigures]) -> list[tuple[float, float]]:
     return [
         (f.images_per_second, f.steps / f.train_seconds)
         for f in runs
-        if f.images_per_second and f.steps and f.train_seconds and f.train_seconds > 0
+        if f.images_per_second and f.steps and f.train_seconds and f.train_seconds >= SHORTEST
     ]
 
 
