@@ -140,6 +140,8 @@ class Comparison:
             return "the baseline once more"
         if self.has_failed:
             return self.group.outcomes.sentence
+        if self.silence and self.baseline and self.baseline.outcomes.failed:
+            return f"not claimed: {self.silence}"
         if self.silence:
             return f"{self.metric.name} says nothing"
         return self._difference() or "not enough seeds to tell"
