@@ -67,7 +67,7 @@ def render_page(
         more=len(analysis.groups[CARDS:]),
         columns=_columns(analysis),
         size=_size_of_test_set(analysis),
-        answers=[one for one in getattr(analysis, "answers", ()) if one.is_known],
+        answers=[one for one in analysis.answers if one.is_known],
         charts=[_chart_entry(name, charts[name], analysis) for name in drawn],
         undrawn=[spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)],
         beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],

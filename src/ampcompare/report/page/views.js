@@ -6,6 +6,7 @@ const Views = (() => {
   const pieces = document.querySelectorAll("template.piece");
   const places = names.map((name) => document.querySelector(`[data-part="${name}"]`));
   const planned = places.map((place) => [...place.childNodes].map((node) => node.cloneNode(true)));
+  const shown = names.map(() => AS_PLANNED);
   const choice = document.getElementById("choice");
   const baseline = document.getElementById("choose-baseline");
   const margin = document.getElementById("choose-margin");
@@ -23,6 +24,8 @@ const Views = (() => {
     const view = chosen();
     places.forEach((place, i) => {
       const number = view.parts[i];
+      if (number === shown[i]) return; // a screen reader is told what changed, and nothing else
+      shown[i] = number;
       const nodes = number === AS_PLANNED ? planned[i] : [pieces[number].content];
       const fresh = nodes.map((node) => node.cloneNode(true));
       place.replaceChildren(...fresh);
