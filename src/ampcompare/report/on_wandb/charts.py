@@ -12,7 +12,7 @@ from ampcompare.report.charts.parts import DATA, RUNS, Spec
 from ampcompare.report.charts.series import Datum
 
 # What a chart's own code may refer to in a row; `datum.value` in the labels of an axis is no field of ours.
-IN_ROWS = re.compile(r"datum\.(kind|place|low|n|text)\b")
+IN_ROWS = re.compile(r"datum\.(kind|place|low|inner_low|n|text)\b")
 
 
 def custom_chart(spec: Spec) -> Spec:
