@@ -134,11 +134,12 @@ def _bars(analysis: Analysis, title: str, bars: Bars) -> Spec:
         layers.append(whisker.encode(**ends, opacity=parts.dimmed(0.9), tooltip=span))
     # What compares stands below the figure: in one line the longest would not fit beside the longest bar.
     is_roomy = not _is_crowded(rows)
-    for field, look in (("text", {"fontWeight": 600, "dy": -7 if is_roomy else 0}), ("beside", {"dy": 8})):
+    figures = parts.of("bar").mark_text(
+        align="left", dx=8, dy=-7 if is_roomy else 0, fontSize=12, fontWeight=600
+    )
+    below = parts.of("bar").mark_text(align="left", dx=8, dy=8, fontSize=11)
+    for field, texts in {"text": figures, "beside": below}.items():
         if field == "text" or is_roomy:
-            texts = parts.of("bar").mark_text(
-                align="left", dx=8, fontSize=12 if field == "text" else 11, **look
-            )
             text = alt.Text(field=field, type="nominal")
             layers.append(texts.encode(x=over(x, "end"), y=y, text=text, opacity=parts.dimmed(1.0)))
     if bars is TIME:
