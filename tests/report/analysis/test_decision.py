@@ -116,7 +116,7 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
         [*runs("none", BASE), *runs("native", NOISY, FAST)],
         (
             "native trains 1.90× as fast as none (95 %: ±0.002), but whether it keeps its eval accuracy "
-            "is undecided (−0.20 points; 95 %: −2.93 to +2.53); 1,000 more seeds would not decide it."
+            "is undecided (−0.20 points; 95 %: −2.93 to +2.53); no number of seeds up to 1,000 would decide it."
         ),
     ),
     "none keeps": (
@@ -124,7 +124,7 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
         (
             "No backend is shown to be faster and to keep its quality: fp16 trains 2.07× as fast as none "
             "(97.5 %: 2.07 to 2.08), but whether it keeps its eval accuracy is undecided (−0.20 points; "
-            "95 %: −2.93 to +2.53); 1,000 more seeds would not decide it. native is faster too (1.90×), "
+            "95 %: −2.93 to +2.53); no number of seeds up to 1,000 would decide it. native is faster too (1.90×), "
             "but its eval accuracy is 1.20 points lower (97.5 %: −1.22 to −1.18)."
         ),
     ),
@@ -189,8 +189,8 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
     "no speed-up shown": (
         [*runs("none", BASE), *runs("native", SAME, (36, 44, 43, 41, 40))],
         (
-            "No speed-up is shown: native trains 0.998× as fast as none (95 %: 0.918 to 1.08); 1,000 "
-            "more seeds would not decide it."
+            "No speed-up is shown: native trains 0.998× as fast as none (95 %: 0.918 to 1.08); no "
+            "number of seeds up to 1,000 would decide it."
         ),
     ),
     "slower": (
@@ -324,3 +324,27 @@ def test_the_headline_follows_what_was_asked(case: str):
 def test_the_headline_is_the_decision(case: str):
     records, expected = TABLE[case]
     assert plain(analyse_runs(records).verdict.headline) == expected
+
+
+def test_the_printed_interval_of_a_claim_leaves_out_no_change_however_close_it_is():
+    slightly = [s * (1.0024 + 0.0003 * n) for n, s in enumerate(SLOW)]
+    found = analyse_runs([*runs("none", BASE), *runs("native", SAME, slightly)])
+    claim = found.comparison("native").claims["speed"]
+    assert claim.is_above
+    assert claim.estimate.low < 1.005  # of three digits: 1.00
+    assert "1.003× as fast as none (95 %: 1.002 to 1.004)" in plain(found.verdict.headline)
+
+
+def test_the_printed_interval_of_equivalence_lies_within_the_margin_however_close_it_is():
+    found = analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)])
+    tested = found.comparison("native").claims["equivalence"].estimate
+    margin = max(-tested.low, tested.high) + 1e-5
+    view = found.view(margin=margin)
+    assert view.comparison("native").is_equivalent
+    ends = plain(view.verdict.lines[1][1]).partition("; 90 %: ")[2].partition(")")[0].split(" to ")
+    assert all(abs(float(end.replace("−", "-"))) < margin for end in ends)
+
+
+def test_what_more_seeds_would_not_decide_is_said_of_all_numbers_up_to_the_most():
+    found = analyse_runs([*runs("none", BASE), *runs("native", SAME, (36, 44, 43, 41, 40))])
+    assert "no number of seeds up to 1,000 would decide it" in found.verdict.headline
