@@ -33,6 +33,9 @@ FLOORS = (
 )
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 
+# The same within the report; what lies loose in it puts the rooms together.
+REPORT_FLOORS = ("statistics", "runs", "analysis", "charts", "page")
+
 TORCH = {"torch", "torchvision"}
 REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 # What runs where someone only looks at records, and what runs while something trains.
@@ -98,6 +101,14 @@ def test_nothing_imports_upward_or_sideways(path: Path):
     here = room_of(path)
     above = {room for room in rooms_used(path) if FLOOR[room] >= FLOOR[here]}
     assert not above, f"{name_of(path)} is on floor {FLOOR[here]} and imports from {sorted(above)}"
+
+
+@pytest.mark.parametrize("path", of("report"), ids=name_of)
+def test_within_the_report_nothing_imports_upward(path: Path):
+    _, here, *below = name_of(path).split(".") + [""]
+    if below and here in REPORT_FLOORS:
+        rooms = {name.split(".")[2] for name in imports(path) if name.startswith("ampcompare.report.")}
+        assert not rooms & set(REPORT_FLOORS[REPORT_FLOORS.index(here) + 1 :])
 
 
 def test_no_two_modules_import_each_other_in_a_circle():

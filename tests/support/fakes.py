@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ampcompare.records import RunRecord
-from ampcompare.report.analysis.figures import RunFigures, figures_of
+from ampcompare.report.runs.figures import RunFigures, figures_of
 from support.offline_runs import Plan, plan
 
 

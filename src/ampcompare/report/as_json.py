@@ -13,12 +13,12 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.control import Control
-from ampcompare.report.analysis.figures import MEANS, RunFigures
-from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.published import Reproduction
 from ampcompare.report.analysis.require import Answer
-from ampcompare.report.analysis.statistics import CONFIDENCE, Estimate, equivalence
+from ampcompare.report.runs.control import Control
+from ampcompare.report.runs.figures import MEANS, RunFigures
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.statistics.samples import CONFIDENCE, Estimate, equivalence
 
 RATIOS = {  # column -> of Comparison
     "speedup": "speed",

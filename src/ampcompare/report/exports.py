@@ -8,10 +8,10 @@ import pandas as pd
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.statistics import Estimate
 from ampcompare.report.as_json import RATIOS, outcomes_of, tested_of, to_json
 from ampcompare.report.markdown import to_markdown
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.statistics.samples import Estimate
 
 __all__ = ["to_csv", "to_json", "to_markdown"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.statistics import Estimate
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.statistics.samples import Estimate
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&"})
 

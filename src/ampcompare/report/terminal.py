@@ -11,8 +11,8 @@ from rich.text import Text
 
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.metric import DEFAULT_METRIC
 from ampcompare.report.markdown import runs_of
+from ampcompare.report.runs.metric import DEFAULT_METRIC
 
 SHAPE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
 

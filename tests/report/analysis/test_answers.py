@@ -14,8 +14,8 @@ from support.fakes import figures, make
 from ampcompare.records.predictions import Predictions
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.answers import MOST_SEEDS, Answers, answers, content
-from ampcompare.report.analysis.groups import Group
 from ampcompare.report.exports import to_json
+from ampcompare.report.runs.groups import Group
 
 IMAGES = 1000
 TRUTH = np.arange(IMAGES) % 10

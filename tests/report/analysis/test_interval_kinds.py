@@ -12,10 +12,10 @@ import pytest
 from support.fakes import make
 
 from ampcompare.report import analyse_runs
-from ampcompare.report.analysis import statistics
 from ampcompare.report.charts.catalogue import all_charts
 from ampcompare.report.exports import to_csv, to_json, to_markdown
 from ampcompare.report.page.render import render_page
+from ampcompare.report.statistics import samples as statistics
 
 METHOD = "seeds drawn again and again, bootstrap interval"
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import make
 
-from ampcompare.report.analysis.figures import figures_of
-from ampcompare.report.analysis.groups import group_runs
 from ampcompare.report.charts.series import MAX_SKIP_MARKS, curves, lay_out, scale_curves, thin
+from ampcompare.report.runs.figures import figures_of
+from ampcompare.report.runs.groups import group_runs
 
 
 def groups_of(*runs):

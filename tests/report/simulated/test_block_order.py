@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampcompare.report import analyse_runs
-from ampcompare.report.analysis.order import layout
+from ampcompare.report.runs.order import layout
 from ampcompare.sweeps.order import in_blocks
 from report.simulated.records import record
 

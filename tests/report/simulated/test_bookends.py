@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.fakes import figures, make
 
-from ampcompare.report.analysis.control import controls
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.runs.control import controls
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.metric import ComparedMetric
 from report.simulated import rules
 
 SWEEPS = 20_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampcompare.report.analysis.looks import level_of
+from ampcompare.report.statistics.looks import level_of
 from report.simulated import rules
 
 LOOKS = (3, 6, 10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampcompare.report.analysis.power import more_seeds
-from ampcompare.report.analysis.statistics import difference
+from ampcompare.report.statistics.power import more_seeds
+from ampcompare.report.statistics.samples import difference
 from report.simulated import rules
 
 PILOTS = 2_500

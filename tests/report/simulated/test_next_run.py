@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ampcompare.report.analysis.statistics import difference, prediction
+from ampcompare.report.statistics.samples import difference, prediction
 
 CASES = 2_000
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ampcompare.report import analyse_runs
-from ampcompare.report.analysis import family
-from ampcompare.report.analysis.statistics import Estimate, difference, equivalence
+from ampcompare.report.statistics import family
+from ampcompare.report.statistics.samples import Estimate, difference, equivalence
 from report.simulated import rules
 from report.simulated.records import record
 

@@ -11,20 +11,20 @@ from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis.answers import Answers, answers_of
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.differences import Environment, config_differences, environments_of
-from ampcompare.report.analysis.figures import RunFigures, figures_of, words_of
-from ampcompare.report.analysis.groups import Group, check_keys, group_runs
-from ampcompare.report.analysis.metric import ACCURACY_MARGIN, choose_metric
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import Reproduction, published, set_beside
 from ampcompare.report.analysis.require import Answer, Case, Term, judge, parse
-from ampcompare.report.analysis.settings import describe
-from ampcompare.report.analysis.statistics import T, explained
-from ampcompare.report.analysis.target import baseline_target, with_seconds_to
 from ampcompare.report.analysis.undecided import Undecided
 from ampcompare.report.analysis.verdict import Verdict
 from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
 from ampcompare.report.palette import Style, styles
+from ampcompare.report.runs.differences import Environment, config_differences, environments_of
+from ampcompare.report.runs.figures import RunFigures, figures_of, words_of
+from ampcompare.report.runs.groups import Group, check_keys, group_runs
+from ampcompare.report.runs.metric import ACCURACY_MARGIN, choose_metric
+from ampcompare.report.runs.settings import describe
+from ampcompare.report.runs.target import baseline_target, with_seconds_to
+from ampcompare.report.statistics.samples import T, explained
 from ampcompare.report.words import listed
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training

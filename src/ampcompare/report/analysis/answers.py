@@ -16,10 +16,10 @@ from typing import Any, final
 import numpy as np
 
 from ampcompare.records.predictions import Predictions
-from ampcompare.report.analysis.family import holm
-from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.groups import Group, seed_key
-from ampcompare.report.analysis.permutation import FEWEST, disagreement
+from ampcompare.report.runs.figures import RunFigures
+from ampcompare.report.runs.groups import Group, seed_key
+from ampcompare.report.statistics.family import holm
+from ampcompare.report.statistics.permutation import FEWEST, disagreement
 
 MOST_SEEDS = 32  # of a group are compared: the pairs, and the files read, grow with their number
 LEVEL = 0.05  # of all comparisons together

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ampcompare.report import words
 from ampcompare.report.analysis.comparison import ENVIRONMENT, Comparison, compare
-from ampcompare.report.analysis.groups import BACKEND, Group, differing_keys
-from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.settings import OF_BACKEND
+from ampcompare.report.runs.groups import BACKEND, Group, differing_keys
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import OF_BACKEND
 
 MANY = {  # keys that are tuned most often, several of them in words
     "optimizer.lr": "learning rates",

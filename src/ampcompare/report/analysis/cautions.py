@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from ampcompare.report.analysis.comparison import MAX_KEYS, Comparison
 from ampcompare.report.analysis.doubts import about_layout, about_runs, about_speed
-from ampcompare.report.analysis.ending import Outcome
-from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.informative import information, test_set
-from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.settings import Setting
+from ampcompare.report.runs.ending import Outcome
+from ampcompare.report.runs.figures import RunFigures
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.informative import information, test_set
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import Setting
 from ampcompare.report.words import capital, count, listed, plural, short, some
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ampcompare.report.analysis.estimate import Estimate, equivalence
-from ampcompare.report.analysis.family import Tested, holm
-from ampcompare.report.analysis.looks import level_of
-from ampcompare.report.analysis.power import more_seeds
+from ampcompare.report.statistics.estimate import Estimate, equivalence
+from ampcompare.report.statistics.family import Tested, holm
+from ampcompare.report.statistics.looks import level_of
+from ampcompare.report.statistics.power import more_seeds
 
 ALPHA = 0.05
 RATIOS = ("speed", "memory", "energy", "time")  # attributes of Comparison; without a change they are 1

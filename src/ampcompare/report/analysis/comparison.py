@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from ampcompare.report.analysis.claims import EQUIVALENCE, RATIOS, Claim, Levels, claims_of
-from ampcompare.report.analysis.control import Control
-from ampcompare.report.analysis.groups import BACKEND, Group, differing_keys
-from ampcompare.report.analysis.informative import information
-from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.settings import OF_BACKEND
-from ampcompare.report.analysis.statistics import Equivalence, Estimate, difference, equivalence, ratio
+from ampcompare.report.runs.control import Control
+from ampcompare.report.runs.groups import BACKEND, Group, differing_keys
+from ampcompare.report.runs.informative import information
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import OF_BACKEND
+from ampcompare.report.statistics.samples import Equivalence, Estimate, difference, equivalence, ratio
 from ampcompare.report.words import listed, number, some
 
 ENVIRONMENT = "environment."

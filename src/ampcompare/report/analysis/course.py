@@ -11,9 +11,9 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.ending import Outcome
-from ampcompare.report.analysis.groups import Group, seed_key
-from ampcompare.report.analysis.statistics import Estimate, difference, mean_of_seeds
+from ampcompare.report.runs.ending import Outcome
+from ampcompare.report.runs.groups import Group, seed_key
+from ampcompare.report.statistics.samples import Estimate, difference, mean_of_seeds
 
 AtEpoch = dict[float, Mapping[Hashable, float]]
 

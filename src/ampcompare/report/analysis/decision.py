@@ -8,8 +8,8 @@ from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import Comparison, compare
-from ampcompare.report.analysis.groups import BACKEND, Group
-from ampcompare.report.analysis.metric import ComparedMetric
+from ampcompare.report.runs.groups import BACKEND, Group
+from ampcompare.report.runs.metric import ComparedMetric
 
 MOST = 3  # others of which the headline says why they are not it
 

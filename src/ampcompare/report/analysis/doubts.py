@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ampcompare.records.tree import as_text
-from ampcompare.report.analysis.cards import cards
-from ampcompare.report.analysis.figures import RunFigures, environment_of
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.order import layout
-from ampcompare.report.analysis.unsteady import SKIPPED_SHARE, median_gap, odd_ones, skipped_share
+from ampcompare.report.runs.cards import cards
+from ampcompare.report.runs.figures import RunFigures, environment_of
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.order import layout
+from ampcompare.report.runs.unsteady import SKIPPED_SHARE, median_gap, odd_ones, skipped_share
 from ampcompare.report.words import capital, change, listed, number, plural, ratio, short, some
 
 Pair = tuple[Group, Group]  # a group and its baseline

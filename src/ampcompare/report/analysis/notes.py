@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from ampcompare.report import words
 from ampcompare.report.analysis.claims import ALPHA, Levels
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.control import Control
-from ampcompare.report.analysis.ending import Outcome
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.plan import Plan
-from ampcompare.report.analysis.sample import seed_key
 from ampcompare.report.analysis.undecided import open_questions
+from ampcompare.report.runs.control import Control
+from ampcompare.report.runs.ending import Outcome
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.sample import seed_key
 
 MOST_LOST = 8  # seeds that are named in one sentence
 

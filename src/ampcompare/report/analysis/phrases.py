@@ -10,9 +10,9 @@ import math
 from ampcompare.report import words
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.estimate import PARTLY, Estimate
-from ampcompare.report.analysis.power import MOST
 from ampcompare.report.analysis.undecided import more_for_quality
+from ampcompare.report.statistics.estimate import PARTLY, Estimate
+from ampcompare.report.statistics.power import MOST
 
 NBSP = "\N{NO-BREAK SPACE}"
 SLOWER = 0.995  # of a single run: what rounds to 1.00 is not called slower

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.records import RunRecord
-from ampcompare.report.analysis.looks import MOST as MOST_LOOKS
+from ampcompare.report.statistics.looks import MOST as MOST_LOOKS
 from ampcompare.report.words import listed, printable, short, some
 
 GROUP = "plan"

@@ -10,10 +10,10 @@ from typing import Any
 from ampcompare.errors import UserError
 from ampcompare.report import words
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.settings import pooling_settings
-from ampcompare.report.analysis.statistics import Estimate
+from ampcompare.report.runs.figures import RunFigures
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import pooling_settings
+from ampcompare.report.statistics.samples import Estimate
 
 REFERENCES = Path(__file__).with_name("references.yaml")
 BASE = "none"

@@ -15,9 +15,9 @@ from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.family import holm
-from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.views import Ground, View
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.statistics.family import holm
 
 NUMBER = r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(?:points?|x|×)?"
 SPEEDUP, MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"

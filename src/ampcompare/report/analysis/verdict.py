@@ -9,9 +9,9 @@ from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.phrases import NBSP
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.metric import ComparedMetric
 
 
 @dataclass(frozen=True)

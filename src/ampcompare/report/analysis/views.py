@@ -9,16 +9,16 @@ from ampcompare.report.analysis.best import BestOfEach, best_of_each
 from ampcompare.report.analysis.cautions import cautions
 from ampcompare.report.analysis.claims import Levels, levels_of
 from ampcompare.report.analysis.comparison import Comparison, compare_all, with_claims
-from ampcompare.report.analysis.control import Control, controls
 from ampcompare.report.analysis.decision import headline
-from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.groups import Group
-from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.notes import about_lost, notes
 from ampcompare.report.analysis.plan import Plan
-from ampcompare.report.analysis.settings import Setting
 from ampcompare.report.analysis.undecided import Undecided, open_questions
 from ampcompare.report.analysis.verdict import Verdict, line
+from ampcompare.report.runs.control import Control, controls
+from ampcompare.report.runs.figures import RunFigures
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.settings import Setting
 
 MARGINS = (0.1, 0.2, 0.5, 1.0, 2.0)  # offered beside the one in use; in the metric's shown unit
 

@@ -9,8 +9,6 @@ import altair as alt
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.groups import QUANTILES, Group
-from ampcompare.report.analysis.statistics import Estimate
 from ampcompare.report.charts.parts import (
     HEIGHT,
     Parts,
@@ -23,6 +21,8 @@ from ampcompare.report.charts.parts import (
     tip,
 )
 from ampcompare.report.charts.series import Datum
+from ampcompare.report.runs.groups import QUANTILES, Group
+from ampcompare.report.statistics.samples import Estimate
 from ampcompare.report.words import change, duration, mib, number, of_time
 from ampcompare.report.words import ratio as times
 

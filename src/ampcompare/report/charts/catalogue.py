@@ -12,7 +12,6 @@ from functools import partial
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.groups import Group
 from ampcompare.report.charts import bars, forest
 from ampcompare.report.charts.bars import (
     energy,
@@ -36,6 +35,7 @@ from ampcompare.report.charts.forest import memory_ratios, quality_differences, 
 from ampcompare.report.charts.gradients import underflow, underflow_by_layer
 from ampcompare.report.charts.parts import DATA, Spec, Varied
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
+from ampcompare.report.runs.groups import Group
 
 CHARTS: dict[str, Callable[[Analysis], Spec]] = {
     "eval-difference": eval_difference,

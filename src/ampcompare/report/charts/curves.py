@@ -9,7 +9,6 @@ import altair as alt
 
 from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.charts.parts import (
     Parts,
     Spec,
@@ -22,6 +21,7 @@ from ampcompare.report.charts.parts import (
     tip,
 )
 from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves, time_curves
+from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.words import capital
 
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels

@@ -10,8 +10,6 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.figures import RunFigures, steady_rows
-from ampcompare.report.analysis.groups import Group
 from ampcompare.report.charts.parts import (
     Parts,
     Spec,
@@ -24,6 +22,8 @@ from ampcompare.report.charts.parts import (
     tip,
 )
 from ampcompare.report.charts.series import Datum, shortened
+from ampcompare.report.runs.figures import RunFigures, steady_rows
+from ampcompare.report.runs.groups import Group
 
 FEWEST_WINDOWS = 4  # of which a middle half is shown
 ENDS = ("first", "last")  # arms of an A/A control: the baseline once more at both ends of the sweep

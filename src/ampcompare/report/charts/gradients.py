@@ -10,10 +10,10 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.groups import Group
 from ampcompare.report.charts.curves import line_note
 from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, drawn_styles, finish, quantity, steps, tip
 from ampcompare.report.charts.series import Datum, curves
+from ampcompare.report.runs.groups import Group
 
 WITH, WITHOUT = metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED
 SIDES = {WITH: "with loss scaling", WITHOUT: "without"}

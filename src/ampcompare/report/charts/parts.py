@@ -10,9 +10,9 @@ from typing import Any
 import altair as alt
 
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.settings import Setting
 from ampcompare.report.charts.series import Datum
 from ampcompare.report.palette import Style
+from ampcompare.report.runs.settings import Setting
 
 Spec = dict[str, Any]
 HEIGHT = 250

@@ -8,12 +8,12 @@ import altair as alt
 
 from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.metric import ComparedMetric
 from ampcompare.report.analysis.published import Pair
 from ampcompare.report.charts.curves import metric_curve
 from ampcompare.report.charts.parts import Parts, Spec, finish, over, quantity, tip
 from ampcompare.report.charts.series import Datum
 from ampcompare.report.palette import styles
+from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.words import capital
 
 

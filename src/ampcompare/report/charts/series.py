@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.report.analysis.figures import RunFigures
-from ampcompare.report.analysis.groups import Group
+from ampcompare.report.runs.figures import RunFigures
+from ampcompare.report.runs.groups import Group
 from ampcompare.report.words import short
 
 # Two per pixel bucket of a chart some 560 px wide would be 1,120; 300 look the same and weigh less.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import altair as alt
 
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.statistics import mean
 from ampcompare.report.charts.parts import Parts, Spec, drawn_styles, finish, over, quantity, tip
 from ampcompare.report.charts.series import Datum
+from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import capital
 
 ROOM = 0.35  # of the range of the points, on each side

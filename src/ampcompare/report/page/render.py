@@ -21,7 +21,6 @@ from markupsafe import Markup
 from ampcompare import __version__
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.informative import information
 from ampcompare.report.charts.catalogue import OF_COMPARISONS, VARIED, all_charts, has_data, missing_labels
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
@@ -29,6 +28,7 @@ from ampcompare.report.charts.published import published_charts
 from ampcompare.report.page.pack import pack
 from ampcompare.report.page.views import CARDS, all_views
 from ampcompare.report.palette import CHIPS, Style
+from ampcompare.report.runs.informative import information
 
 HERE = Path(__file__).parent
 SCRIPTS = ("charts.js", "runs_table.js", "columns.js", "views.js", "page.js")

@@ -15,14 +15,14 @@ from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.claims import Claim
 from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.estimate import Estimate
-from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.phrases import tested
 from ampcompare.report.analysis.verdict import Verdict
 from ampcompare.report.analysis.views import View
 from ampcompare.report.charts.catalogue import VARIED
 from ampcompare.report.charts.parts import MARGIN
 from ampcompare.report.page.pack import Part, pack
+from ampcompare.report.runs.groups import Group
+from ampcompare.report.statistics.estimate import Estimate
 
 CARDS = 12  # of more groups the rest is in the tables alone
 MOST = 600  # groups times views on one page: a hundred groups would otherwise make a page of a hundred MB

@@ -1,0 +1,157 @@
+"""What was run, on what data and on which machine, and the settings by which runs are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from ampcompare.config.options import Role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
+from ampcompare.data import sources
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import as_text, flatten
+from ampcompare.report.runs.figures import NO_DEVICE, RunFigures, environment_of, label_of
+
+# What runs that are pooled may differ in. The environment has settings of its own.
+BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
+# Of the environment what makes a figure another one, by our knowledge: the device and how much of the machine
+# a run had, the software that computes, the numerics in effect. Whatever else a record holds of it (clocks
+# and temperatures, the card and the host, the commit, what a later version adds) is said where it differs and
+# sets nothing apart: with a value of its own in each run no two runs would ever be pooled.
+SPLITS = frozenset(
+    """
+    device_name device_type cpu_count cpu_threads processes
+    driver platform python torch cuda cudnn
+    tf32 cudnn_benchmark deterministic memory_format execution fuse fused
+    """.split()
+)
+HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of code and data
+# What differs between backends because they are others.
+OF_BACKEND = ("precision.", "environment.backend_source")
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The common setting of a set of runs, in words."""
+
+    model: str
+    data: str
+    is_synthetic: bool
+    batch: str
+    epochs: str
+    devices: tuple[str, ...]
+    is_cpu: bool
+    is_fused: bool = False  # whether all of them ran with fuse=true; some: their groups are named by it
+
+    @property
+    def words(self) -> str:
+        """Model, data, batch size and length in one line; the data always."""
+        fused = "fused operations" if self.is_fused else ""
+        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs, fused) if part)
+
+    @property
+    def machine(self) -> str:
+        """The devices in one line."""
+        return " · ".join(self.devices)
+
+    @property
+    def whole(self) -> str:
+        """What was run and on what, in one line."""
+        return f"{self.words} · {self.machine}"
+
+
+def describe(figures: Sequence[RunFigures]) -> Setting:
+    """The setting of the runs. Where they differ, every value is named."""
+    datasets = _distinct(_data_of(f) for f in figures)
+    devices = _distinct(f.device_words for f in figures if f.device) or [NO_DEVICE]
+    return Setting(
+        model=", ".join(_distinct(f.run.option("model.name") for f in figures)),
+        data=" and ".join(datasets) or "data not recorded",
+        is_synthetic=any((s := _source_of(f)) and s.is_made_up for f in figures),
+        batch=_listed("batch", (f.run.option("batch_size") for f in figures)),
+        epochs=_length(figures),
+        devices=tuple(devices),
+        is_cpu=any(f.device_type == "cpu" or f.run.option("device") == "cpu" for f in figures),
+        is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
+    )
+
+
+def pooling_settings(figures: RunFigures) -> dict[str, str]:
+    """All of a run's config and environment that must be equal for runs to be pooled: not the seed.
+
+    The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself
+    is known. What was left to the machine (`auto`) counts as what it came to there.
+    """
+    run, environment = figures.run, environment_of(figures.run)
+    is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
+    found = {"backend": label_of(run)}
+    for key, _ in flatten(run.config):
+        head = key.partition(".")[0]
+        known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
+        if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
+            found[key] = as_text(_as_null(run, key))
+    for key, value in ADDED_LATER.items():
+        if key not in BOOKKEEPING and not (is_fp32 and key.startswith("precision.")):
+            found.setdefault(key, as_text(value))
+    for key, value in flatten(environment):
+        if found.get(key) == AUTO:
+            found[key] = as_text(value)
+        # What came out as the config asked for says nothing more.
+        elif sets_apart(key) and found.get(key) != as_text(value):
+            found[f"environment.{key}"] = as_text(value)
+    return found
+
+
+def sets_apart(key: str) -> bool:
+    """Whether runs that differ in this key of the environment are never pooled."""
+    head = key.partition(".")[0]
+    return head in SPLITS or head.endswith(HASHES)
+
+
+def _as_null(run: RunRecord, key: str) -> Any:
+    """The value of an option; null where it says no more than null would have."""
+    value, leaf = run.option(key), LEAVES.get(key)
+    said = leaf.meta["null_is"] if leaf else None
+    return None if said and value == said(run.option) else value
+
+
+def arm_of(run: RunRecord) -> str:
+    """Where in its sweep a run of the A/A control stands (`first`, `last`); nothing for any other run."""
+    arm = run.option("plan.arm")
+    return as_text(arm) if arm or arm == 0 else ""
+
+
+def _source_of(figures: RunFigures) -> sources.Source | None:
+    """None for a run that recorded none, or one that this installation lacks."""
+    return sources.SOURCES.get(as_text(figures.run.option("data.source")))
+
+
+def _data_of(figures: RunFigures) -> str:
+    if (recorded := figures.run.option("data.source")) is None:
+        return ""
+    name, source = sources.label_of(as_text(recorded)), _source_of(figures)
+    root = figures.run.option("data.root")
+    if source and source.needs_root and isinstance(root, str):  # the name alone: a report leaves the machine
+        name = f"{name} {PurePath(root.replace(chr(92), '/')).name}"
+    limit = figures.run.option("data.train_limit")
+    is_count = isinstance(limit, int) and not isinstance(limit, bool) and abs(limit) < 1e15
+    return f"{name} ({limit:,} training images)" if is_count else name
+
+
+def _length(figures: Sequence[RunFigures]) -> str:
+    if steps := [s for f in figures if (s := f.run.option("max_steps")) is not None]:
+        return _listed("", steps, " steps")
+    epochs = _distinct(f.run.option("epochs") for f in figures)
+    return _listed("", epochs, " epoch" if epochs == ["1"] else " epochs")
+
+
+def _listed(before: str, values: Any, after: str = "") -> str:
+    words = _distinct(values)
+    return f"{before} {', '.join(words)}{after}".strip() if words else ""
+
+
+def _distinct(values: Any) -> list[str]:
+    return list(dict.fromkeys(as_text(value) for value in values if value is not None and value != ""))

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from support.fakes import make
+
+from ampcompare.report.runs.figures import figures_of, label_of
+
+
+def test_figures_come_from_the_summary():
+    figures = figures_of(make("native", 3))
+    assert figures.images_per_second == 76.0 * 0.99
+    assert figures.peak_mib == 5400.0
+    assert figures.skipped_steps == 3
+    assert figures.best_epoch == 5
+    assert figures.epochs == 5
+    assert (figures.device, figures.device_type, figures.seed) == ("Test Device 9000", "cuda", 3)
+
+
+def test_crashed_run_falls_back_on_its_history():
+    def crash(plan):
+        plan["rows"] = plan["rows"][:20]
+
+    run = make("native", edit=crash, summary=False, state="crashed")
+    figures = figures_of(run)
+    assert figures.images_per_second == run.history["throughput/images_per_second"].median()
+    assert figures.best_accuracy == figures.quality == run.values("eval/accuracy").max()
+    assert figures.best_epoch == 2
+    assert figures.skipped_steps == 3
+    assert figures.step_time_ms_p95 is None
+
+
+def test_summary_without_a_finite_number_falls_back_on_the_history():
+    def spoil(plan):
+        plan["summary"]["best/eval_accuracy"] = math.nan
+
+    run = make("none", edit=spoil)
+    assert figures_of(run).best_accuracy == run.values("eval/accuracy").max()
+
+
+def test_run_without_history_has_no_figures():
+    def empty(plan):
+        plan["rows"], plan["summary"], plan["config"] = [], {}, {}
+
+    figures = figures_of(make("none", edit=empty))
+    assert (figures.images_per_second, figures.best_accuracy, figures.epochs, figures.rows) == (
+        None,
+        None,
+        None,
+        0,
+    )
+    assert figures.label == "unknown"
+
+
+def test_losses_that_are_not_finite_are_counted_from_their_first_step():
+    def spoil(plan):
+        plan["rows"][4]["train/loss"] = "NaN"
+        plan["rows"][6]["train/loss"] = math.inf
+
+    figures = figures_of(make("native", edit=spoil))
+    assert (figures.nan_losses, figures.nan_from) == (2, 20.0)
+
+
+def test_environment_in_the_config_stands_in_for_a_killed_run():
+    def kill(plan):
+        plan["config"]["environment"] = plan["summary"].pop("environment")
+
+    assert figures_of(make("none", edit=kill)).device == "Test Device 9000"
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "label"),
+    [
+        ("native", {"dtype": "float16"}, "native"),
+        ("native", {"dtype": "bfloat16"}, "native bf16"),
+        ("none", {"dtype": "bfloat16", "enabled": False}, "none"),
+        ("apex_o1", {"enabled": False}, "apex_o1 (off)"),
+        ("new", {}, "new"),
+        (None, {}, "unknown"),
+        (3, {}, "unknown"),
+    ],
+)
+def test_label_names_what_is_compared(backend, precision, label):
+    run = make("none", config={"backend": backend, "precision": precision})
+    assert label_of(run) == label
+
+
+@pytest.mark.parametrize(
+    ("recorded", "label"),
+    [
+        ({"backend_label": "mine", "backend_type": "bfloat16"}, "mine"),
+        ({"backend_label": "mine", "backend_type": "float16"}, "mine bf16"),
+        ({}, "./mine.py:Mine"),  # a record from before plug-ins had a label
+        ({"backend_label": ["mine"], "backend_type": 3, "backend_words": {}}, "./mine.py:Mine bf16"),
+        ({"backend_label": "\x1b[31mmine\n"}, "\ufffd[31mmine\ufffd"),
+    ],
+)
+def test_a_plug_in_has_its_own_label_whatever_its_record_holds(recorded, label):
+    def edit(plan):
+        plan["config"] |= {"backend": "./mine.py:Mine", "precision": {"dtype": "bfloat16"}}
+        plan["summary"]["environment"] |= recorded
+
+    assert label_of(make("none", edit=edit)) == label

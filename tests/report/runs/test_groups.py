@@ -1,0 +1,239 @@
+"""What is pooled and what is compared."""
+
+from __future__ import annotations
+
+import pytest
+from support.fakes import figures, figures_of, make
+
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis.comparison import compare
+from ampcompare.report.runs.groups import group_runs
+
+
+def group(label: str, *runs: dict):
+    return group_runs([figures(label=label, backend=label, seed=i, **run) for i, run in enumerate(runs)])[0]
+
+
+def labels(*runs, **options) -> list[str]:
+    return [g.label for g in analyse_runs(runs, **options).groups]
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group():
+    assert labels(make("none", 1), make("none", 2), make("native", 1)) == ["none", "native"]
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("batch_size", {"batch_size": 64}),
+        ("model.stem", {"model": {"name": "resnet50", "stem": "imagenet"}}),
+        ("epochs", {"epochs": 6}),
+    ],
+)
+def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key, change):
+    analysis = analyse_runs([make("none", 1), make("none", 2, config=change), make("native", 1)])
+    assert [g.value for g in analysis.groups] == ["none", "none", "native"]
+    assert len({g.label for g in analysis.groups}) == 3
+    said = " ".join(analysis.verdict.cautions)
+    assert "Runs of none are not pooled, in 2 groups: they differ in" in said
+    assert key in said
+
+
+def test_a_layout_left_to_the_machine_counts_as_what_it_came_to():
+    def with_layout(asked: str, came: str) -> RunRecord:
+        run = make("native", 1, edit=lambda plan: plan["config"].update(memory_format=asked))
+        run.summary["environment"] = run.summary["environment"] | {"memory_format": came}
+        return run
+
+    gpu, cpu = with_layout("auto", "channels_last"), with_layout("auto", "contiguous")
+    explicit = with_layout("channels_last", "channels_last")
+    assert labels(gpu, explicit) == ["native"]
+    assert labels(gpu, cpu) == ["native · channels_last", "native · contiguous"]
+
+
+def test_a_kept_batchnorm_is_a_setting_and_a_record_from_before_it_has_the_default():
+    def with_norm(keep: object) -> RunRecord:
+        return make("fp16", 1, edit=lambda plan: plan["config"].setdefault("precision", {}).update(keep))
+
+    old, new, kept = (
+        with_norm(k) for k in ({}, {"keep_batchnorm_fp32": None}, {"keep_batchnorm_fp32": True})
+    )
+    assert labels(old, new) == ["fp16"]
+    assert labels(old, kept) == ["fp16 · keep_batchnorm_fp32 null", "fp16 · keep_batchnorm_fp32 on"]
+
+
+def test_an_option_left_open_and_the_value_that_it_came_to_are_one_setting():
+    def with_norm(backend: str, seed: int, keep: bool | None) -> RunRecord:
+        return make(backend, seed, config={"precision": {"keep_batchnorm_fp32": keep}})
+
+    def with_tf32(tf32: bool, evaluation: bool | None) -> RunRecord:
+        run = make("none", 1, config={"tf32": tf32, "eval": {"tf32": evaluation}})
+        run.summary["environment"] = run.summary["environment"] | {"tf32": tf32}
+        return run
+
+    assert labels(with_norm("fp16", 1, None), with_norm("fp16", 2, False)) == ["fp16"]
+    assert labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, True)) == ["apex_o2"]
+    assert len(labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, False))) == 2
+    assert labels(with_tf32(True, None), with_tf32(True, True)) == ["none"]
+    assert labels(with_tf32(True, None), with_tf32(False, None)) == ["none · tf32 on", "none · tf32 off"]
+    assert len(labels(with_tf32(True, None), with_tf32(True, False))) == 2
+
+
+def test_groups_that_were_asked_for_are_no_reason_for_doubt():
+    runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
+    analysis = analyse_runs(runs, group_by=("backend", "batch_size"))
+    assert not [caution for caution in analysis.verdict.cautions if "not pooled" in caution]
+
+
+def test_runs_on_other_software_are_not_pooled():
+    other = make("none", 2)
+    other.summary["environment"] = other.summary["environment"] | {"torch": "2.11.0"}
+    assert labels(make("none", 1), other) == ["none · torch 2.14.1", "none · torch 2.11.0"]
+
+
+def test_runs_with_fused_operations_are_a_group_and_records_without_the_option_had_none():
+    runs = [make("none", 1), make("none", 2, config={"fuse": False}), make("none", 3, config={"fuse": True})]
+    assert labels(*runs) == ["none · fused operations off", "none · fused operations on"]
+
+
+def test_folders_tags_and_packages_do_not_set_runs_apart():
+    other = make("none", 2, config={"output_dir": "elsewhere", "wandb": {"tags": ["x"]}})
+    other.summary["environment"] = other.summary["environment"] | {"packages": {"rich": "1"}}
+    assert labels(make("none", 1), other) == ["none"]
+
+
+def test_precision_settings_set_backends_apart_but_not_fp32():
+    change = {"precision": {"enabled": True, "dtype": "float16", "init_scale": 2.0}}
+    assert labels(make("none", 1), make("none", 2, config=change)) == ["none"]
+    assert len(labels(make("native", 1), make("native", 2, config=change))) == 2
+
+
+def test_ignored_settings_are_pooled_and_the_page_says_so():
+    runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
+    analysis = analyse_runs(runs, ignore=["batch_size"])
+    assert [g.label for g in analysis.groups] == ["none", "native"]
+    assert "pool and compare runs whatever their batch_size" in " ".join(analysis.verdict.cautions)
+
+
+def test_grouping_by_two_keys_compares_each_with_the_baseline_of_its_own_setting():
+    runs = [make(b, 1, config={"batch_size": n}) for b in ("none", "native") for n in (64, 128)]
+    runs[2].summary["throughput/images_per_second_median"] = 80.0  # native at 64
+    analysis = analyse_runs(runs, group_by=["backend", "batch_size"])
+    assert [g.label for g in analysis.groups] == [
+        "none · batch_size 64",
+        "none · batch_size 128",
+        "native · batch_size 64",
+        "native · batch_size 128",
+    ]
+    found = {c.group.label: (c.baseline.label, c.speedup) for c in analysis.comparisons}
+    assert found["native · batch_size 64"] == ("none · batch_size 64", pytest.approx(2.0))
+    assert found["native · batch_size 128"] == ("none · batch_size 128", pytest.approx(1.9))
+
+
+def test_another_key_can_be_compared_and_backends_are_then_kept_apart():
+    runs = [make(b, 1, config={"batch_size": n}) for b in ("none", "native") for n in (64, 128)]
+    analysis = analyse_runs(runs, "64", group_by=["batch_size"])
+    pairs = {(c.group.label, c.baseline.label) for c in analysis.comparisons}
+    assert pairs == {
+        ("128 · backend none", "64 · backend none"),
+        ("128 · backend native", "64 · backend native"),
+    }
+
+
+def test_a_baseline_of_another_setting_is_refused_by_name():
+    analysis = analyse_runs([make("none", config={"batch_size": 64}), make("native"), make("apex_o1")])
+    refusal = analysis.comparison("native").refusal
+    assert refusal == "it differs from none in batch_size (128 against 64)"
+    assert refusal in analysis.verdict.headline
+    assert analysis.comparison("native").speed is None
+
+
+def test_other_software_is_compared_and_named():
+    runs = [make("none"), make("native")]
+    runs[1].summary["environment"] = runs[1].summary["environment"] | {"torch": "2.11.0"}
+    analysis = analyse_runs(runs)
+    assert analysis.comparison("native").speedup == pytest.approx(1.9)
+    assert "although they differ in environment.torch" in " ".join(analysis.verdict.cautions)
+
+
+def test_two_baselines_that_would_do_equally_are_no_baseline():
+    runs = [make("none", 1), make("none", 2), make("native", 3)]
+    for run, version in zip(runs, ("1", "2", "3"), strict=True):
+        run.summary["environment"] = run.summary["environment"] | {"torch": version}
+    assert (
+        "would both do; they differ in environment.torch" in analyse_runs(runs).comparison("native").refusal
+    )
+
+
+@pytest.mark.parametrize(("option", "key"), [("group_by", "batchsize"), ("ignore", "modle.name")])
+def test_unknown_key_is_an_error_that_names_the_nearest(option, key):
+    with pytest.raises(UserError, match="did you mean"):
+        analyse_runs([make("none")], **{option: [key]})
+
+
+def test_only_finished_runs_count_where_there_is_one():
+    runs = group("none", {"images_per_second": 1.0, "state": "crashed"}, {"images_per_second": 3.0})
+    assert (len(runs.runs), len(runs.counted), runs.is_unfinished) == (2, 1, False)
+    assert runs.means["images_per_second"].value == 3.0
+
+
+def test_crashed_run_without_rows_counts_for_nothing():
+    assert group("none", {"state": "crashed", "rows": 0}).counted == ()
+
+
+def test_groups_come_in_the_fixed_order_unknown_backends_last():
+    names = ["zzz", "apex_o1", "aaa", "none", "native", "fp16", "apex_o2"]
+    found = group_runs(
+        [figures_of(make(name)) for name in ("native", "none")] + [figures(backend=n) for n in names]
+    )
+    assert list(dict.fromkeys(g.value for g in found)) == [
+        "none",
+        "native",
+        "apex_o1",
+        "apex_o2",
+        "fp16",
+        "aaa",
+        "zzz",
+    ]
+
+
+def test_speed_is_the_paired_ratio_and_memory_and_quality_too():
+    base = group(
+        "none", *({"images_per_second": v, "peak_mib": 1000.0, "quality": 0.9} for v in (100.0, 50.0))
+    )
+    fast = group(
+        "native", *({"images_per_second": v, "peak_mib": 600.0, "quality": 0.91} for v in (200.0, 100.0))
+    )
+    found = compare(fast, base)
+    assert (found.speedup, found.speed.n) == (pytest.approx(2.0), 2)
+    assert found.memory.value == pytest.approx(0.6)
+    assert found.quality.value == pytest.approx(1.0)
+    assert compare(base, base).speedup == 1.0
+
+
+def test_runs_without_a_seed_are_not_paired():
+    one, other = (
+        group_runs(
+            [figures(seed=None, images_per_second=v, run=make("none", id=f"{name}{v}")) for v in (1.0, 2.0)]
+        )[0]
+        for name in "ab"
+    )
+    assert compare(one, other).speed.paired is False
+
+
+def test_other_device_gives_no_speedup_but_an_accuracy_difference():
+    here = {"images_per_second": 1.0, "peak_mib": 1.0, "quality": 0.5}
+    found = compare(group("native", here | {"device": "A"}), group("none", here | {"device": "B"}))
+    assert not found.same_device
+    assert (found.speed, found.memory) == (None, None)
+    assert found.quality.value == 0.0
+
+
+def test_unfinished_runs_stand_in_without_an_accuracy_difference():
+    base = group("none", {"images_per_second": 2.0, "quality": 0.9})
+    torn = group("native", {"images_per_second": 4.0, "quality": 0.3, "state": "crashed"})
+    found = compare(torn, base)
+    assert found.speedup == pytest.approx(2.0)
+    assert found.quality is None

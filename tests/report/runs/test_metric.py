@@ -1,0 +1,69 @@
+"""How a metric is read: as a fraction, in percent, or as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.fakes import make
+
+from ampcompare.report import analyse_runs
+from ampcompare.report.runs.metric import Unit, unit_of
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "unit"),
+    [
+        ("eval/accuracy", (), Unit.FRACTION),
+        ("eval/accuracy", (0.1, 0.93), Unit.FRACTION),
+        ("eval/accuracy", (10.0, 93.6), Unit.PERCENT),
+        ("val/acc", (0.1, 93.6), Unit.PERCENT),
+        ("val_acc", (0.5, 1.0), Unit.FRACTION),
+        ("top1", (71.2,), Unit.PERCENT),
+        ("accuracy_percent", (0.4, 0.9), Unit.PERCENT),
+        ("accuracy", (-3.0, 0.5), Unit.PLAIN),
+        ("accuracy", (120.0,), Unit.PLAIN),
+        ("eval/loss", (0.1, 0.5), Unit.PLAIN),
+        ("accumulated", (0.1, 0.5), Unit.PLAIN),
+        ("place", (0.5,), Unit.PLAIN),
+    ],
+)
+def test_name_and_values_together_tell_the_unit(key, values, unit):
+    assert unit_of(key, values) is unit
+
+
+def logged(backend: str, seed: int, key: str, accuracy: float):
+    def edit(plan: Any) -> None:
+        plan["summary"][key] = accuracy
+        for row in plan["rows"]:
+            if "eval/accuracy" in row:
+                row[key] = accuracy * row["eval/accuracy"]
+        plan["rows"][-1][key] = accuracy
+
+    return make(backend, seed, edit=edit)
+
+
+@pytest.mark.parametrize("key", ["val/accuracy", "accuracy_percent", "val/acc"])
+def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
+    def records(times: float, name: str):
+        return [
+            logged(b, s, name, times * (0.93 + s / 1000 + (b == "native") / 500))
+            for b in ("none", "native")
+            for s in (1, 2, 3)
+        ]
+
+    percent = analyse_runs(records(100, key), metric=key)
+    fraction = analyse_runs(records(1, "val/accuracy"), metric="val/accuracy")
+    ours, theirs = (a.comparison("native") for a in (percent, fraction))
+    assert ours.quality.value == pytest.approx(theirs.quality.value)
+    assert ours.equivalence.p == pytest.approx(theirs.equivalence.p, rel=1e-6)
+    assert (percent.metric.unit, percent.metric.margin) == ("points", 0.5)
+    line = dict(percent.verdict.lines)["none"]
+    assert f"{percent.metric.name} 93.20 %" in line
+
+
+def test_a_metric_in_percent_at_chance_says_nothing_either():
+    records = [logged(b, s, "val/accuracy", 10.0) for b in ("none", "native") for s in (1, 2, 3)]
+    comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
+    assert "at chance (10.00 % by guessing" in comparison.silence
+    assert comparison.equivalence is None

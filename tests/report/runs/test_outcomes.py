@@ -1,0 +1,175 @@
+"""How runs end: the word for it, and what of it reaches a figure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from support.fakes import make
+
+from ampcompare import metrics
+from ampcompare.report import analyse_runs
+from ampcompare.report.runs.figures import figures_of
+from ampcompare.report.runs.groups import group_runs
+from ampcompare.report.runs.outcomes import Outcome, outcome_of
+
+SHORT = {"steps": 50, "epochs": 5}
+
+
+def ended(code: int | None = 0, state: str = "finished", *, ended_as: str = "", **options):
+    run = make("fp16", **(SHORT | options), state=state)
+    run.exit_code, run.ended_as = code, ended_as
+    return run
+
+
+def last(key: str, value: object):
+    """An edit that gives the last row with that key another value."""
+
+    def edit(made):
+        row = next(row for row in reversed(made["rows"]) if key in row)
+        row[key] = value
+
+    return edit
+
+
+def nothing_logged(made):
+    made["rows"] = []
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "ended_as", "outcome"),
+    [
+        (0, "finished", "", Outcome.FINISHED),
+        (1, "failed", "", Outcome.FAILED),
+        (2, "failed", "", Outcome.FAILED),  # it has trained
+        (137, "failed", "", Outcome.FAILED),  # SIGKILL
+        (139, "failed", "", Outcome.FAILED),  # a segmentation fault
+        (255, "failed", "", Outcome.STOPPED),  # what W&B's client writes after Ctrl-C, and ours after a stop
+        (130, "failed", "", Outcome.STOPPED),
+        (143, "failed", "", Outcome.STOPPED),
+        (None, "crashed", "", Outcome.FAILED),
+        (None, "failed", "", Outcome.FAILED),
+        (None, "failed", "killed", Outcome.STOPPED),
+        (None, "crashed", "preempted", Outcome.STOPPED),
+        (None, "running", "", Outcome.RUNNING),
+        (None, "running", "preempting", Outcome.RUNNING),
+        (None, "running", "pending", Outcome.RUNNING),
+        (None, "finished", "", Outcome.FINISHED),  # the server tells no exit code
+        (None, "no such state", "", Outcome.FAILED),
+    ],
+)
+def test_the_word_for_an_end_is_told_by_exit_code_and_state(code, state, ended_as, outcome):
+    found, why = outcome_of(ended(code, state, ended_as=ended_as))
+    assert found is outcome
+    assert bool(why) is (
+        outcome in (Outcome.FAILED, Outcome.STOPPED) or ended_as in ("preempting", "pending")
+    )
+
+
+@pytest.mark.parametrize("key", [metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS])
+@pytest.mark.parametrize("value", ["NaN", math.inf])
+@pytest.mark.parametrize("code", [0, 255])
+def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(key, value, code):
+    run = ended(code, edit=last(key, value))
+    if key == metrics.EVAL_ACCURACY:
+        run.summary.pop(metrics.BEST_ACCURACY)
+    found, why = outcome_of(run)
+    assert found is Outcome.FAILED
+    assert ("NaN" if value == "NaN" else "infinite") in why
+
+
+def test_a_nan_in_between_is_no_failure():
+    def spoil(made):
+        made["rows"][2][metrics.LOSS] = "NaN"
+
+    assert outcome_of(ended(edit=spoil))[0] is Outcome.FINISHED
+
+
+def test_a_nan_in_the_summary_is_a_failure():
+    run = ended()
+    run.summary[metrics.EVAL_ACCURACY] = math.nan
+    assert outcome_of(run)[0] is Outcome.FAILED
+
+
+def test_a_running_run_with_nan_is_still_running():
+    assert outcome_of(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is Outcome.RUNNING
+
+
+def test_bad_input_before_the_first_step_is_no_outcome():
+    run = ended(2, "failed", edit=nothing_logged)
+    assert outcome_of(run)[0] is Outcome.REFUSED
+    run.exit_code = 1  # out of memory at the first step
+    assert outcome_of(run)[0] is Outcome.FAILED
+
+
+def test_a_refusal_is_told_by_its_word_where_the_server_keeps_no_exit_code():
+    run = ended(None, "failed", edit=nothing_logged)
+    run.summary[metrics.REFUSED] = "execution='cuda_graph': no CUDA graphs here"
+    assert outcome_of(run) == (Outcome.REFUSED, "execution='cuda_graph': no CUDA graphs here")
+
+
+@pytest.mark.parametrize("odd", [{"a": 1}, [1], True, 10**400, "x" * 9])
+def test_odd_words_in_a_record_are_no_traceback(odd):
+    run = ended(None, "failed")
+    run.summary |= {metrics.REFUSED: odd, metrics.LOSS: odd, metrics.EVAL_ACCURACY: odd}
+    assert outcome_of(run)[0] is Outcome.FAILED
+
+
+def fp16(*codes: int):
+    runs = []
+    for seed, code in enumerate(codes):
+        run = make("fp16", seed, **SHORT, state="finished" if code == 0 else "failed")
+        run.exit_code = code
+        runs.append(run)
+    return runs
+
+
+def grouped(runs):
+    (group,) = group_runs([figures_of(run) for run in runs])
+    return group
+
+
+def test_failures_are_counted_with_their_exact_interval():
+    outcomes = grouped(fp16(0, 1, 1, 0, 1, 255)).outcomes
+    assert outcomes.sentence == "3 of 5 fp16 runs failed"
+    assert outcomes.others == "1 run was stopped"
+    share = outcomes.failures
+    assert (share.k, share.n, share.share) == (3, 5, 0.6)
+    assert (share.low, share.high) == (pytest.approx(0.1466, abs=1e-4), pytest.approx(0.9473, abs=1e-4))
+
+
+def test_a_group_without_failures_has_no_sentence_and_a_share_of_none():
+    outcomes = grouped(fp16(0, 0, 0)).outcomes
+    assert (outcomes.sentence, outcomes.others, outcomes.failures.k) == ("", "", 0)
+    assert outcomes.failures.high == pytest.approx(0.7076, abs=1e-4)
+
+
+def test_stopped_runs_alone_have_no_share_of_failures():
+    assert grouped(fp16(255, 130)).outcomes.failures is None
+
+
+def test_a_failed_run_reaches_no_figure_and_is_named():
+    group = grouped(fp16(0, 1, 0))
+    assert group.n == 2
+    assert {e.n for e in group.means.values() if e} == {2}
+    for name in ("quality", "images_per_second", "peak_mib"):
+        assert group.lost(name) == (("seed 1", "failed: exit code 1"),)
+
+
+def test_no_accuracy_comes_from_runs_that_all_failed():
+    group = grouped(fp16(1, 1))
+    assert group.is_unfinished
+    assert group.means["quality"] is None
+    assert [who for who, _ in group.lost("quality")] == ["seed 0", "seed 1"]
+    assert group.means["images_per_second"].n == 2  # as far as they came, and said so
+
+
+def test_the_failed_the_refused_and_an_unfinished_baseline_are_said():
+    runs = fp16(0, 1, 2)
+    runs[2] = make("fp16", 2, **SHORT, state="failed", edit=nothing_logged)
+    runs[2].exit_code = 2
+    base = make("none", 1, **SHORT, state="running")
+    said = analyse_runs([base, *runs]).verdict.cautions
+    assert "1 of 2 fp16 runs failed (seed 1: exit code 1)." in said
+    assert any(text.startswith("The baseline none is unfinished: no run of it finished") for text in said)
+    assert "1 run of fp16 was refused before the first step (seed 2: exit code 2, no step)." in said
