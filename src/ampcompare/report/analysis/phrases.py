@@ -108,17 +108,15 @@ def quality_of(comparison: Comparison, note: str = "") -> str:
     equal, claim = comparison.claims.get(EQUIVALENCE), comparison.claims.get("quality")
     if claim is not None and claim.rejected:
         side = "higher" if claim.is_above else "lower"
-        size = words.amount(found.value, 2)
-        size = size if float(size) else words.number(abs(found.value), 2)
-        text = f"is {metric.with_unit(size)} {side}{bracket(found, span, note)}"
+        text = f"is {metric.with_unit(metric.size(found.value))} {side}{bracket(found, span, note)}"
         if equal is not None and equal.rejected:
             text += f", less than your margin of {metric.margin:g} ({within(equal, metric.margin or 0.0)})"
         elif comparison.is_within_control("quality"):
             text += ", no more than no change at all shows here"
         return text
     if equal is not None and equal.rejected:
-        after = f"; {note}" if note else ""
-        return f"is equivalent within {metric.tolerance} ({value}; {within(equal, metric.margin or 0.0)}{after})"
+        span = within(equal, metric.margin or 0.0)
+        return f"is equivalent within {metric.tolerance} ({value}; {span}{note and '; '}{note})"
     more = _more(more_for_quality(comparison)) if claim is not None and claim.p is not None else ""
     if metric.margin is None:
         more = ", and no margin is set within which it would count as the same"
