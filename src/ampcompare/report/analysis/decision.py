@@ -59,7 +59,7 @@ class _Decision:
     def __init__(self, compared: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric) -> None:
         self.key, self.wanted, self.metric, self.all = key, wanted, metric, compared
         finished = [c for c in compared if c.speed and not c.group.is_unfinished]
-        # Each against a baseline of its own (batch sizes, say): then what is fastest is told by images a second.
+        # Where each has a baseline of its own (batch sizes, say) images a second tell which is fastest.
         is_of_one = len({c.baseline.label for c in finished if c.baseline}) < 2
         self.pace = {c.group.label: (c.speedup if is_of_one else _throughput(c)) or 0.0 for c in finished}
         self.ranked = sorted(finished, key=lambda c: -self.pace[c.group.label])

@@ -38,15 +38,15 @@ def speed(
     claim = comparison.claims.get("speed")
     # A control is as fast as the baseline, whatever it came to; and 1.00× slower is nothing to say of one.
     slower = claim.is_below if claim else found.value < SLOWER and not comparison.is_control
-    value, ends, mark = found.value, (found.low, found.high), mark if mark > 0 else 1.0
+    value, ends = found.value, [found.low, found.high]
     if slower := slower and value > 0:
-        ends = tuple(None if end is None else 1 / end if end else math.inf for end in reversed(ends))
+        ends = [None if end is None else 1 / end if end else math.inf for end in reversed(ends)]
         value, mark = 1 / value, 1 / mark
     digits = words.precision_apart(ends, (1.0, mark), words.number, 3)
     shown = words.number(value, digits if claim and claim.rejected and digits < words.MOST_DIGITS else 3)
     text = f"{shown}× {'slower than' if slower else 'as fast as'} {than or base.label}"
     unit = "×" if slower else ""
-    span = words.interval(*ends, lambda end: f"{words.number(end, digits)}{unit}", unit)
+    span = words.interval(ends[0], ends[1], lambda end: f"{words.number(end, digits)}{unit}", unit)
     return f"trains {text}{bracket(found, span, note)}{doubt(comparison) if with_doubt else ''}"
 
 
