@@ -8,6 +8,7 @@ from typing import Any
 
 NOTHING = "–"
 NO_SPREAD = "no spread"  # of figures that are all the same
+MOST_DIGITS = 7  # that are shown to tell a figure from another
 SLOW = 0.5  # of a speed-up: what is below it is said to be slower
 COMMON = {
     "50": "half",
@@ -86,13 +87,26 @@ def change(ratio: float | None) -> str:
     return f"{_signed((ratio - 1) * 100, 0 if abs(ratio - 1) >= 0.0995 else 1)} %"
 
 
-def signed(value: float | None) -> str:
-    """A difference with its sign, two decimals or three digits: `+0.32`, `−0.0041`."""
+def signed(value: float | None, decimals: int = 2) -> str:
+    """A difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
     if value is None:
         return NOTHING
     if value == 0 or abs(value) >= 0.005:
-        return _signed(value, 2)
+        return _signed(value, decimals)
     return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
+
+
+def precision_apart(
+    ends: Sequence[float | None], marks: Sequence[float], show: Callable[[float, int], str], least: int
+) -> int:
+    """The digits, `least` or more, at which `show` tells each of the ends from each of the marks, so that an
+    interval that leaves a mark out is seen to; MOST_DIGITS where they are closer than that.
+    """
+    pairs = [(end, mark) for end in ends for mark in marks if end is not None and end != mark]
+    for digits in range(least, MOST_DIGITS):
+        if all(show(end, digits) != show(mark, digits) for end, mark in pairs):
+            return digits
+    return MOST_DIGITS
 
 
 def amount(value: float, decimals: int) -> str:
@@ -100,15 +114,16 @@ def amount(value: float, decimals: int) -> str:
     return f"{abs(value):.{decimals}f}"
 
 
-def interval(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+def interval(low: float | None, high: float | None, show: Callable[[float], str], unit: str = "") -> str:
     """`1.88 to 1.92`; nothing without an interval. One narrower than the digits shown is told by its half
-    width, `±0.0002`; `no spread` is said only where nothing varied at all.
+    width, `±0.0002`; `no spread` is said only where nothing varied at all. `unit` is
+    that of the half width of a `show` that is none of HALVES.
     """
     if low is None or high is None:
         return ""
     if show(low) != show(high):
         return f"{show(low)} to {show(high)}"
-    times, unit = HALVES.get(show, (1.0, ""))
+    times, unit = HALVES.get(show, (1.0, unit))
     return half_width((high - low) / 2 * times, unit)
 
 

@@ -116,7 +116,8 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
         [*runs("none", BASE), *runs("native", NOISY, FAST)],
         (
             "native trains 1.90× as fast as none (95 %: ±0.002), but whether it keeps its eval accuracy "
-            "is undecided (−0.20 points; 95 %: −2.93 to +2.53); 1,000 more seeds would not decide it."
+            "is undecided (−0.20 points; 95 %: −2.93 to +2.53); no number of seeds up to 1,000 would decide "
+            "it."
         ),
     ),
     "none keeps": (
@@ -124,8 +125,8 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
         (
             "No backend is shown to be faster and to keep its quality: fp16 trains 2.07× as fast as none "
             "(97.5 %: 2.07 to 2.08), but whether it keeps its eval accuracy is undecided (−0.20 points; "
-            "95 %: −2.93 to +2.53); 1,000 more seeds would not decide it. native is faster too (1.90×), "
-            "but its eval accuracy is 1.20 points lower (97.5 %: −1.22 to −1.18)."
+            "95 %: −2.93 to +2.53); no number of seeds up to 1,000 would decide it. native is faster too "
+            "(1.90×), but its eval accuracy is 1.20 points lower (97.5 %: −1.22 to −1.18)."
         ),
     ),
     "one faster failed, the other is undecided in speed": (
@@ -189,8 +190,8 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
     "no speed-up shown": (
         [*runs("none", BASE), *runs("native", SAME, (36, 44, 43, 41, 40))],
         (
-            "No speed-up is shown: native trains 0.998× as fast as none (95 %: 0.918 to 1.08); 1,000 "
-            "more seeds would not decide it."
+            "No speed-up is shown: native trains 0.998× as fast as none (95 %: 0.918 to 1.08); no "
+            "number of seeds up to 1,000 would decide it."
         ),
     ),
     "slower": (
@@ -302,8 +303,8 @@ OPTIONS: dict[str, tuple[list[RunRecord], dict[str, Any], str]] = {
         ],
         {"group_by": ["batch_size"], "baseline": "128"},
         (
-            "batch_size 256 is the fastest that keeps its quality: 1.90× as fast as 128 (95 %: ±0.002), "
-            "eval accuracy equivalent within 0.5 points (+0.0020 points; 90 %: −0.01 to +0.01)."
+            "batch_size 256 is the fastest that keeps its quality: 1.90× as fast as batch_size 128 (95 %: "
+            "±0.002), eval accuracy equivalent within 0.5 points (+0.0020 points; 90 %: −0.01 to +0.01)."
         ),
     ),
     "another baseline": (
@@ -324,3 +325,64 @@ def test_the_headline_follows_what_was_asked(case: str):
 def test_the_headline_is_the_decision(case: str):
     records, expected = TABLE[case]
     assert plain(analyse_runs(records).verdict.headline) == expected
+
+
+def test_the_printed_interval_of_a_claim_leaves_out_no_change_however_close_it_is():
+    slightly = [s * (1.0024 + 0.0003 * n) for n, s in enumerate(SLOW)]
+    found = analyse_runs([*runs("none", BASE), *runs("native", SAME, slightly)])
+    claim = found.comparison("native").claims["speed"]
+    assert claim.is_above
+    assert claim.estimate.low < 1.005  # of three digits: 1.00
+    assert "1.003× as fast as none (95 %: 1.002 to 1.004)" in plain(found.verdict.headline)
+
+
+def test_the_printed_interval_of_equivalence_lies_within_the_margin_however_close_it_is():
+    found = analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)])
+    tested = found.comparison("native").claims["equivalence"].estimate
+    margin = max(-tested.low, tested.high) + 1e-5
+    view = found.view(margin=margin)
+    assert view.comparison("native").is_equivalent
+    ends = plain(view.verdict.lines[1][1]).partition("; 90 %: ")[2].partition(")")[0].split(" to ")
+    assert all(abs(float(end.replace("−", "-"))) < margin for end in ends)
+
+
+def test_what_more_seeds_would_not_decide_is_said_of_all_numbers_up_to_the_most():
+    found = analyse_runs([*runs("none", BASE), *runs("native", SAME, (36, 44, 43, 41, 40))])
+    assert "no number of seeds up to 1,000 would decide it" in found.verdict.headline
+
+
+def test_the_fastest_of_several_settings_is_the_one_of_most_images_a_second():
+    """At batch 256 all is faster; the ratio to its own baseline is larger at 128."""
+    small = [*runs("none", BASE), *runs("native", SAME, [2.2 * s for s in SLOW])]
+    large = [*runs("none", BASE, [4 * s for s in SLOW]), *runs("native", SAME, [8 * s for s in SLOW])]
+    for run in large:
+        run.config["batch_size"] = 256
+        run.id += "large"
+    said = plain(analyse_runs([*small, *large]).verdict.headline)
+    assert said.startswith("native · batch_size 256 is the fastest that keeps its quality: 2.00× as fast as")
+    assert "2.20×" not in said
+
+
+def test_a_gain_no_larger_than_what_the_control_lost_is_no_speed_up():
+    again = runs(
+        "none",
+        BASE,
+        [s * f for s, f in zip(SLOW, (0.96, 0.97, 0.95, 0.97, 0.96), strict=True)],
+        arms=["first", "last", "first", "last", "first"],
+    )
+    small = runs("native", SAME, [1.02 * s for s in SLOW])
+    found = analyse_runs([*runs("none", BASE), *again, *small])
+    assert found.comparison("native").claims["speed"].is_above
+    assert found.verdict.headline.startswith("No speed-up is shown")
+    assert "no more than no change at all shows here" in found.verdict.headline
+
+
+def test_a_group_beside_a_failed_baseline_is_not_said_to_have_an_accuracy_that_says_nothing():
+    found = analyse_runs([*runs("none", BASE, failed=[1]), *runs("native", SAME, FAST)])
+    assert found.comparison("native").outcome == "not claimed: 1 of 5 none runs failed"
+
+
+def test_the_size_of_a_loss_is_the_same_wherever_it_is_said():
+    found = analyse_runs([*runs("none", BASE), *runs("native", [a - 0.0122 for a in SAME], FAST)])
+    assert found.comparison("native").outcome == "1.22 points lower"
+    assert "1.22 points lower" in plain(found.verdict.headline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.fakes import make
 
 from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
@@ -107,3 +108,13 @@ def test_words_that_say_nothing_are_one_line(text, message):
 def test_not_lower_is_refused_of_a_metric_that_should_fall():
     with pytest.raises(UserError, match="the better the lower"):
         analyse_runs(RECORDS, metric="eval/loss", require=["native: not lower by 0.1"])
+
+
+def test_a_run_that_goes_on_may_fail_still():
+    going = make("native", 9, state="running", steps=20, epochs=2)
+    done = [make(b, seed, steps=20, epochs=2) for b in ("none", "native") for seed in range(3)]
+    (answer,) = analyse_runs([*done, going], require=["native: failures <= 0"]).requirements
+    assert not answer.is_shown
+    assert answer.why == "none of 3 runs failed, 1 run is still running"
+    (answer,) = analyse_runs([*done, going], require=["native: failures <= 1"]).requirements
+    assert answer.is_shown

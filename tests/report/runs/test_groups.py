@@ -237,3 +237,12 @@ def test_unfinished_runs_stand_in_without_an_accuracy_difference():
     found = compare(torn, base)
     assert found.speedup == pytest.approx(2.0)
     assert found.quality is None
+
+
+@pytest.mark.parametrize(("key", "values"), [("val/acc", (99.9, 90.0)), ("top1", (0.999, 0.9))])
+def test_no_interval_of_an_accuracy_leaves_its_bounds_whatever_it_is_called(key, values):
+    runs = [make("none", seed, steps=10, epochs=5) for seed in range(2)]
+    for run, value in zip(runs, values, strict=True):
+        run.summary[key] = value
+    (group,) = group_runs([figures_of(run, key) for run in runs])
+    assert group.means["quality"].high == (100.0 if values[0] > 1 else 1.0)

@@ -118,3 +118,18 @@ def test_drift_over_the_sweep_is_found_and_noise_is_not():
     assert sum(found.drifted for found in falling) >= 19
     assert np.median([found.drift.value for found in falling]) == pytest.approx(0.95, abs=0.01)
     assert "from the first run to the last" in falling[0].sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("drift", "gain", "is_said"), [(-0.003, 0.5, False), (-0.03, 0.5, True), (-0.004, 0.003, True)]
+)
+def test_small_drift_is_said_only_where_it_could_explain_a_difference(drift, gain, is_said):
+    order = [(b, seed) for seed in range(6) for b in (("none", "native"), ("native", "none"))[seed % 2]]
+    runs = sweep(order, drift=drift)
+    for run in runs:
+        if run.config["backend"] == "native":
+            run.summary[metrics.THROUGHPUT_MEDIAN] *= 1 + gain
+    found = analyse_runs(runs)
+    assert laid_out(runs).drifted
+    assert found.comparison("native").claims["speed"].is_above
+    assert ("from the first run to the last" in " ".join(found.verdict.cautions)) == is_said

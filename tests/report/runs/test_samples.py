@@ -187,3 +187,13 @@ def test_the_page_has_one_environment_with_all_values_of_what_differs():
     assert len(found.runs) == 3
     assert found.facts["machine gpu"] == "card0, card1 and card2"
     assert found.facts["machine start temperature c"] == "40 to 42"
+
+
+@pytest.mark.parametrize("moment", [datetime(1, 1, 1), datetime.max, datetime(2026, 1, 1), None])
+def test_a_start_without_a_time_zone_or_from_another_age_is_no_reason_to_fail(moment):
+    runs = [run("none", seed) for seed in range(3)]
+    odd = [run("native", seed) for seed in range(3)]
+    for made in odd:
+        made.started_at = moment
+    analysis = analyse_runs([*runs, *odd])
+    assert analysis.comparison("native").speed.n == 3

@@ -28,7 +28,7 @@ def cautions(
     pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None and not c.refusal]
     said = about_runs(groups, [base for _, base in pairs])
     said += _silent(groups, metric)
-    said += about_layout(pairs)
+    said += about_layout(pairs, [c.speed for c in comparisons if c.speed and not c.is_control])
     if setting.is_synthetic:
         said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
     if setting.is_cpu:

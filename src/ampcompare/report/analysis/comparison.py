@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from ampcompare.report.analysis.claims import EQUIVALENCE, RATIOS, Claim, Levels, claims_of
+from ampcompare.report.analysis.claims import EQUIVALENCE, RATIOS, Claim, Levels, claims_of, null_of
 from ampcompare.report.runs.control import Control
 from ampcompare.report.runs.groups import BACKEND, Group, differing_keys
 from ampcompare.report.runs.informative import information
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import OF_BACKEND
 from ampcompare.report.statistics.samples import Equivalence, Estimate, difference, equivalence, ratio
-from ampcompare.report.words import listed, number, some
+from ampcompare.report.words import listed, some
 
 ENVIRONMENT = "environment."
 DEVICE = ("environment.device_name", "environment.device_type")
@@ -113,12 +113,16 @@ class Comparison:
         return claim is not None and claim.is_above and not self.is_within_control("speed")
 
     def is_within_control(self, question: str) -> bool:
-        """Whether the figure lies within the interval of the A/A arm: no more than no change at all does."""
+        """Whether the figure is no further from no change, to either side, than the interval of the A/A arm
+        reaches: no more than no change at all does.
+        """
         ours: Estimate | None = getattr(self, question)
         no_change: Estimate | None = getattr(self.control, question, None)
         if ours is None or no_change is None or no_change.low is None or no_change.high is None:
             return False
-        return no_change.low <= ours.value <= no_change.high
+        null = ours.on_scale(null_of(question))
+        reach = max(abs(no_change.on_scale(end) - null) for end in (no_change.low, no_change.high))
+        return abs(ours.center - null) <= reach
 
     @property
     def chip(self) -> str:
@@ -142,14 +146,18 @@ class Comparison:
             return self.group.outcomes.sentence
         if self.silence and self.baseline and self.baseline.outcomes.failed:
             return f"not claimed: {self.silence}"
+        if not self.group.counted:
+            return self.group.outcomes.others or "no figures"
         if self.silence:
             return f"{self.metric.name} says nothing"
+        if self.is_unfinished:
+            return "not finished"
         return self._difference() or "not enough seeds to tell"
 
     def _difference(self) -> str:
         claim, within = self.claims.get("quality"), f"within {self.metric.tolerance}"
         if claim is not None and claim.rejected:
-            size = self.metric.with_unit(number(abs(claim.estimate.value), 2))
+            size = self.metric.with_unit(self.metric.size(claim.estimate.value))
             lost = f"{size} {'higher' if claim.is_above else 'lower'}"
             return f"{lost}, {within}" if self.is_equivalent else lost
         if self.is_equivalent:

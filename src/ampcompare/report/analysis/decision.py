@@ -48,13 +48,21 @@ def _ended(groups: Sequence[Group]) -> str:
     )
 
 
+def _throughput(comparison: Comparison) -> float | None:
+    found = comparison.group.means["images_per_second"]
+    return found.value if found else None
+
+
 class _Decision:
     """The groups by their speed, and what is said of them."""
 
     def __init__(self, compared: Sequence[Comparison], key: str, wanted: str, metric: ComparedMetric) -> None:
         self.key, self.wanted, self.metric, self.all = key, wanted, metric, compared
         finished = [c for c in compared if c.speed and not c.group.is_unfinished]
-        self.ranked = sorted(finished, key=lambda c: -(c.speedup or 0))
+        # Where each has a baseline of its own (batch sizes, say) images a second tell which is fastest.
+        is_of_one = len({c.baseline.label for c in finished if c.baseline}) < 2
+        self.pace = {c.group.label: (c.speedup if is_of_one else _throughput(c)) or 0.0 for c in finished}
+        self.ranked = sorted(finished, key=lambda c: -self.pace[c.group.label])
         self.faster = [c for c in self.ranked if c.is_faster]
         self.keepers = [c for c in self.faster if c.keeps_quality]
 
@@ -73,8 +81,15 @@ class _Decision:
 
     def name(self, comparison: Comparison) -> str:
         """The group in a sentence; a bare number gets the name of what it is a value of."""
-        label = comparison.group.label
+        return self._named(comparison.group.label)
+
+    def _named(self, label: str) -> str:
         return label if self.key == BACKEND else f"{self.key.rpartition('.')[2]} {label}"
+
+    def _trains(self, comparison: Comparison, *, with_doubt: bool = True) -> str:
+        """`trains 1.90× as fast as none (95 %: 1.88 to 1.92)`."""
+        base = comparison.baseline
+        return phrases.speed(comparison, with_doubt=with_doubt, than=self._named(base.label) if base else "")
 
     @property
     def noun(self) -> str:
@@ -85,8 +100,12 @@ class _Decision:
         best = self.keepers[0]
         text = f"{self.name(best)} is the fastest that keeps its quality: {self._speed(best)}, "
         text += f"{self._quality(best)}."
-        rivals = [c for c in self.ranked if (c.speedup or 0) > (best.speedup or 0)]
+        rivals = self._ahead_of(best)
         return text + self._rivals(rivals, "is faster still") + self._tie(best)
+
+    def _ahead_of(self, comparison: Comparison) -> list[Comparison]:
+        """Those that are faster, be it by chance."""
+        return [c for c in self.ranked if self.pace[c.group.label] > self.pace[comparison.group.label]]
 
     def _tie(self, best: Comparison) -> str:
         """The next one that keeps its quality, where nothing shows it to be slower."""
@@ -114,15 +133,13 @@ class _Decision:
         first = next(c for c in self.ranked if "speed" in c.claims)
         claimed = [c for c in self.ranked if "speed" in c.claims]
         if all(c.claims["speed"].is_below for c in claimed):
-            nearest = f"{self.name(first)} {phrases.speed(first)}"
-            text = f"No {self.noun} trains faster than {self.wanted}: {nearest}."
+            nearest = f"{self.name(first)} {self._trains(first)}"
+            text = f"No {self.noun} trains faster than {self._named(self.wanted)}: {nearest}."
         else:
             first = next(c for c in claimed if not c.claims["speed"].is_below)
-            nearest = f"{self.name(first)} {phrases.speed(first, with_doubt=False)}{self._why_not(first)}"
+            nearest = f"{self.name(first)} {self._trains(first, with_doubt=False)}{self._why_not(first)}"
             text = f"No speed-up is shown: {nearest}."
-        return text + self._rivals(
-            [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)], "looks faster"
-        )
+        return text + self._rivals(self._ahead_of(first), "looks faster")
 
     def _why_not(self, comparison: Comparison) -> str:
         """What would decide a speed-up that is not shown, or that no change at all shows as much."""
@@ -134,11 +151,11 @@ class _Decision:
     def _one_seed(self) -> str:
         known = [c for c in self.ranked if not c.has_failed] or self.ranked
         first = known[0]
-        what = phrases.speed(first)
+        what = self._trains(first)
         cost = phrases.quality(first)
         text = f"{self.name(first)} {what}" + (f" and {cost}" if cost else "")
         text += ": not enough seeds to tell what of this is chance"
-        rivals = [c for c in self.ranked if (c.speedup or 0) > (first.speedup or 0)]
+        rivals = self._ahead_of(first)
         return (
             f"{text} (n{phrases.NBSP}={phrases.NBSP}{first.n}).{self._rivals(rivals, 'looks faster still')}"
         )
@@ -155,7 +172,7 @@ class _Decision:
 
     def _speed(self, comparison: Comparison) -> str:
         """`1.90× as fast as none (95 %: 1.88 to 1.92)`."""
-        return phrases.speed(comparison).removeprefix("trains ")
+        return self._trains(comparison).removeprefix("trains ")
 
     def _quality(self, comparison: Comparison) -> str:
         """`eval accuracy equivalent within 0.5 points (90 %: ...)`."""

@@ -12,6 +12,7 @@ from ampcompare.report.runs.figures import RunFigures, environment_of
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.order import layout
 from ampcompare.report.runs.unsteady import SKIPPED_SHARE, median_gap, odd_ones, skipped_share
+from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import by_reason, capital, change, listed, number, plural, ratio, short, some
 
 Pair = tuple[Group, Group]  # a group and its baseline
@@ -44,10 +45,15 @@ def about_runs(groups: Sequence[Group], bases: Sequence[Group]) -> list[str]:
     return said
 
 
-def about_layout(pairs: Sequence[Pair]) -> list[str]:
-    """How the compared groups lie in time and on cards; runs of several cards in one group."""
+def about_layout(pairs: Sequence[Pair], speeds: Sequence[Estimate] = ()) -> list[str]:
+    """How the compared groups lie in time and on cards, with drift that is large, or that could explain one
+    of the `speeds` (ratios to the baseline); runs of several cards in one group.
+    """
     compared = _once([group for pair in pairs for group in (pair[1], pair[0])])
-    said = list(layout(compared).sentences)
+    found = layout(compared)
+    said = list(found.sentences)
+    if any(map(found.may_explain, speeds)) and found.drift_sentence not in said:
+        said.append(found.drift_sentence)
     for group in compared:
         if (several := cards(group.counted)) and len(several) > 1:
             said.append(f"{group.label} pools runs of {len(several)} cards or hosts of the same name.")

@@ -5,6 +5,8 @@ A phrase goes on from the name of the group: "trains 1.90× as fast as none (95 
 
 from __future__ import annotations
 
+import math
+
 from ampcompare.report import words
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
@@ -13,6 +15,7 @@ from ampcompare.report.statistics.estimate import PARTLY, Estimate
 from ampcompare.report.statistics.power import MOST
 
 NBSP = "\N{NO-BREAK SPACE}"
+SLOWER = 0.995  # of a single run: what rounds to 1.00 is not called slower
 
 
 def tested(comparison: Comparison, question: str) -> Estimate | None:
@@ -21,23 +24,29 @@ def tested(comparison: Comparison, question: str) -> Estimate | None:
     return claim.estimate if claim else getattr(comparison, question)
 
 
-def speed(comparison: Comparison, note: str = "", *, with_doubt: bool = True) -> str:
+def speed(
+    comparison: Comparison, note: str = "", *, with_doubt: bool = True, than: str = "", mark: float = 1.0
+) -> str:
     """`trains 1.90× as fast as none (95 %: 1.88 to 1.92)`, `trains 22× slower than none (95 %: 21 to 23)`.
 
-    `with_doubt` says behind it where that is no speed-up shown.
+    `with_doubt` says behind it where that is no speed-up shown; `than` names the baseline otherwise than by
+    its label. The interval has the digits that it takes to tell its ends from no change and from `mark`.
     """
     found, base = tested(comparison, "speed"), comparison.baseline
     if found is None or base is None:
         return ""
     claim = comparison.claims.get("speed")
-    slower = found.value < 1 and (claim is None or claim.is_below) and found.value > 0
-    if slower:
-        ends = [None if end is None else 1 / end if end else float("inf") for end in (found.high, found.low)]
-        text, show = f"{words.ratio(1 / found.value)} slower than {base.label}", words.ratio
-    else:
-        ends, text = [found.low, found.high], f"{words.ratio(found.value)} as fast as {base.label}"
-        show = words.number
-    span = words.interval(ends[0], ends[1], show)
+    # A control is as fast as the baseline, whatever it came to; and 1.00× slower is nothing to say of one.
+    slower = claim.is_below if claim else found.value < SLOWER and not comparison.is_control
+    value, ends = found.value, [found.low, found.high]
+    if slower := slower and value > 0:
+        ends = [None if end is None else 1 / end if end else math.inf for end in reversed(ends)]
+        value, mark = 1 / value, 1 / mark
+    digits = words.precision_apart(ends, (1.0, mark), words.number, 3)
+    shown = words.number(value, digits if claim and claim.rejected and digits < words.MOST_DIGITS else 3)
+    text = f"{shown}× {'slower than' if slower else 'as fast as'} {than or base.label}"
+    unit = "×" if slower else ""
+    span = words.interval(ends[0], ends[1], lambda end: f"{words.number(end, digits)}{unit}", unit)
     return f"trains {text}{bracket(found, span, note)}{doubt(comparison) if with_doubt else ''}"
 
 
@@ -72,6 +81,7 @@ def memory(comparison: Comparison, note: str = "") -> str:
     if not claim.rejected if claim else ends[0] <= 0 <= ends[1]:
         return f"{text}, which may be no difference"
     low, high = sorted(abs(end) for end in ends if end is not None)
+    digits = words.precision_apart((low, high), (0.0,), words.amount, digits)
     span = f"{words.amount(low, digits)} to {words.amount(high, digits)} %"
     if words.amount(low, digits) == words.amount(high, digits):
         span = words.half_width((high - low) / 2, " %")
@@ -98,26 +108,26 @@ def quality_of(comparison: Comparison, note: str = "") -> str:
     equal, claim = comparison.claims.get(EQUIVALENCE), comparison.claims.get("quality")
     if claim is not None and claim.rejected:
         side = "higher" if claim.is_above else "lower"
-        size = words.amount(found.value, 2)
-        size = size if float(size) else words.number(abs(found.value), 2)
-        text = f"is {metric.with_unit(size)} {side}{bracket(found, span, note)}"
+        text = f"is {metric.with_unit(metric.size(found.value))} {side}{bracket(found, span, note)}"
         if equal is not None and equal.rejected:
-            text += f", less than your margin of {metric.margin:g} ({within(equal)})"
+            text += f", less than your margin of {metric.margin:g} ({within(equal, metric.margin or 0.0)})"
         elif comparison.is_within_control("quality"):
             text += ", no more than no change at all shows here"
         return text
     if equal is not None and equal.rejected:
-        after = f"; {note}" if note else ""
-        return f"is equivalent within {metric.tolerance} ({value}; {within(equal)}{after})"
+        span = within(equal, metric.margin or 0.0)
+        return f"is equivalent within {metric.tolerance} ({value}; {span}{note and '; '}{note})"
     more = _more(more_for_quality(comparison)) if claim is not None and claim.p is not None else ""
     if metric.margin is None:
         more = ", and no margin is set within which it would count as the same"
     return f"is undecided ({value}; {words.level(found.confidence)}: {span}{note and '; '}{note}){more}"
 
 
-def within(equal: Claim) -> str:
-    """The interval of a test of equivalence, `90 %: +0.02 to +0.25`."""
-    span = words.interval(equal.estimate.low, equal.estimate.high, words.signed)
+def within(equal: Claim, margin: float) -> str:
+    """The interval of a test of equivalence, `90 %: +0.02 to +0.25`, told from the margin that it lies in."""
+    low, high = equal.estimate.low, equal.estimate.high
+    decimals = words.precision_apart((low, high), (-margin, margin), words.signed, 2)
+    span = words.interval(low, high, lambda end: words.signed(end, decimals))
     return f"{words.level(equal.estimate.confidence)}: {span}"
 
 
@@ -138,9 +148,9 @@ def basis(found: Estimate) -> str:
 
 
 def more_seeds(count: int | None) -> str:
-    """`about 12 more seeds would decide it`; None: more than anyone plans with."""
+    """`about 12 more seeds would decide it`; None: no number that is looked at would."""
     if count is None:
-        return f"{MOST:,} more seeds would not decide it"
+        return f"no number of seeds up to {MOST:,} would decide it"
     return f"about {words.plural(count, 'more seed')} would decide it"
 
 

@@ -135,13 +135,16 @@ def _failures(group: Group, term: Term) -> tuple[bool, str]:
     if outcomes.failures is None:
         return False, outcomes.others or "no run came to an end"
     why = outcomes.sentence or f"none of {words.plural(outcomes.failures.n, 'run')} failed"
-    return len(outcomes.failed) <= term.bound, why
+    if going := outcomes.running:  # each of them may fail still
+        runs = words.plural(len(going), "run")
+        why += f", {runs} {'is' if len(going) == 1 else 'are'} still running"
+    return len(outcomes.failed) + len(going) <= term.bound, why
 
 
 def _speedup(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
     if (found := phrases.tested(comparison, "speed")) is None:
         return False, "no speed-up can be given"
-    why = phrases.speed(comparison).removeprefix("trains ")
+    why = phrases.speed(comparison, mark=term.bound).removeprefix("trains ")
     if comparison.is_unfinished or not found.has_interval:
         return False, f"{why}: {_thin(comparison)}"
     if comparison.is_within_control("speed"):
@@ -152,7 +155,8 @@ def _speedup(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
 def _memory(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
     if (found := phrases.tested(comparison, "memory")) is None:
         return False, "no memory can be compared"
-    span = words.interval(found.low, found.high, words.ratio)
+    digits = words.precision_apart((found.low, found.high), (1.0, term.bound), words.number, 3)
+    span = words.interval(found.low, found.high, lambda end: f"{words.number(end, digits)}×", "×")
     why = f"{words.ratio(found.value)} the memory{phrases.bracket(found, span)}"
     if comparison.is_unfinished or not found.has_interval:
         return False, f"{why}: {_thin(comparison)}"
@@ -184,7 +188,8 @@ def _not_lower(comparison: Comparison, term: Term, case: Case) -> tuple[bool, st
     if tested is None or comparison.quality is None:
         return False, _thin(comparison)
     at = comparison.quality.at(1 - 2 * tested.level)
-    low = "" if at.low is None else words.signed(at.low)
+    decimals = words.precision_apart((at.low,), (-term.bound,), words.signed, 2)
+    low = "" if at.low is None else words.signed(at.low, decimals)
     why = f"{metric.with_unit(words.signed(at.value))}, at least {low} ({words.level(1 - tested.level)})"
     return tested.rejected, f"{metric.name} {why}"
 

@@ -185,7 +185,7 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
 def steady_rows(run: RunRecord) -> np.ndarray:
     """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
     warmup = run.option("log.warmup_steps")
-    if metrics.STEP not in run.history or not isinstance(warmup, int | float):
+    if metrics.STEP not in run.history or not isinstance(warmup, int | float) or abs(warmup) > LARGEST:
         return np.ones(len(run.history), dtype=bool)
     return ~(run.numbers(metrics.STEP) <= warmup)
 

@@ -21,6 +21,7 @@ from ampcompare.report.palette import ordered
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import MEANS, MEDIANS, OF_THE_SEED, RunFigures, steady_rows
 from ampcompare.report.runs.labels import BACKEND, NOT_SET, differing_keys, names_of, unique
+from ampcompare.report.runs.metric import ComparedMetric, unit_of
 from ampcompare.report.runs.outcomes import Outcomes
 from ampcompare.report.runs.sample import Ignored, countable, lost, sample, seed_key
 from ampcompare.report.runs.settings import OF_BACKEND, arm_of, pooling_settings
@@ -110,8 +111,9 @@ class Group:
         key = metrics.EVAL_ACCURACY if name == "best_accuracy" else self.runs[0].metric or ""
         if name not in ("quality", "best_accuracy"):
             return 0.0, math.inf
-        if "accuracy" in key.lower():  # a share, or one in percent
-            return 0.0, 1.0 if max(values, default=0.0) <= 1 else 100.0
+        metric = ComparedMetric(key, read_as=unit_of(key, values))
+        if metric.is_share:
+            return metric.bounds
         return 0.0 if metrics.find(key) and min(values, default=0.0) >= 0 else -math.inf, math.inf
 
     @cached_property

@@ -11,7 +11,7 @@ from enum import Enum
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
-from ampcompare.report.words import in_percent, number, percent
+from ampcompare.report.words import amount, in_percent, number, percent
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
@@ -108,6 +108,11 @@ class ComparedMetric:
         """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""
         unit = "point" if self.unit == "points" and difference == "1" else self.unit
         return f"{difference} {unit}".rstrip()
+
+    def size(self, difference: float) -> str:
+        """How large a difference is, without its sign and unit: `0.37`, `0.0041`."""
+        text = amount(difference, 2) if self.is_share else number(abs(difference))
+        return text if float(text.replace(",", "")) else number(abs(difference), 2)
 
     def as_share(self, value: float) -> float | None:
         """A logged value as a fraction 0..1; None of a metric that is none."""

@@ -25,6 +25,7 @@ from ampcompare.report.words import change, interval, listed
 
 FEWEST = 2  # runs of a group for its place in time to say anything
 DRIFT_LEVEL = 0.01
+DRIFT_SAID = 0.01  # of smaller drift only what could explain a difference is worth a sentence
 FEWEST_TO_DRIFT = 6  # runs in all: below that a trend has no degrees of freedom worth the name
 Pair = tuple[str, str]
 
@@ -63,13 +64,26 @@ class Layout:
         if self.on_other_cards:
             names = _names(self.on_other_cards)
             said.append(f"{names} ran on different cards: what differs between these counts as difference.")
-        if self.drifted and self.drift:
-            span = interval(self.drift.low, self.drift.high, change)
-            said.append(
-                f"Throughput changed by {change(self.drift.value)} from the first run to the last ({span}), "
-                "whatever the group."
-            )
+        if self.drifted and self.drift and abs(self.drift.center) >= math.log1p(DRIFT_SAID):
+            said.append(self.drift_sentence)
         return tuple(said)
+
+    @property
+    def drift_sentence(self) -> str:
+        """What the drift is; nothing where none is known."""
+        if self.drift is None:
+            return ""
+        span = interval(self.drift.low, self.drift.high, change)
+        return (
+            f"Throughput changed by {change(self.drift.value)} from the first run to the last ({span}), "
+            "whatever the group."
+        )
+
+    def may_explain(self, speed: Estimate) -> bool:
+        """Whether drift is shown that is as large as this ratio of throughputs, of which a difference is."""
+        if not self.drifted or self.drift is None or speed.low is None or speed.high is None:
+            return False
+        return not speed.low <= 1 <= speed.high and abs(speed.center) <= abs(self.drift.center)
 
 
 def layout(groups: Sequence[Group]) -> Layout:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from datetime import UTC, datetime
 
 from ampcompare.records.tree import as_text
 from ampcompare.report.runs.ending import Outcome
@@ -24,8 +25,13 @@ def seed_key(figures: RunFigures) -> Hashable:
 
 
 def started(figures: RunFigures) -> float:
-    """Seconds since 1970 at which a run began; infinity where that is not known."""
-    return figures.run.started_at.timestamp() if figures.run.started_at else math.inf
+    """Seconds since 1970 at which a run began, in UTC unless it says otherwise; infinity where that is not
+    known.
+    """
+    began = figures.run.started_at
+    if not isinstance(began, datetime):
+        return math.inf
+    return (began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp()
 
 
 def per_process(
