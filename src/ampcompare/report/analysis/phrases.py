@@ -30,7 +30,8 @@ def speed(comparison: Comparison, note: str = "", *, with_doubt: bool = True) ->
     if found is None or base is None:
         return ""
     claim = comparison.claims.get("speed")
-    slower = found.value < 1 and (claim is None or claim.is_below) and found.value > 0
+    is_shown = claim.is_below if claim else found.high is None or found.high < 1
+    slower = 0 < found.value < 1 and is_shown
     if slower:
         ends = [None if end is None else 1 / end if end else float("inf") for end in (found.high, found.low)]
         text, show = f"{words.ratio(1 / found.value)} slower than {base.label}", words.ratio
@@ -67,10 +68,10 @@ def memory(comparison: Comparison, note: str = "") -> str:
     ends = [None if end is None else (1 - end) * 100 for end in (found.high, found.low)]
     more = "less" if share > 0 else "more"
     text = f"needs {words.amount(share, digits)} % {more} memory"
-    if claim is not None and not claim.rejected:
-        return f"{text}, which may be no difference"
     if ends[0] is None or ends[1] is None:
         return text
+    if not claim.rejected if claim else ends[0] <= 0 <= ends[1]:
+        return f"{text}, which may be no difference"
     low, high = sorted(abs(end) for end in ends if end is not None)
     span = f"{words.amount(low, digits)} to {words.amount(high, digits)} %"
     if words.amount(low, digits) == words.amount(high, digits):
