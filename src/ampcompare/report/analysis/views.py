@@ -14,7 +14,7 @@ from ampcompare.report.analysis.decision import headline
 from ampcompare.report.analysis.figures import RunFigures
 from ampcompare.report.analysis.groups import Group
 from ampcompare.report.analysis.metric import ComparedMetric
-from ampcompare.report.analysis.notes import about_lost, notes
+from ampcompare.report.analysis.notes import about_lost, about_target, notes
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.settings import Setting
 from ampcompare.report.analysis.undecided import Undecided, open_questions
@@ -114,7 +114,7 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
     answer = headline(groups, comparisons, ground.keys[0], baseline, metric, best)
     said = [best.sentence] if best is not None and best.sentence != answer else []
     said += notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
-    said += about_lost(groups, metric)
+    said += about_target(groups, metric, ground.target) + about_lost(groups, metric)
     verdict = Verdict(
         answer,
         tuple((g.label, line(g, of_group.get(g.label), metric, best)) for g in groups),
