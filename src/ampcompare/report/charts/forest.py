@@ -36,6 +36,7 @@ from ampcompare.report.words import ratio as times
 
 ROW, LOW_ROW, MANY_ROWS = 50, 36, 12  # pixels
 LONGEST = 0.7  # of the range of the values: what intervals may add to it at each end before they are cut
+DWARFING = 3.0  # times as long as is usual in the chart
 ROOM = 0.08
 LEAST_ROOM = 0.01  # of an axis of one value with no interval
 UP, DOWN = -11, 9  # pixels from the middle of a row: its words, what is drawn
@@ -169,7 +170,9 @@ def _domain(rows: Sequence[Datum], effect: Effect, margin: float | None) -> list
     ends = [row[end] for row in rows for end in ("low", "high") if end in row]
     low, high = min(core), max(core)
     reach = [abs(row[end] - row["x"]) for row in rows for end in ("low", "high") if end in row]
-    size = max(high - low, statistics.median_low(reach) if reach else 0.0) or LEAST_ROOM
-    low = max(low - LONGEST * size, min([low, *ends])) - ROOM * size
-    high = min(high + LONGEST * size, max([high, *ends])) + ROOM * size
+    usual = statistics.median(reach) if reach else 0.0
+    size = high - low or usual or LEAST_ROOM
+    longest = max(LONGEST * size, DWARFING * usual)
+    low = max(low - longest, min([low, *ends])) - ROOM * size
+    high = min(high + longest, max([high, *ends])) + ROOM * size
     return [max(0.0, low) if effect.is_ratio else low, high]
