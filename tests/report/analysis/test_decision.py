@@ -386,3 +386,15 @@ def test_the_size_of_a_loss_is_the_same_wherever_it_is_said():
     found = analyse_runs([*runs("none", BASE), *runs("native", [a - 0.0122 for a in SAME], FAST)])
     assert found.comparison("native").outcome == "1.22 points lower"
     assert "1.22 points lower" in plain(found.verdict.headline)
+
+
+def test_nothing_is_decided_where_nothing_is_compared_or_a_group_has_only_begun():
+    none, native = runs("none", BASE), runs("native", SAME, FAST)
+    assert analyse_runs([*none, *native]).is_decided
+    for run in native:
+        run.config["batch_size"] = 256
+    assert not analyse_runs([*none, *native]).is_decided
+    begun = runs("fp16", SAME, FASTER, state="running")
+    for run in begun:
+        run.history = run.history.iloc[:0]
+    assert not analyse_runs([*none, *runs("native", SAME, FAST), *begun]).is_decided
