@@ -398,3 +398,11 @@ def test_nothing_is_decided_where_nothing_is_compared_or_a_group_has_only_begun(
     for run in begun:
         run.history = run.history.iloc[:0]
     assert not analyse_runs([*none, *runs("native", SAME, FAST), *begun]).is_decided
+
+
+def test_those_that_early_termination_left_are_said_to_be_the_better_ones():
+    done, stopped = runs("native", SAME[:3], FAST), runs("native", SAME, FAST, state="killed")[3:]
+    (said,) = (
+        c for c in analyse_runs([*runs("none", BASE), *done, *stopped]).verdict.cautions if "better" in c
+    )
+    assert said.startswith("2 of 5 runs of native were stopped: ")
