@@ -105,7 +105,7 @@ def test_nothing_imports_upward_or_sideways(path: Path):
 
 @pytest.mark.parametrize("path", of("report"), ids=name_of)
 def test_within_the_report_nothing_imports_upward(path: Path):
-    _, here, *below = name_of(path).split(".") + [""]
+    _, here, *below = [*name_of(path).split("."), ""]
     if below and here in REPORT_FLOORS:
         rooms = {name.split(".")[2] for name in imports(path) if name.startswith("ampcompare.report.")}
         assert not rooms & set(REPORT_FLOORS[REPORT_FLOORS.index(here) + 1 :])

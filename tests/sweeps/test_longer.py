@@ -94,7 +94,7 @@ def test_seeds_that_two_add_at_once_come_once_each(begin):
         ({"program": "q.py", "parameters": {"seed": [1, 2, 3]}}, "differs in program; set output_dir"),
         ({"method": "random", "parameters": {"seed": [1, 2, 3]}}, "differs in method, parameters; set"),
         ({"control": True}, "differs in control; set output_dir"),
-        ({"words": ["epochs=3"]}, "differs in words of the command line; set output_dir"),
+        ({"words": ["epochs=3"]}, "differs in words of the command line (epochs=3); set output_dir"),
     ],
 )
 def test_any_other_change_is_refused_and_named(begin, changes, said):

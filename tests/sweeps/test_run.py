@@ -19,7 +19,7 @@ from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
 
 from ampcompare.sweeps import devices, run
-from ampcompare.sweeps.answer import request_of
+from ampcompare.sweeps.answer import look_at, request_of
 from ampcompare.sweeps.file.sweep import read_sweep
 from ampcompare.sweeps.order import drawn
 from ampcompare.sweeps.run import SAME_REQUEST_SECONDS
@@ -401,6 +401,31 @@ def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):
     said = io.StringIO()
     run._report(Console(file=said, width=400), read_sweep(file), tmp_path)
     assert said.getvalue().startswith("Best of 2 learning rates each: native reaches eval accuracy")
+
+
+def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
+    """Accuracy at chance, or none at all, was not decided; more seeds would not help."""
+    plans = [plan(backend, seed) for backend in ("none", "native", "fp16") for seed in (1, 2, 3)]
+    for made in plans:
+        key, named = "eval/accuracy", made["config"]["backend"]
+        holders = [made["summary"], *made["rows"]]
+        for holder in [held for held in holders if key in held]:
+            if named == "native":
+                holder[key] = 0.1
+            elif named == "fp16":
+                del holder[key]
+    write_runs(tmp_path, plans)
+    parameters = {"backend": {"values": ["none", "native", "fp16"]}, "seed": {"values": [1, 2, 3]}}
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump({"program": "x.py", "method": "grid", "parameters": parameters}))
+    look = look_at(read_sweep(file), tmp_path, [])
+    decided, of_native, of_fp16 = sorted(look.said, key=lambda line: "nothing is claimed" in line)
+    assert "quality" not in decided
+    assert decided.endswith(", which is all that can be")
+    assert "the quality of native" in of_native
+    assert "at chance" in of_native
+    assert of_fp16.endswith("the quality of fp16: no eval accuracy that both sides have")
+    assert look.is_over
 
 
 def test_a_sweep_needs_no_torch():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 NOTHING = "–"
@@ -175,6 +175,14 @@ def some(names: Sequence[str], limit: int = 5) -> str:
     if len(names) <= limit:
         return listed(names)
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+
+
+def by_reason(pairs: Iterable[tuple[str, str]], limit: int = 5) -> list[tuple[str, str]]:
+    """Of (name, reason) those of one reason together: `("seed 1 and seed 2", "failed: exit code 1")`."""
+    found: dict[str, list[str]] = {}
+    for name, why in pairs:
+        found.setdefault(why, []).append(name)
+    return [(some(names, limit), why) for why, names in found.items()]
 
 
 def capital(text: str) -> str:

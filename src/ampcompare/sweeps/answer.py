@@ -11,6 +11,7 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
+from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.command import Request, make_report
 from ampcompare.report.outputs import FORMATS, PICTURES
 from ampcompare.report.words import listed, plural
@@ -74,19 +75,31 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
     if not analysis.comparisons:
         return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
     undecided = {(claim.label, claim.question): claim for claim in analysis.undecided}
-    asked = [
-        (comparison.group.label, question)
-        for comparison in analysis.comparisons
-        if not comparison.is_control
-        for question in ("speed", "quality")
-        if getattr(comparison, question) is not None
-    ]
-    decided = [f"{question} of {label}" for label, question in asked if (label, question) not in undecided]
-    lines = [
-        f"look at {seeds}: decided: {listed(decided) or 'nothing'}{'' if undecided else ', which is all'}"
-    ]
+    decided: list[str] = []
+    lines: list[str] = []
+    for comparison in (c for c in analysis.comparisons if not c.is_control):
+        if comparison.refusal:
+            label = comparison.group.label
+            lines.append(f"look at {seeds}: {label} is not compared: {comparison.refusal}")
+            continue
+        for question in ("speed", "quality"):
+            what = f"{question} of {comparison.group.label}"
+            if why := _silent(comparison, question):
+                lines.append(f"look at {seeds}: nothing is claimed of the {what}: {why}")
+            elif (comparison.group.label, question) not in undecided:
+                decided.append(what)
+    end = "" if undecided else ", which is all that can be" if lines else ", which is all"
+    lines.insert(0, f"look at {seeds}: decided: {listed(decided) or 'nothing'}{end}")
     for claim in undecided.values():
         more = claim.more_seeds
         would = "" if more is None else f"; about {plural(more, 'more seed')} would decide it"
         lines.append(f"look at {seeds}: undecided: {claim.question} of {claim.label}{would}")
     return Look(analysis.is_decided, tuple(lines))
+
+
+def _silent(comparison: Comparison, question: str) -> str:
+    """Why no number of seeds would decide a question; nothing where one may."""
+    if getattr(comparison, question) is None:
+        name = comparison.metric.name if question == "quality" else "throughput"
+        return f"no {name} that both sides have"
+    return comparison.silence if question == "quality" else ""

@@ -34,7 +34,7 @@ def analysis(monkeypatch):
 def test_page_and_charts_name_the_kind_of_interval(analysis):
     page = html.unescape(render_page(analysis, charts={}).decode())
     assert "n = 3, paired bootstrap" in page
-    assert "95 %, bootstrap over seeds" in page
+    assert "Intervals</b>: bootstrap over seeds, at the level" in page
     assert not any(old in page for old in ("paired t", "Student's t", "Welch"))
     notes = [" ".join(spec["title"]["subtitle"]) for spec in all_charts(analysis).values()]
     assert any("95 % bootstrap interval" in note for note in notes)

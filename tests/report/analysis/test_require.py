@@ -36,6 +36,16 @@ def test_a_speed_up_is_shown_from_the_lower_end_of_its_interval_on(known):
     }
 
 
+def test_a_control_speaks_against_a_speed_up_but_not_against_being_no_slower_than_a_share():
+    small = (40.4, 41.42, 42.41, 40.41, 41.4)
+    arm = runs("none", SAME, (38, 43.5, 40, 43, 41), arms=("first", "first", "last", "last", "last"))
+    records = [*runs("none", BASE), *runs("native", SAME, small), *arm]
+    assert shown("native: speedup >= 1, speedup >= 0.95", records) == {
+        "speedup >= 1": False,
+        "speedup >= 0.95": True,
+    }
+
+
 def test_less_memory_is_shown_to_the_upper_end_of_its_interval(known):
     high = known["memory"].high
     assert list(shown(f"native: memory <= {high + 1e-6:.9f}, memory <= {high - 1e-6:.9f}").values()) == [

@@ -136,14 +136,17 @@ def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
 
 def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str]:
     said = []
-    if unfinished := [f"{f.run.name} ({word})" for f in figures if (word := _ended_as(f))]:
+    counted = {id(f) for g in groups for f in g.counted}
+    # Of failed runs enough is said, unless their figures count for want of others.
+    open_ones = [f for f in figures if f.outcome is not Outcome.FAILED or id(f) in counted]
+    if unfinished := [f"{f.run.name} ({word})" for f in open_ones if (word := _ended_as(f))]:
         verb = "counts" if len(unfinished) == 1 else "count"
         where = "only where a backend has no finished run, never for accuracy."
-        note = f"{some(list(dict.fromkeys(unfinished)))} did not finish and {verb} {where}"
+        note = f"{some(unfinished)} did not finish and {verb} {where}"
         if only := some([g.label for g in groups if g.is_unfinished]):
             note += f" For {only} there is none, so the figures are those of unfinished runs."
         said.append(note)
-    bad = [f for f in figures if f.nan_losses]
+    bad = [f for f in figures if f.nan_losses and f.outcome is not Outcome.FAILED]  # why, is said of those
     for f in bad[:MAX_KEYS]:
         rows = plural(f.nan_losses, "row")
         since = "" if f.nan_from is None else f", first at step {count(f.nan_from)}"

@@ -13,7 +13,7 @@ from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.order import layout
 from ampcompare.report.runs.unsteady import SKIPPED_SHARE, median_gap, odd_ones, skipped_share
 from ampcompare.report.statistics.estimate import Estimate
-from ampcompare.report.words import capital, change, listed, number, plural, ratio, short, some
+from ampcompare.report.words import by_reason, capital, change, listed, number, plural, ratio, short, some
 
 Pair = tuple[Group, Group]  # a group and its baseline
 MOST_NAMED = 4
@@ -115,10 +115,8 @@ def _short_commit(commit: str) -> str:
 
 def _reasons(group: Group, runs: Sequence[RunFigures]) -> str:
     """`seed 1 and seed 2: its last training loss is NaN; seed 3: exit code 1`."""
-    by_why: dict[str, list[str]] = {}
-    for run in runs:
-        by_why.setdefault(run.why, []).append(name_in(group, run))
-    return "; ".join(f"{some(names, MOST_NAMED)}: {why}" for why, names in by_why.items())
+    reasons = by_reason(((name_in(group, run), run.why) for run in runs), MOST_NAMED)
+    return "; ".join(f"{names}: {why}" for names, why in reasons)
 
 
 def name_in(group: Group, figures: RunFigures) -> str:

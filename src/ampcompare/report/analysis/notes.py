@@ -45,6 +45,20 @@ def notes(
     return said
 
 
+def about_target(groups: Sequence[Group], metric: ComparedMetric, target: float | None) -> list[str]:
+    """The groups of which no run reached the `target`, which is in the metric's shown unit."""
+    without = [
+        group.label
+        for group in groups
+        if any(len(f.run.values(metric.key)) and not f.clock_jumps for f in group.counted)
+        and not group.reached.runs
+    ]
+    if target is None or not without:
+        return []
+    who = words.some(without, MOST_LOST)
+    return [f"The target of {_shown(target, metric)} is reached by no run of {who}: no time to it is given."]
+
+
 def about_lost(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
     """Each seed or run that one figure lacks although the group has others of it, and why."""
     figures = {"images_per_second": "throughput", "peak_mib": "peak memory", "quality": metric.name}

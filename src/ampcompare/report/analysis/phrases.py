@@ -37,7 +37,8 @@ def speed(
         return ""
     claim = comparison.claims.get("speed")
     # A control is as fast as the baseline, whatever it came to; and 1.00× slower is nothing to say of one.
-    slower = claim.is_below if claim else found.value < SLOWER and not comparison.is_control
+    is_shown = found.high is None or found.high < 1
+    slower = claim.is_below if claim else found.value < SLOWER and is_shown and not comparison.is_control
     value, ends = found.value, [found.low, found.high]
     if slower := slower and value > 0:
         ends = [None if end is None else 1 / end if end else math.inf for end in reversed(ends)]

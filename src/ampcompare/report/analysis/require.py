@@ -147,7 +147,7 @@ def _speedup(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
     why = phrases.speed(comparison, mark=term.bound).removeprefix("trains ")
     if comparison.is_unfinished or not found.has_interval:
         return False, f"{why}: {_thin(comparison)}"
-    if comparison.is_within_control("speed"):
+    if term.bound >= 1 and comparison.is_within_control("speed"):  # below 1 no speed-up is claimed
         return False, why
     return found.low is not None and found.low >= term.bound, why
 

@@ -1,4 +1,4 @@
-"""Charts that set the groups side by side: a bar each, the 95 % interval over seeds, single runs as ticks."""
+"""Charts that set the groups side by side: a bar each, the 95 % interval over runs, single runs as ticks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ampcompare.report.charts.parts import (
 from ampcompare.report.charts.series import Datum
 from ampcompare.report.runs.groups import QUANTILES, Group
 from ampcompare.report.statistics.samples import Estimate
-from ampcompare.report.words import change, duration, mib, number, of_time
+from ampcompare.report.words import change, duration, mib, number, of_time, plural
 from ampcompare.report.words import ratio as times
 
 BAR_HEIGHT, LOW_BAR_HEIGHT, MANY_BARS = 46, 18, 12
@@ -107,10 +107,8 @@ def varied_bars(
     for group in analysis.groups:
         if estimate := group.means[bars.figure]:
             factor = compared.get(group.label)
-            beside = "" if factor is None else f" · {bars.relative(factor.value)}"
-            if bars is TIME and group.reached.runs < group.reached.of:
-                beside += f" · {group.reached.words}"
-            rows += _bar(group, estimate, bars.figure, bars.show(estimate.value) + beside)
+            beside = "" if factor is None else bars.relative(factor.value)
+            rows += _bar(group, estimate, bars.figure, {"text": bars.show(estimate.value), "beside": beside})
     _cut(rows)
     return Varied(rows, {})
 
@@ -127,16 +125,27 @@ def _bars(analysis: Analysis, title: str, bars: Bars) -> Spec:
     if parts.has("run"):
         runs = parts.of("run").mark_tick(thickness=2, height={"band": 0.34})
         layers.append(runs.encode(x=x, y=y, opacity=parts.dimmed(0.7), tooltip=tips))
-    note = None
+    notes = []
     if parts.has_intervals:
-        note = f"line: 95 % {analysis.interval_kind} interval over seeds; ticks: single runs"
+        notes.append(f"line: 95 % {analysis.interval_kind} interval over runs; ticks: single runs")
         whisker = parts.spans("bar").mark_rule(strokeWidth=2.5)
         span = [*tips, tip("low", "95 % interval from", ",.4~r"), tip("high", "to", ",.4~r")]
         ends = {"x": over(x, "low"), "x2": alt.X2(field="high"), "y": y}
         layers.append(whisker.encode(**ends, opacity=parts.dimmed(0.9), tooltip=span))
-    texts = parts.of("bar").mark_text(align="left", dx=8, fontSize=12, fontWeight=600)
-    text = alt.Text(field="text", type="nominal")
-    layers.append(texts.encode(x=over(x, "end"), y=y, text=text, opacity=parts.dimmed(1.0)))
+    # What compares stands below the figure: in one line the longest would not fit beside the longest bar.
+    is_roomy = not _is_crowded(rows)
+    figures = parts.of("bar").mark_text(
+        align="left", dx=8, dy=-7 if is_roomy else 0, fontSize=12, fontWeight=600
+    )
+    below = parts.of("bar").mark_text(align="left", dx=8, dy=8, fontSize=11)
+    for field, texts in {"text": figures, "beside": below}.items():
+        if field == "text" or is_roomy:
+            text = alt.Text(field=field, type="nominal")
+            layers.append(texts.encode(x=over(x, "end"), y=y, text=text, opacity=parts.dimmed(1.0)))
+    if bars is TIME:
+        few = [g for g in analysis.groups if 0 < g.reached.runs < g.reached.of]
+        notes += [f"{g.label}: {g.reached.words}" for g in few]
+    note = "; ".join(notes) or None
     return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
 
 
@@ -154,9 +163,9 @@ def _longest(rows: list[Datum]) -> float:
     return max((row["end"] for row in rows if "end" in row), default=1.0) or 1.0
 
 
-def _bar(group: Group, estimate: Estimate, figure: str, text: str) -> list[Datum]:
-    basis = f"mean of {group.n} runs" if estimate.n > 1 else "one seed"
-    bar: Datum = {"backend": group.label, "kind": "bar", "run": basis, "x": estimate.value, "text": text}
+def _bar(group: Group, estimate: Estimate, figure: str, words: Datum) -> list[Datum]:
+    basis = f"mean of {plural(estimate.n, 'run')}"
+    bar: Datum = {"backend": group.label, "kind": "bar", "run": basis, "x": estimate.value, **words}
     if estimate.low is not None and estimate.high is not None:
         bar |= {"low": estimate.low, "high": estimate.high}
     rows = [bar]
@@ -177,6 +186,10 @@ def _sides(analysis: Analysis, rows: list[Datum], x: alt.X) -> Parts:
     return Parts(rows, styles, x, y, legend="none")
 
 
+def _is_crowded(rows: list[Datum]) -> bool:
+    return len({row["backend"] for row in rows}) > MANY_BARS
+
+
 def _height(rows: list[Datum]) -> int:
     count = len({row["backend"] for row in rows})
-    return max(HEIGHT, (BAR_HEIGHT if count <= MANY_BARS else LOW_BAR_HEIGHT) * count)
+    return max(HEIGHT, (LOW_BAR_HEIGHT if _is_crowded(rows) else BAR_HEIGHT) * count)

@@ -32,7 +32,8 @@ from ampcompare.report.charts.series import LINE_POINTS, Datum, shortened, thin
 from ampcompare.report.words import capital
 
 DIFFERENCE = "difference to the baseline"
-BAND_OPACITY = 0.13  # several bands lie on each other
+BAND_OPACITY, MANY_BANDS_OPACITY = 0.13, 0.06  # several bands lie on each other
+MANY_BANDS = 4
 MARGINS_SHOWN, ROOM = 1.6, 1.2  # of the margin, of the largest mean difference near the end
 BANDS_SHOWN = 1.8  # of the same; from two seeds a band is many times as wide
 LATE = 0.7  # of the epochs; before that differences are larger and of less interest
@@ -75,7 +76,8 @@ def _bands(parts: Parts) -> list[alt.Chart]:
     span: dict[str, Any] = {"x": parts.x, "y": over(parts.y, "low"), "y2": alt.Y2(field="high")}
     span |= {"detail": alt.Detail(field="id", type="nominal"), "color": parts.colour()}
     band = parts.spans("line").transform_filter("datum.n > 2").mark_area(clip=True)
-    layers = [band.encode(**span, fillOpacity=parts.dimmed(BAND_OPACITY, 0.02))]
+    full = BAND_OPACITY if len(parts.styles) < MANY_BANDS else MANY_BANDS_OPACITY
+    layers = [band.encode(**span, fillOpacity=parts.dimmed(full, 0.02))]
     edge = parts.spans("line").transform_filter("datum.n == 2")
     edge = edge.mark_line(strokeWidth=1, strokeDash=[2, 2], clip=True)
     for end in ("low", "high"):
