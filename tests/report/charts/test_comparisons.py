@@ -16,6 +16,7 @@ from support.fakes import make
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis import phrases
+from ampcompare.report.charts import forest
 from ampcompare.report.charts.catalogue import CHARTS, VARIED, has_data
 from ampcompare.report.charts.pictures import draw, paper_spec
 
@@ -186,3 +187,12 @@ def test_picture_is_cut_where_the_axis_ends(five):
     bands = [layer for layer in layers if layer["mark"]["type"] == "area"]
     assert bands
     assert all(layer["mark"]["clip"] for layer in bands)
+
+
+def test_intervals_are_drawn_whole_but_for_one_that_dwarfs_the_others():
+    rows = [{"x": 1.03, "low": 0.52, "high": 2.04}, {"x": 1.07, "low": 0.73, "high": 1.57}]
+    low, high = forest._domain(rows, forest.SPEED, None)
+    assert low <= 0.52
+    assert high >= 2.04
+    dwarfing = {"x": 1.05, "low": 0.001, "high": 900.0}
+    assert forest._domain([*rows, dwarfing], forest.SPEED, None)[1] < 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,12 +163,13 @@ def _words(parts: Parts) -> list[alt.Chart]:
 
 
 def _domain(rows: Sequence[Datum], effect: Effect, margin: float | None) -> list[float]:
-    """Around values, no effect and the margin; intervals that reach much farther are cut at its ends."""
+    """Around values, no effect, the margin and intervals; those much longer than the others are cut."""
     core = [effect.neutral, *(row["x"] for row in rows)]
     core += [] if margin is None or effect.is_ratio else [-margin, margin]
     ends = [row[end] for row in rows for end in ("low", "high") if end in row]
     low, high = min(core), max(core)
-    size = high - low or max((abs(end - low) for end in ends), default=0.0) or LEAST_ROOM
+    reach = [abs(row[end] - row["x"]) for row in rows for end in ("low", "high") if end in row]
+    size = max(high - low, statistics.median_low(reach) if reach else 0.0) or LEAST_ROOM
     low = max(low - LONGEST * size, min([low, *ends])) - ROOM * size
     high = min(high + LONGEST * size, max([high, *ends])) + ROOM * size
     return [max(0.0, low) if effect.is_ratio else low, high]
