@@ -86,6 +86,16 @@ def test_hostile_names_stay_text_in_every_table():
     assert json.loads(to_json(analysis))["runs"][1]["name"] == HOSTILE
 
 
+@pytest.mark.parametrize("name", ["a\x1b[31mred", "\u202eRTL\u202c", "a\x00b\r\nc"])
+def test_markdown_has_no_control_character_of_any_name(name):
+    runs = [make(b, seed, steps=20, epochs=2) for b in ("none", "native") for seed in range(2)]
+    failed = make("native", 7, state="failed", name=name, steps=20, epochs=2)
+    failed.config["seed"] = name
+    text = to_markdown(analyse_runs([*runs, failed]))
+    assert "31mred" in text or "RTL" in text or "b  c" in text or "b c" in text
+    assert all(c.isprintable() or c in "\n\N{NO-BREAK SPACE}" for c in text)
+
+
 def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
     def empty(plan):
         plan["rows"], plan["summary"], plan["config"] = [], {}, {}

@@ -7,10 +7,11 @@ from typing import Any
 
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.phrases import NBSP
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.statistics.samples import Estimate
 
-ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&"})
+ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 
 
 def to_markdown(analysis: Analysis) -> str:
@@ -112,5 +113,6 @@ def _other_levels(analysis: Analysis) -> bool:
 
 
 def _safe(text: str) -> str:
-    """The text as itself on one line: names of runs may hold anything."""
-    return " ".join(text.splitlines()).translate(ESCAPES)
+    """The text as itself on one line: names of runs may hold anything, what turns a line around included."""
+    kept = (words.printable(part) for part in " ".join(text.splitlines()).split(NBSP))
+    return NBSP.join(kept).translate(ESCAPES)

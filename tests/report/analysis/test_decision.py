@@ -386,3 +386,23 @@ def test_the_size_of_a_loss_is_the_same_wherever_it_is_said():
     found = analyse_runs([*runs("none", BASE), *runs("native", [a - 0.0122 for a in SAME], FAST)])
     assert found.comparison("native").outcome == "1.22 points lower"
     assert "1.22 points lower" in plain(found.verdict.headline)
+
+
+def test_nothing_is_decided_where_nothing_is_compared_or_a_group_has_only_begun():
+    none, native = runs("none", BASE), runs("native", SAME, FAST)
+    assert analyse_runs([*none, *native]).is_decided
+    for run in native:
+        run.config["batch_size"] = 256
+    assert not analyse_runs([*none, *native]).is_decided
+    begun = runs("fp16", SAME, FASTER, state="running")
+    for run in begun:
+        run.history = run.history.iloc[:0]
+    assert not analyse_runs([*none, *runs("native", SAME, FAST), *begun]).is_decided
+
+
+def test_those_that_early_termination_left_are_said_to_be_the_better_ones():
+    done, stopped = runs("native", SAME[:3], FAST), runs("native", SAME, FAST, state="killed")[3:]
+    (said,) = (
+        c for c in analyse_runs([*runs("none", BASE), *done, *stopped]).verdict.cautions if "better" in c
+    )
+    assert said.startswith("2 of 5 runs of native were stopped: ")

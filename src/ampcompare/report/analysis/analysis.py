@@ -92,7 +92,8 @@ class Analysis(Ground):
     @property
     def is_decided(self) -> bool:
         """Whether each claim is decided, one way or the other: more seeds would change no answer."""
-        return bool(self.comparisons) and not self.undecided
+        compared = any((c.speed or c.quality) and not c.is_control for c in self.comparisons)
+        return compared and not self.undecided
 
     @property
     def baseline(self) -> Group | None:

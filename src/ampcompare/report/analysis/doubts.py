@@ -27,6 +27,14 @@ def about_runs(groups: Sequence[Group], bases: Sequence[Group]) -> list[str]:
         if outcomes.failed:
             which = _reasons(group, outcomes.failed)
             said.append(f"{capital(outcomes.sentence)} ({which}).")
+    for group in groups:
+        stopped, finished = group.outcomes.stopped, group.outcomes.finished
+        if stopped and finished and not group.is_control:
+            verb = "was" if len(stopped) == 1 else "were"
+            said.append(
+                f"{len(stopped)} of {plural(len(group.runs), 'run')} of {group.label} {verb} stopped: if for "
+                "how they did, as by early termination, those that finished are the better ones."
+            )
     for base in _once(bases):
         if base.is_unfinished:
             what = "that failed" if base.outcomes.failed else "that were stopped or go on"

@@ -25,7 +25,8 @@ def open_questions(comparison: Comparison) -> Iterator[Undecided]:
     label, claims = comparison.group.label, comparison.claims
     if comparison.is_control or comparison.refusal:
         return
-    if comparison.speed is not None:
+    has_begun = not comparison.group.counted and bool(comparison.group.outcomes.running)
+    if comparison.speed is not None or has_begun:
         claim = claims.get("speed")
         if claim is None or not claim.rejected:
             yield Undecided(label, "speed", None if claim is None else claim.more_seeds)
