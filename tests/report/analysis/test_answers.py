@@ -109,6 +109,17 @@ def test_several_comparisons_share_their_level_and_say_so():
     assert native.adjusted_p >= native.p
 
 
+def test_the_control_takes_no_level_from_the_comparisons():
+    """Four seeds of each are enough for one backend, with or without the baseline once more beside it."""
+    other = np.where(np.arange(IMAGES) < 200, 0, TRUTH)
+    base, fp16 = group("none", noisy(range(4), 0.1)), group("fp16", noisy(range(4), 0.1, other, first=90))
+    arm = dataclasses.replace(group("none again (A/A)", noisy(range(4), 0.1, first=50)), is_control=True)
+    control, compared = answers([base, arm, fp16], base)
+    assert compared == only(base, fp16)
+    assert compared.is_more
+    assert control == only(base, arm)
+
+
 def test_processes_of_one_seed_are_one_and_the_others_are_named():
     found = only(
         group("none", {number: changed(0, number) for number in range(1, 6)}, seed_of=lambda s: 7),

@@ -65,6 +65,11 @@ def hostile_runs():
     ]
 
 
+def test_the_table_tells_the_95th_percentile_of_the_steps_from_an_interval():
+    page = Page(page_of(make("none", 1), make("none", 2), make("native", 1), make("native", 2)))
+    assert "p95: " in page.text
+
+
 def test_hostile_names_stay_text():
     page = Page(page_of(*hostile_runs()))
     assert HOSTILE in page.text

@@ -116,12 +116,16 @@ def answers_of(pairs: Sequence[tuple[Group, Group]]) -> list[Answers]:
     groups = {id(group): group for pair in pairs for group in pair}
     sides = {key: _Side(group).read() for key, group in groups.items()}
     found = [_compare(sides[id(group)], sides[id(baseline)]) for group, baseline in pairs]
-    tested = holm({number: one.p for number, one in enumerate(found) if one.p is not None}, LEVEL)
-    levelled = [
-        replace(one, adjusted_p=tested[number].adjusted_p) if number in tested else one
-        for number, one in enumerate(found)
+    p_values = {number: one.p for number, one in enumerate(found) if one.p is not None}
+    # A control claims nothing: it is tested by itself and takes no level from the others.
+    alone = {number for number in p_values if pairs[number][0].is_control}
+    tested = holm({number: p for number, p in p_values.items() if number not in alone}, LEVEL)
+    known = {number: one.adjusted_p for number, one in tested.items()} | {n: p_values[n] for n in alone}
+    levelled = [replace(one, adjusted_p=known.get(number)) for number, one in enumerate(found)]
+    return [
+        replace(one, sentence=_sentence(one, 1 if number in alone else len(tested)))
+        for number, one in enumerate(levelled)
     ]
-    return [replace(one, sentence=_sentence(one, len(tested))) for one in levelled]
 
 
 def content(found: Sequence[Answers]) -> list[dict[str, Any]]:
