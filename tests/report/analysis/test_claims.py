@@ -132,3 +132,16 @@ def test_what_is_undecided_is_told_with_the_seeds_that_it_would_take():
     assert not analysis.is_decided
     assert f"about {left.more_seeds} more seeds would decide it" in plain(analysis.verdict.headline)
     assert analyse_runs(FIVE, margin=0.1).is_decided
+
+
+def test_what_learned_nothing_beside_a_baseline_that_did_has_lost_and_is_never_equivalent():
+    stuck = runs("fp16", [0.1] * len(BASE), FASTER)
+    for margin in (0.5, 99.0):
+        analysis = analyse_runs([*runs("none", BASE), *stuck], margin=margin)
+        comparison = analysis.comparison("fp16")
+        assert comparison.chip == "lower"
+        assert comparison.equivalence is None
+        assert "points lower" in dict(analysis.verdict.lines)["fp16"]
+        assert any("at chance" in caution for caution in analysis.verdict.cautions)
+    both = analyse_runs([*runs("none", [0.1] * len(BASE)), *stuck])
+    assert both.comparison("fp16").chip == "undecided"

@@ -6,7 +6,7 @@ wider than 95 %, so that all of a page hold together, the headline's own choice 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampcompare.report.statistics.estimate import Estimate, equivalence
@@ -74,12 +74,16 @@ def levels_of(looks: Sequence[int]) -> Levels:
 
 
 def claims_of(
-    samples: Sequence[Mapping[str, Estimate]], margin: float | None, levels: Levels
+    samples: Sequence[Mapping[str, Estimate]],
+    margin: float | None,
+    levels: Levels,
+    barred: Collection[int] = (),
 ) -> list[Claims]:
     """The claims of each compared group, in order: of every question one family, by Holm (1979).
 
     `samples` are the estimates of each group by question (those of QUESTIONS but for equivalence, which is
-    tested of the quality's difference wherever there is a `margin`).
+    tested of the quality's difference wherever there is a `margin`). `barred` are the places of groups that
+    can never be equivalent.
     """
     found: list[dict[str, Claim]] = [{} for _ in samples]
     for question in QUESTIONS:
@@ -88,6 +92,7 @@ def claims_of(
             place: estimate
             for place, one in enumerate(samples)
             if (estimate := one.get("quality" if one_sided else question)) is not None
+            and not (one_sided and place in barred)
         }
         p_values: dict[Hashable, float] = {
             place: p for place, e in estimates.items() if (p := _p_of(question, e, margin)) is not None

@@ -32,7 +32,8 @@ class Comparison:
     `equivalence` is the test of quality within the metric's margin. `refusal` says why nothing is compared,
     `loose` names what differs in software or machine although it is, `silence` says why nothing is claimed of
     quality: failed runs on one side, or a metric that says nothing. `control` is the A/A arm of the baseline,
-    where there is one.
+    where there is one. `is_stuck`: the group learned nothing while the baseline did; what it lost may be
+    claimed, that it is equivalent never.
     """
 
     group: Group
@@ -49,6 +50,7 @@ class Comparison:
     equivalence: Equivalence | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
     silence: str = ""
+    is_stuck: bool = False
     control: Control | None = None
 
     @property
@@ -221,6 +223,7 @@ def compare(
         time=of("seconds_to_target"),
         quality=quality,
         silence=_silence(group, base, metric),
+        is_stuck=_is_stuck(group, base, metric),
     )
 
 
@@ -232,6 +235,14 @@ def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
     return next((one.sentence for one in known if one.says_nothing), "")
 
 
+def _is_stuck(group: Group, base: Group, metric: ComparedMetric) -> bool:
+    """Whether the group alone learned nothing, so that what it lost is no chance; equal it can never be."""
+    if any(side.outcomes.failed for side in (group, base)):
+        return False
+    ours, theirs = (information(side.label, side.counted, metric) for side in (group, base))
+    return ours.says_nothing and not theirs.says_nothing
+
+
 def with_claims(
     comparisons: Sequence[Comparison], levels: Levels, arms: Sequence[Control] = ()
 ) -> list[Comparison]:
@@ -241,7 +252,8 @@ def with_claims(
     """
     held = [c for c in comparisons if not c.is_control and not c.is_unfinished]
     margin = held[0].metric.margin if held else None
-    tested = claims_of([_estimates(c) for c in held], margin, levels)
+    barred = {place for place, c in enumerate(held) if c.is_stuck}
+    tested = claims_of([_estimates(c) for c in held], margin, levels, barred)
     by_label = {c.group.label: claims for c, claims in zip(held, tested, strict=True)}
     of_base = {arm.baseline.label: arm for arm in arms}
     done = [_with(c, by_label.get(c.group.label, {})) for c in comparisons]
@@ -250,12 +262,18 @@ def with_claims(
 
 def _estimates(comparison: Comparison) -> dict[str, Estimate]:
     """What may be claimed of a group, by question."""
-    questions = RATIOS if comparison.silence else (*RATIOS, "quality")
+    is_silent = comparison.silence and not comparison.is_stuck
+    questions = RATIOS if is_silent else (*RATIOS, "quality")
     known = {question: getattr(comparison, question) for question in questions}
     return {question: estimate for question, estimate in known.items() if estimate is not None}
 
 
 def _with(comparison: Comparison, claims: Mapping[str, Claim]) -> Comparison:
+    if comparison.is_stuck:  # a loss that is shown is said; of anything else nothing is claimed
+        shown = replace(comparison, claims=claims, silence="")
+        if shown.is_worse:
+            return shown
+        claims = {question: claim for question, claim in claims.items() if question in RATIOS}
     found, margin = claims.get(EQUIVALENCE), comparison.metric.margin
     test = None
     if found is not None and margin is not None and comparison.quality is not None:

@@ -197,8 +197,11 @@ def _not_lower(comparison: Comparison, term: Term, case: Case) -> tuple[bool, st
 def _silent(comparison: Comparison) -> str:
     """Why nothing can be shown of quality; nothing where something can."""
     metric = comparison.metric
-    if comparison.silence:
-        return comparison.silence
+    if comparison.silence or comparison.is_stuck:
+        return (
+            comparison.silence
+            or f"{metric.name} of {comparison.group.label} is that of a run that learned nothing"
+        )
     if comparison.quality is None:
         return f"no {metric.name} of finished runs on both sides"
     return "" if comparison.quality.has_interval else _thin(comparison)
