@@ -237,3 +237,18 @@ def test_unfinished_runs_stand_in_without_an_accuracy_difference():
     found = compare(torn, base)
     assert found.speedup == pytest.approx(2.0)
     assert found.quality is None
+
+
+def test_a_backend_that_is_shown_with_its_type_is_the_baseline_by_its_own_name():
+    def bf16(plan):
+        plan["config"]["precision"]["dtype"] = "bfloat16"
+
+    def runs(*seeds, edit):
+        return [make("native", seed, edit=edit) for seed in seeds]
+
+    others = [make("apex_o1", 1), make("apex_o1", 2)]
+    analysis = analyse_runs([*runs(1, 2, edit=bf16), *others], "native")
+    assert analysis.baseline_value == "native bf16"
+    assert [c.group.label for c in analysis.comparisons] == ["apex_o1"]
+    both = [*runs(1, 2, edit=bf16), *runs(1, 2, edit=None)]
+    assert analyse_runs([*both, *others], "native").baseline_value == "native"

@@ -13,7 +13,7 @@ from ampcompare.report.analysis.answers import Answers, answers_of
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.differences import Environment, config_differences, environments_of
 from ampcompare.report.analysis.figures import RunFigures, figures_of, words_of
-from ampcompare.report.analysis.groups import Group, check_keys, group_runs
+from ampcompare.report.analysis.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.analysis.metric import ACCURACY_MARGIN, choose_metric
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import Reproduction, published, set_beside
@@ -198,6 +198,7 @@ def analyse_runs(
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
     first = group_runs(figures, keys, ignored)
+    baseline = _meant(baseline, first, keys[0])
     if (wanted := plan.target if target is None else target) is None:
         shown = baseline_target([f for g in first if g.value == baseline for f in g.runs], compared)
     else:
@@ -221,3 +222,12 @@ def analyse_runs(
     )
     analysis.check()
     return analysis
+
+
+def _meant(baseline: str, groups: Sequence[Group], key: str) -> str:
+    """The value that a baseline is shown as: `native bf16` for `native`, where all its runs are that."""
+    if key != BACKEND or any(group.value == baseline for group in groups):
+        return baseline
+    runs = [(g.value, f.run.option(BACKEND)) for g in groups if not g.is_control for f in g.runs]
+    shown = {value for value, backend in runs if backend == baseline}
+    return shown.pop() if len(shown) == 1 else baseline
