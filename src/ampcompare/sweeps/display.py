@@ -46,9 +46,11 @@ class SweepDisplay:
         workers: int,
         done_before: int,
         total: Callable[[], int | None] | None = None,
+        ended: Callable[[], int] | None = None,
     ) -> None:
         self.console, self.sweep, self.workers = console, sweep, workers
         self._total = total or sweep.total  # a sweep can get longer as it goes
+        self._ended = ended  # runs of other workers end as well
         self.done = done_before
         self.jobs: dict[tuple[str, int], Job] = {}
         self._lock = threading.RLock()
@@ -68,11 +70,13 @@ class SweepDisplay:
 
     def change(self, job: Job) -> None:
         """A run began or ended."""
+        has_ended = job.state in ("finished", "failed", "stopped")
+        known = self._ended() if self._ended and has_ended else 0
         with self._lock:
             self.jobs[job.run_id, job.number] = job
             self._waiting_for = 0
-            if job.state in ("finished", "failed", "stopped"):
-                self.done += 1
+            if has_ended:
+                self.done = max(known, self.done if self._ended else self.done + 1)
         if self._live is None:
             self.say(self._line(job))
         if job.state == "finished" and self.sweep.metric and job.value is None:

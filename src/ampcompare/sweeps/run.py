@@ -122,10 +122,11 @@ class _Rounds:
 
     def run(self, looks: Sequence[int], plan: str) -> list[int]:
         """See all runs through; returns the signals that ended it before."""
-        before = sum(row.state in ENDED for row in self.search.rows())
+        before = self._ended()
         count = self._workers(before)
         _headline(self.console, self.search, self.folder, count, self.gpus, before, plan)
-        display = SweepDisplay(self.console, self.search.sweep, count, before, self.search.total)
+        search = self.search
+        display = SweepDisplay(self.console, search.sweep, count, before, search.total, self._ended)
         guard = Guard()
         with _signals(self.stop, self.kill, display.say) as received, display:
             decisions = Decisions(self.search, looks, self._look, display.say, self.stop)
@@ -134,6 +135,9 @@ class _Rounds:
                 self._round(self._workers(display.done), display, guard)
         guard.close()
         return received
+
+    def _ended(self) -> int:
+        return sum(row.state in ENDED for row in self.search.rows())
 
     def _workers(self, done: int) -> int:
         total, most = self.search.total(), self.request.workers or max(1, len(self.gpus))

@@ -246,3 +246,18 @@ def test_no_interval_of_an_accuracy_leaves_its_bounds_whatever_it_is_called(key,
         run.summary[key] = value
     (group,) = group_runs([figures_of(run, key) for run in runs])
     assert group.means["quality"].high == (100.0 if values[0] > 1 else 1.0)
+
+
+def test_a_backend_that_is_shown_with_its_type_is_the_baseline_by_its_own_name():
+    def bf16(plan):
+        plan["config"]["precision"]["dtype"] = "bfloat16"
+
+    def runs(*seeds, edit):
+        return [make("native", seed, edit=edit) for seed in seeds]
+
+    others = [make("apex_o1", 1), make("apex_o1", 2)]
+    analysis = analyse_runs([*runs(1, 2, edit=bf16), *others], "native")
+    assert analysis.baseline_value == "native bf16"
+    assert [c.group.label for c in analysis.comparisons] == ["apex_o1"]
+    both = [*runs(1, 2, edit=bf16), *runs(1, 2, edit=None)]
+    assert analyse_runs([*both, *others], "native").baseline_value == "native"

@@ -20,7 +20,7 @@ from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.differences import Environment, config_differences, environments_of
 from ampcompare.report.runs.figures import RunFigures, figures_of, words_of
-from ampcompare.report.runs.groups import Group, check_keys, group_runs
+from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import ACCURACY_MARGIN, choose_metric
 from ampcompare.report.runs.settings import describe
 from ampcompare.report.runs.target import baseline_target, with_seconds_to
@@ -199,6 +199,7 @@ def analyse_runs(
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
     first = group_runs(figures, keys, ignored)
+    baseline = _meant(baseline, first, keys[0])
     if (wanted := plan.target if target is None else target) is None:
         shown = baseline_target([f for g in first if g.value == baseline for f in g.runs], compared)
     else:
@@ -222,3 +223,12 @@ def analyse_runs(
     )
     analysis.check()
     return analysis
+
+
+def _meant(baseline: str, groups: Sequence[Group], key: str) -> str:
+    """The value that a baseline is shown as: `native bf16` for `native`, where all its runs are that."""
+    if key != BACKEND or any(group.value == baseline for group in groups):
+        return baseline
+    runs = [(g.value, f.run.option(BACKEND)) for g in groups if not g.is_control for f in g.runs]
+    shown = {value for value, backend in runs if backend == baseline}
+    return shown.pop() if len(shown) == 1 else baseline
