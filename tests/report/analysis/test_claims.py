@@ -145,3 +145,10 @@ def test_what_learned_nothing_beside_a_baseline_that_did_has_lost_and_is_never_e
         assert any("at chance" in caution for caution in analysis.verdict.cautions)
     both = analyse_runs([*runs("none", [0.1] * len(BASE)), *stuck])
     assert both.comparison("fp16").chip == "undecided"
+
+
+def test_a_group_of_which_every_run_failed_leaves_nothing_to_wait_for():
+    every = tuple(range(len(BASE)))
+    analysis = analyse_runs([*runs("none", BASE), *runs("fp16", BASE, FASTER, failed=every)])
+    assert analysis.comparison("fp16").chip == "failed"
+    assert analysis.is_decided

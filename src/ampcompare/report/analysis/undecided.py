@@ -25,8 +25,12 @@ def open_questions(comparison: Comparison) -> Iterator[Undecided]:
     label, claims = comparison.group.label, comparison.claims
     if comparison.is_control or comparison.refusal:
         return
-    has_begun = not comparison.group.counted and bool(comparison.group.outcomes.running)
-    if comparison.speed is not None or has_begun:
+    ended = comparison.group.outcomes
+    has_begun = not comparison.group.counted and bool(ended.running)
+    only_failed = bool(ended.failed) and not (
+        ended.finished or ended.running
+    )  # of that no seed makes a speed
+    if (comparison.speed is not None and not only_failed) or has_begun:
         claim = claims.get("speed")
         if claim is None or not claim.rejected:
             yield Undecided(label, "speed", None if claim is None else claim.more_seeds)
