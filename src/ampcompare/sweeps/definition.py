@@ -63,8 +63,8 @@ def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> 
     if {"program", "command"} & set(changed) and _trains_the_same(sweep, old):
         changed = [key for key in changed if key not in ("program", "command")]
     sweep = dataclasses.replace(sweep, in_file_order=old[ORDER] is None)
-    if WORDS in changed:  # by their names, as the file's keys
-        words = sorted({*ours[WORDS]} ^ {*(old.get(WORDS) or ())})
+    words = sorted({*ours[WORDS]} ^ {*(old.get(WORDS) or ())})
+    if words and WORDS in changed:  # by their names, as the file's keys
         changed[changed.index(WORDS)] = f"{WORDS} ({', '.join(words[:3])}{', ...' if len(words) > 3 else ''})"
     if "parameters" not in changed or not sweep.is_grid:
         return _unless(changed, sweep), ()
