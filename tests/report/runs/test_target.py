@@ -6,6 +6,7 @@ import pytest
 from support.fakes import make
 
 from ampcompare import metrics
+from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 
 
@@ -88,3 +89,9 @@ def test_a_target_that_no_run_of_a_group_reaches_is_said():
     (said,) = [note for note in analyse_runs(records, target=0.99).verdict.notes if "target" in note]
     assert "99.00 % is reached by no run of none and apex_o1" in said
     assert not any("target" in note for note in analyse_runs(records, target=0.3).verdict.notes)
+
+
+@pytest.mark.parametrize("target", [500, -1, 0])
+def test_a_target_that_no_accuracy_can_have_is_refused(target: float):
+    with pytest.raises(UserError, match=f"--target {target}: eval accuracy lies between 0 and 100 %"):
+        analyse_runs(NONE, target=target)

@@ -204,6 +204,10 @@ def analyse_runs(
         shown = baseline_target([f for g in first if g.value == baseline for f in g.runs], compared)
     else:
         shown = compared.as_shown(wanted)
+        if target is not None and compared.is_share and not 0 < shown <= 100:
+            raise UserError(
+                f"--target {target:g}: {compared.name} lies between 0 and 100 %, such as 0.93 or 93"
+            )
     figures = with_seconds_to(figures, shown, compared)
     groups = group_runs(figures, keys, ignored)
     words = {g.value: words_of(f.run) for g in groups for f in g.runs}

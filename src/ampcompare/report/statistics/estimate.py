@@ -70,7 +70,7 @@ class Estimate:
         if self.kind == PARTLY:
             how += f", {plural(self.pairs, 'pair')}"
         if self.correlation is not None:  # what pairing bought
-            how += f", r = {self.correlation:.2f}"
+            how += f", r = {self.correlation:.2f}".replace("-", "−")
         left_out = f", {plural(self.left_out, 'seed')} left out" if self.left_out else ""
         return f"n = {n}, {how}{left_out}"
 
