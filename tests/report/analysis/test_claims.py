@@ -152,3 +152,13 @@ def test_a_group_of_which_every_run_failed_leaves_nothing_to_wait_for():
     analysis = analyse_runs([*runs("none", BASE), *runs("fp16", BASE, FASTER, failed=every)])
     assert analysis.comparison("fp16").chip == "failed"
     assert analysis.is_decided
+
+
+def test_a_lower_loss_wears_the_look_of_a_gain():
+    found = [*runs("none", BASE), *runs("native", SAME, FAST)]
+    for run in found:
+        run.summary["eval/loss"] = 1.0 - 0.5 * (run.option("backend") == "native") + run.option("seed") / 1000
+    loss = analyse_runs(found, metric="eval/loss").comparison("native")
+    assert (loss.chip, loss.look) == ("lower", "higher")
+    lost = analyse_runs([*runs("none", BASE), *runs("native", less(2.0), FAST)]).comparison("native")
+    assert (lost.chip, lost.look) == ("lower", "lower")

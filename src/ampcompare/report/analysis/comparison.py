@@ -138,6 +138,12 @@ class Comparison:
         return "" if self.quality is None or self.is_control else "undecided"
 
     @property
+    def look(self) -> str:
+        """The chip whose look it wears: where less is better, lower is a gain."""
+        other = {"lower": "higher", "higher": "lower"}
+        return other.get(self.chip, self.chip) if self.metric.falls else self.chip
+
+    @property
     def outcome(self) -> str:
         """The same in a few words, with the size of a difference."""
         if self.refusal:
