@@ -91,7 +91,15 @@ def tests(backends: tuple[str, ...]) -> Iterator[Part]:
         return Part(f"tests{name}", (*PYTEST, *words), seconds, needs=TESTING)
 
     if "native" in backends:
-        yield run("", 240, "tests/data", "tests/measure", "tests/precision", *BENCH_TESTS)
+        yield run(
+            "",
+            240,
+            "tests/data",
+            "tests/machine/test_card.py",
+            "tests/measure",
+            "tests/precision",
+            *BENCH_TESTS,
+        )
         yield run("-waits-cuda-graph", 180, "tests/train/test_fit.py", "-k", "cuda_graph")
         yield run("-waits-eager", 180, "tests/train/test_fit.py", "-k", "eager")
         of_no_backend = " and ".join(f"not {name}" for name in REGISTRY)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from support.fakes import make
@@ -43,6 +43,7 @@ def record(number: int, backend: str, seed: int, figures: dict[str, Any]):
 
 
 @pytest.mark.rest
+@example([("none", 0, {"memory/peak_mib": 5e-324}), ("native", 0, {"memory/peak_mib": 1.0})], None)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RUN, min_size=2, max_size=9), st.sampled_from((None, 0.5, 1e-300, 1e300)))
 def test_any_figures_make_every_output(made, margin):

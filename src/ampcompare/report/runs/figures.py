@@ -217,6 +217,13 @@ def _whole(value: float | None) -> int | None:
     return int(value) if value is not None and math.isfinite(value) and value >= 1 else None
 
 
+def _measured(value: float | None) -> float | None:
+    """The figure if it can be one: nothing is that large, and what is that small is 0."""
+    if value is None or not abs(value) <= LARGEST:  # nor NaN
+        return None
+    return 0.0 if abs(value) < 1 / LARGEST else value
+
+
 def _last_of(run: RunRecord, key: str) -> float | None:
     """The last value logged; None where it was NaN, however good the one before."""
     told = lookup(run.summary, key)
@@ -226,8 +233,7 @@ def _last_of(run: RunRecord, key: str) -> float | None:
     rows = np.flatnonzero(~np.isnan(numbers))
     if not len(rows) or (len(logged_nan) and logged_nan[-1] > rows[-1]):
         return None
-    last = float(numbers[rows[-1]])
-    return last if abs(last) <= LARGEST else None
+    return _measured(float(numbers[rows[-1]]))
 
 
 def _images_per_second(run: RunRecord) -> float | None:
@@ -239,14 +245,13 @@ def _images_per_second(run: RunRecord) -> float | None:
 
 
 def _summary(run: RunRecord, key: str) -> float | None:
-    value = run.summary_number(key)
-    return value if value is not None and abs(value) <= LARGEST else None
+    return _measured(run.summary_number(key))
 
 
 def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
     values = run.values(key)
     values = values[np.abs(values) <= LARGEST]
-    return float(reduce(values)) if len(values) else None
+    return _measured(float(reduce(values))) if len(values) else None
 
 
 def _figure(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float | None:
