@@ -71,7 +71,7 @@ def test_markdown_has_the_verdict_the_table_and_the_method(analysis):
     assert text.startswith("# native trains 1.90× as fast as none")
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in table}) == 1
-    assert "95 % t intervals over seeds; comparisons paired by seed, t interval" in text
+    assert "95 % t intervals over runs (quality: over seeds); comparisons paired by seed, t interval" in text
 
 
 def test_hostile_names_stay_text_in_every_table():

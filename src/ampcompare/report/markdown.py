@@ -24,7 +24,8 @@ def to_markdown(analysis: Analysis) -> str:
         lines += [*(f"- {_safe(note)}" for note in verdict.notes), ""]
     if verdict.cautions:
         lines += ["Before you quote a figure:", "", *(f"- {_safe(c)}" for c in verdict.cautions), ""]
-    lines.append(f"In brackets: 95 % {analysis.interval_kind} intervals over seeds; {_methods(analysis)}.")
+    intervals = f"95 % {analysis.interval_kind} intervals over runs (quality: over seeds)"
+    lines.append(f"In brackets: {intervals}; {_methods(analysis)}.")
     lines += (
         ["What was tested at another level says so in the sentences above."]
         if _other_levels(analysis)

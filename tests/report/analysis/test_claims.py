@@ -10,6 +10,7 @@ import pytest
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.claims import EQUIVALENCE, QUESTIONS
+from ampcompare.report.markdown import to_markdown
 from report.analysis.test_decision import BASE, FAST, FASTER, SAME, less, plain, runs
 
 FIVE = [
@@ -162,3 +163,9 @@ def test_a_lower_loss_wears_the_look_of_a_gain():
     assert (loss.chip, loss.look) == ("lower", "higher")
     lost = analyse_runs([*runs("none", BASE), *runs("native", less(2.0), FAST)]).comparison("native")
     assert (lost.chip, lost.look) == ("lower", "lower")
+
+
+def test_markdown_says_where_a_claim_was_tested_at_another_level_than_its_tables():
+    said = "What was tested at another level says so in the sentences above."
+    assert said in to_markdown(analyse_runs(FIVE))
+    assert said not in to_markdown(analyse_runs(runs("none", BASE)))

@@ -34,7 +34,7 @@ def analysis(monkeypatch):
 def test_page_and_charts_name_the_kind_of_interval(analysis):
     page = html.unescape(render_page(analysis, charts={}).decode())
     assert "n = 3, paired bootstrap" in page
-    assert "Intervals</b>: bootstrap over seeds, at the level" in page
+    assert "Intervals</b>: bootstrap over runs (quality: over seeds), at the level" in page
     assert not any(old in page for old in ("paired t", "Student's t", "Welch"))
     notes = [" ".join(spec["title"]["subtitle"]) for spec in all_charts(analysis).values()]
     assert any("95 % bootstrap interval" in note for note in notes)
@@ -46,7 +46,10 @@ def test_tables_name_the_method_of_the_interval(analysis):
     assert rows[1]["method"] == METHOD
     assert json.loads(to_json(analysis))["groups"][1]["compared"]["speedup"]["method"] == METHOD
     text = to_markdown(analysis)
-    assert f"In brackets: 95 % bootstrap intervals over seeds; comparisons {METHOD}." in text
+    assert (
+        f"In brackets: 95 % bootstrap intervals over runs (quality: over seeds); comparisons {METHOD}."
+        in text
+    )
 
 
 def test_whether_it_is_paired_is_told_by_the_estimate_and_not_by_its_words(analysis):

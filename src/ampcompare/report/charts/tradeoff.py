@@ -51,7 +51,8 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
         layers.append(rule.encode(x=x, y=over(y, "low"), y2=alt.Y2(field="high"), **drawn))
     points = parts.of("mean").mark_point(filled=True, size=170, clip=True, stroke="white", strokeWidth=1)
     layers.append(points.encode(**shared, opacity=parts.dimmed(1.0)).add_params(parts.pick, parts.zoom))
-    note = f"cross: 95 % {analysis.interval_kind} intervals over seeds; small: single runs"
+    intervals = f"95 % {analysis.interval_kind} intervals over runs, of quality over seeds"
+    note = f"cross: {intervals}; small: single runs"
     return finish(layers, analysis.setting, title, rows, note=note if parts.has("run") else None)
 
 

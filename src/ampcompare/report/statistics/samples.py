@@ -145,8 +145,11 @@ def ratio(ours: PerSeed, theirs: PerSeed, *, by: str = "seed") -> Estimate | Non
 def explained(kind: str) -> tuple[str, str]:
     """In full, for the page: intervals of this kind, and that of two means that cannot be paired."""
     if kind == T:
-        return "Student's t over seeds, of the logarithm for ratios", "Welch's interval of the two means"
-    return f"{kind} over seeds", f"the {kind} interval of the two means"
+        return (
+            "Student's t over runs (quality: over seeds), of the logarithm for ratios",
+            "Welch's interval of the two means",
+        )
+    return f"{kind} over runs (quality: over seeds)", f"the {kind} interval of the two means"
 
 
 def _figures(values: PerSeed) -> dict[Hashable, float]:
