@@ -99,6 +99,8 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
 
 def _silent(comparison: Comparison, question: str) -> str:
     """Why no number of seeds would decide a question; nothing where one may."""
+    if question == "speed" and comparison.shared_machine:
+        return comparison.shared_machine
     if getattr(comparison, question) is None:
         name = comparison.metric.name if question == "quality" else "throughput"
         return f"no {name} that both sides have"

@@ -23,6 +23,7 @@ from ampcompare.report.runs.figures import RunFigures, figures_of, words_of
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import ACCURACY_MARGIN, choose_metric
 from ampcompare.report.runs.settings import describe
+from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.target import baseline_target, with_seconds_to
 from ampcompare.report.statistics.samples import T, explained
 from ampcompare.report.words import listed
@@ -194,7 +195,7 @@ def analyse_runs(
         raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
     plan = plan_of(runs)
     compared = choose_metric(metric, margin, runs, plan.margin)
-    figures = [figures_of(run, metric) for run in runs]
+    figures = with_overlap([figures_of(run, metric) for run in runs])
     check_keys("--group-by", group_by, figures)
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)

@@ -143,7 +143,7 @@ def _failures(group: Group, term: Term) -> tuple[bool, str]:
 
 def _speedup(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
     if (found := phrases.tested(comparison, "speed")) is None:
-        return False, "no speed-up can be given"
+        return False, comparison.shared_machine or "no speed-up can be given"
     why = phrases.speed(comparison, mark=term.bound).removeprefix("trains ")
     if comparison.is_unfinished or not found.has_interval:
         return False, f"{why}: {_thin(comparison)}"

@@ -38,6 +38,11 @@ MEANS = (
 # Those of them that a seed decides: what is run again with the same seed is no second measurement. Of all
 # others, which are figures of a machine at work, each process is one.
 OF_THE_SEED = frozenset({"skipped_steps", "quality", "best_accuracy"})
+# And those in which others at work on the same card or CPU tell.
+TIMED = frozenset(
+    {"images_per_second", "step_time_ms_p50", "joules_per_image", "train_seconds", "seconds_to_target"}
+)
+MOST_SHARED = 0.2  # of a run's training; with less, its median and its seconds are still its own
 MEDIANS = ("step_time_ms_p50", "step_time_ms_p95", "skipped_steps", "train_seconds")
 
 
@@ -51,7 +56,8 @@ class RunFigures:
     `quality` is the last value of the metric that is compared, None also where that value is NaN.
     `clock_jumps` counts the rows whose wall clock is behind that of the row before. `seconds_to_target` is
     the training time until the metric reached the `Analysis`' target. `test_images` and `classes` are those
-    of the data, `metric` is the key of the compared one, `steps` the last `global_step`.
+    of the data, `metric` is the key of the compared one, `steps` the last `global_step`. `overlap` is the
+    share of its training in which other runs of the set were on its card (shared.py).
     """
 
     run: RunRecord
@@ -79,6 +85,12 @@ class RunFigures:
     classes: int | None = None
     metric: str = DEFAULT_METRIC
     steps: float | None = None
+    overlap: float | None = None
+
+    @property
+    def shares_machine(self) -> bool:
+        """Whether other runs of the set were on its card so long that its times are not its own."""
+        return self.overlap is not None and self.overlap > MOST_SHARED
 
     @property
     def outcome(self) -> Outcome:
