@@ -1,8 +1,8 @@
 """Everything in bf16: weights, gradients, the optimizer's states and its arithmetic; no loss scale.
 
 What Lightning calls `bf16-true`. bf16 has fp32's range, so that nothing needs scaling, and 8 significant
-bits: an update below half a unit in the last place of its weight (2**-9 to 2**-8 of it) is lost. It is here to
-show what that costs, and `stochastic.py` what rounding gives back.
+bits: an update below half a unit in the last place of its weight (2**-9 to 2**-8 of it) is lost. It is here
+to show what that costs, and `stochastic.py` what rounding gives back.
 """
 
 from __future__ import annotations

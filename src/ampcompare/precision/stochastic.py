@@ -6,8 +6,8 @@ rounding and its probabilistic backward error analysis"). As torchao's optimizer
 is computed in fp32 from the bf16 weight, gradient and states; 16 random bits are added to the fp32 number and
 the lower 16 bits are cut off. States are rounded to nearest.
 
-The random bits come from a counter, not from a generator: a hash of seed, step and place. So they are the same
-on every device and in every process, a CUDA graph draws new ones in each replay, and a resume needs one
+The random bits come from a counter, not from a generator: a hash of seed, step and place. So they are the
+same on every device and in every process, a CUDA graph draws new ones in each replay, and a resume needs one
 number.
 """
 
