@@ -49,8 +49,8 @@ CHIPS = {
     "undecided": Chip("undecided", "?", ("#ffffff", "#1c2330"), ("#1b2029", "#e6e8ec")),
 }
 
-# Looks of the built-in backends by label, with the type where that is not their own; what is not in here takes
-# a spare one. Those beyond Okabe and Ito's were chosen by the least difference (CIE L*a*b*, Machado 2009's
+# Looks of the built-in backends by label, with the type where that is not their own; what is not in here
+# takes a spare one. Those beyond Okabe and Ito's were chosen by the least difference (CIE L*a*b*, Machado 2009's
 # simulation of protan and deutan vision) to any other: 18, where the least among the first six is 11.
 _LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "none": ("#767c88", SOLID, "circle"),
