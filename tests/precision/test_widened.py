@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -80,7 +81,7 @@ def test_behind_it_weights_and_gradients_are_what_and_where_they_were() -> None:
     optimizer = KINDS["nesterov"](parameters)
     give_gradients(parameters, 0)
     kept = [(p.data_ptr(), p.detach().clone(), p.grad) for p in parameters]
-    with pytest.raises(KeyError), widened(optimizer):
+    with contextlib.suppress(KeyError), widened(optimizer):  # also where the step fails
         assert {p.dtype for p in parameters} == {torch.float32}
         optimizer.step()
         raise KeyError
