@@ -1,8 +1,12 @@
-"""The networks: torchvision's ResNets with a CIFAR or an ImageNet stem, a tiny one, and those of others."""
+"""The networks: torchvision's ResNets with a stem for CIFAR or ImageNet, ResNet20, a tiny one, others'."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections import OrderedDict
+from itertools import pairwise
+
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from ampcompare import plugins
 
@@ -16,8 +20,8 @@ def build_model(name: str, stem: str, num_classes: int) -> nn.Module:
     ResNet50 with it has 23.5 M parameters for 10 classes. A function from elsewhere (`./net.py:build`) is
     called with `num_classes` alone. Raises UserError for one that cannot be had or gives no network.
     """
-    if name == "tiny":
-        return tiny(num_classes)
+    if name in OURS:
+        return OURS[name](num_classes)
     if name not in RESNETS:
         return _built(name, num_classes)
     from torchvision import models
@@ -33,7 +37,7 @@ def build_model(name: str, stem: str, num_classes: int) -> nn.Module:
 
 def source_of(name: str) -> dict[str, str]:
     """What a record says of a network from elsewhere: the hash of its file. Nothing of a built-in one."""
-    if name == "tiny" or name in RESNETS:
+    if name in OURS or name in RESNETS:
         return {}
     return {"model_source": plugins.load(plugins.MODELS, name).source}
 
@@ -60,3 +64,47 @@ def tiny(num_classes: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(32, num_classes),
     )
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions and a shortcut without weights: every `stride`-th pixel, new channels zero."""
+
+    def __init__(self, channels: int, wider: int) -> None:
+        super().__init__()
+        self.stride, self.new = (1, 0) if channels == wider else (2, wider - channels)
+        self.conv1 = nn.Conv2d(channels, wider, 3, stride=self.stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(wider)
+        self.conv2 = nn.Conv2d(wider, wider, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(wider)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.new:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new))
+        return F.relu(x + y)
+
+
+def resnet20(num_classes: int) -> nn.Module:
+    """ResNet20 of width 16 for 32x32 images, 0.27 M parameters: He et al. 2016, section 4.2, shortcuts A."""
+    stages = {
+        f"layer{number}": nn.Sequential(_Block(before, width), _Block(width, width), _Block(width, width))
+        for number, (before, width) in enumerate(pairwise((16, 16, 32, 64)), 1)
+    }
+    net = nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(3, 16, 3, padding=1, bias=False),
+            bn1=nn.BatchNorm2d(16),
+            relu=nn.ReLU(),
+            **stages,
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            fc=nn.Linear(64, num_classes),
+        )
+    )
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):  # as He et al. 2015 and torchvision do
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return net
+
+
+OURS = {"tiny": tiny, "resnet20": resnet20}

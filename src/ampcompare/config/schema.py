@@ -39,7 +39,9 @@ KEY_HINTS = {
 
 @dataclass
 class ModelConfig:
-    name: str = option("resnet50", "network", choices=("resnet50", "resnet18", "tiny"), door=MODELS)
+    name: str = option(
+        "resnet50", "network", choices=("resnet50", "resnet18", "resnet20", "tiny"), door=MODELS
+    )
     stem: str = option(
         "cifar",
         "first layers: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
@@ -103,7 +105,7 @@ class PrecisionConfig:
     )
     keep_batchnorm_fp32: bool | None = option(
         _PRECISION.keep_batchnorm_fp32,
-        f"BatchNorm in fp32 in a model whose weights are fp16; null: {_KEEPS}",
+        f"BatchNorm in fp32 in a model whose weights are half; null: {_KEEPS}",
         before=None,
         null_is=lambda of: REGISTRY[of("backend")].keeps_batchnorm if of("backend") in [*REGISTRY] else None,
     )

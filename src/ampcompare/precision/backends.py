@@ -17,9 +17,10 @@ class Backend:
 
     `label` is its name in reports, `words` what it is in one line; `dtypes` are the `precision.dtype` that it
     takes, the first its own; `scales` whether it scales the loss, `bounded_scale` whether that scale has a
-    floor and a ceiling, `half_weights` whether the model's weights are in half precision, and
-    `keeps_batchnorm` whether BatchNorm's are then in fp32 by default; `is_fp32` whether it is plain fp32, to
-    which nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty); `also` are
+    floor and a ceiling, `half_weights` whether the model's weights are in half precision,
+    `keeps_batchnorm` whether BatchNorm's are then in fp32 by default, `updates_half` whether the optimizer
+    updates those weights themselves, no fp32 masters of them; `is_fp32` whether it is plain fp32, to which
+    nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty); `also` are
     names that people from elsewhere write for it.
     """
 
@@ -30,6 +31,7 @@ class Backend:
     bounded_scale: bool = False
     half_weights: bool = False
     keeps_batchnorm: bool | None = None
+    updates_half: bool = False
     is_fp32: bool = False
     run_word: str = ""
     also: tuple[str, ...] = ()
@@ -54,6 +56,12 @@ class Backend:
 
 HERE = "ampcompare.precision"
 APEX_FP16: dict[str, Any] = {"dtypes": ("float16",), "scales": True, "bounded_scale": True}
+BF16_WEIGHTS: dict[str, Any] = {
+    "dtypes": ("bfloat16",),
+    "half_weights": True,
+    "keeps_batchnorm": False,
+    "updates_half": True,
+}
 REGISTRY: dict[str, Backend] = {
     backend.label: backend
     for backend in (
@@ -75,6 +83,14 @@ REGISTRY: dict[str, Backend] = {
             also=tuple(
                 "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16".split()
             ),
+            target=f"{HERE}.native:Native",
+        ),
+        Backend(
+            "native_bf16",
+            "torch.amp bf16",
+            ("bfloat16",),
+            run_word="torch-amp-bf16",
+            also=("bf16-mixed", "bf16_mixed", "mixed_bfloat16", "amp_bf16", "amp-bf16", "native-bf16"),
             target=f"{HERE}.native:Native",
         ),
         Backend(
@@ -101,13 +117,28 @@ REGISTRY: dict[str, Backend] = {
             **APEX_FP16,
             half_weights=True,
             keeps_batchnorm=False,
+            updates_half=True,
             run_word="pure-fp16",
             also=("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16"),
             target=f"{HERE}.half:Half",
         ),
+        Backend(
+            "bf16",
+            "bf16 (weights too)",
+            **BF16_WEIGHTS,
+            run_word="pure-bf16",
+            also=("bfloat16", "bf16-true", "bf16_true", "pure_bf16", "pure-bf16"),
+            target=f"{HERE}.bfloat16:BFloat16",
+        ),
+        Backend(
+            "bf16_sr",
+            "bf16, stochastic rounding",
+            **BF16_WEIGHTS,
+            run_word="pure-bf16-sr",
+            also=("sr", "bf16-sr", "stochastic_rounding", "stochastic-rounding"),
+            target=f"{HERE}.stochastic:StochasticBFloat16",
+        ),
     )
 }
 # What people who come from other libraries write for a backend, and the one that is meant.
-HINTS = {word: backend.label for backend in REGISTRY.values() for word in backend.also} | dict.fromkeys(
-    ("bf16", "bfloat16", "bf16-mixed"), "native with precision.dtype=bfloat16"
-)
+HINTS = {word: backend.label for backend in REGISTRY.values() for word in backend.also}

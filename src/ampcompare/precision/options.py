@@ -16,7 +16,7 @@ class PrecisionOptions:
     where the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
     `keep_batchnorm_fp32` is for backends with fp16 weights; None is the level's own (O2: true, pure fp16,
     which is O3: false). `fuse` lets it do what it does anyway in fewer ops and passes over memory, with the
-    same numbers.
+    same numbers. `seed` is where a backend begins that draws random numbers.
     """
 
     enabled: bool = True
@@ -31,3 +31,4 @@ class PrecisionOptions:
     keep_batchnorm_fp32: bool | None = None
     min_scale_warning: float = 1.0
     fuse: bool = False
+    seed: int = 0

@@ -113,7 +113,7 @@ def build_trainer(
 
         fuse_model(model, blocks=not compiles(config.execution))
     options = dataclasses.asdict(config.precision)
-    precision = build_precision(config.backend, device, **options, fuse=config.fuse)
+    precision = build_precision(config.backend, device, **options, fuse=config.fuse, seed=config.seed)
     if config.fuse and is_cuda(device):  # on a CPU the separate ops are faster
         from ampcompare.fusion.batch import fuse_batches
 

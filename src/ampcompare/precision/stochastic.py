@@ -1,0 +1,92 @@
+"""bf16 weights whose update is rounded stochastically, so that what is too small for one step is not lost.
+
+A number between two neighbours in bf16 goes to the upper one with the probability of its distance from the
+lower one: unbiased, so that many small updates add up in the mean (Connolly, Higham & Mary 2021, "Stochastic
+rounding and its probabilistic backward error analysis"). As torchao's optimizers and llm.c do it: the update
+is computed in fp32 from the bf16 weight, gradient and states; 16 random bits are added to the fp32 number and
+the lower 16 bits are cut off. States are rounded to nearest.
+
+The random bits come from a counter, not from a generator: a hash of seed, step and place. So they are the
+same on every device and in every process, a CUDA graph draws new ones in each replay, and a resume needs one
+number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampcompare.precision.bfloat16 import BFloat16
+from ampcompare.precision.options import PrecisionOptions
+from ampcompare.precision.widened import widened
+
+_GOLDEN = -0x61C88647  # 2**32 over the golden ratio, as int32: neighbours in a count end far apart
+_LOW_16 = 0xFFFF
+
+
+class StochasticBFloat16(BFloat16):
+    """bf16, the weights' update in fp32 arithmetic and rounded stochastically; fp32 weights step as ever."""
+
+    name = "bf16_sr"
+
+    def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
+        super().__init__(device, options)
+        self._steps = torch.zeros((), dtype=torch.int32, device=self.device)
+        seed = torch.tensor(_as_int32(self.options.seed) ^ _GOLDEN, dtype=torch.int32)
+        self._key = mix(seed).to(self.device)
+
+    def step(self, optimizer: Optimizer) -> None:
+        with widened(optimizer) as weights:
+            optimizer.step()
+            if weights is not None:
+                bits = random_bits(weights.flat.numel(), mix(self._key ^ self._steps))
+                weights.flat.copy_(round_stochastically(weights.flat, bits))
+        if weights is not None:
+            torch._foreach_copy_(weights.narrow, weights.wide)
+        self._steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        steps = int(self._steps)  # sync: a checkpoint needs the number
+        return super().state_dict() | {"rounded_steps": steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._steps.fill_(state["rounded_steps"])
+
+
+def round_stochastically(x: Tensor, bits: Tensor) -> Tensor:
+    """`x` (fp32) rounded to what bf16 holds, up or down in magnitude by `bits` (int32, 0..65535); still fp32.
+
+    Upwards with the probability bits give to the distance from the lower neighbour; what bf16 holds already,
+    inf and nan stay.
+    """
+    rounded = (x.view(torch.int32) + bits).bitwise_and_(~_LOW_16).view(torch.float32)
+    return torch.where(x.isfinite(), rounded, x)
+
+
+def random_bits(count: int, key: Tensor) -> Tensor:
+    """`count` numbers, int32 in 0..65535, by a hash of `key`, 0-d int32, and the place: two of a hash."""
+    places = torch.arange((count + 1) // 2, dtype=torch.int32, device=key.device)
+    halves = mix(places.mul_(_GOLDEN).bitwise_xor_(key)).view(torch.int16)
+    return halves[:count].to(torch.int32).bitwise_and_(_LOW_16)
+
+
+def mix(x: Tensor) -> Tensor:
+    """lowbias32: a bijection of int32 in which every bit depends on every other (Wellons 2018,
+    "Prospecting for hash functions"); in place.
+    """
+    for shift, multiplier in ((16, 0x7FEB352D), (15, -0x7B935975)):  # the latter is 0x846CA68B as int32
+        x.bitwise_xor_(_shifted(x, shift)).mul_(multiplier)
+    return x.bitwise_xor_(_shifted(x, 16))
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """A shift to the right that brings in zeros: torch's brings in the sign."""
+    return (x >> by).bitwise_and_((1 << (32 - by)) - 1)
+
+
+def _as_int32(seed: int) -> int:
+    return (seed + 2**31) % 2**32 - 2**31
