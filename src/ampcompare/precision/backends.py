@@ -96,7 +96,9 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "apex_o1",
             "apex O1",
-            **APEX_FP16,
+            ("float16", "bfloat16"),
+            scales=True,
+            bounded_scale=True,
             run_word="nvidia-apex-amp",
             also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
             target=f"{HERE}.apex.o1:ApexO1",
