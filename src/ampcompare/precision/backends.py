@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")  # of `precision.dtype`
+AUTO = "auto"  # of `precision.dtype`: the one that suits the device
 _MOST_WORDS = 100  # characters: they stand in a legend
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")  # it goes into names of runs, files and W&B's tags
 
@@ -20,8 +21,8 @@ class Backend:
     floor and a ceiling, `half_weights` whether the model's weights are in half precision,
     `keeps_batchnorm` whether BatchNorm's are then in fp32 by default, `updates_half` whether the optimizer
     updates those weights themselves, no fp32 masters of them; `is_fp32` whether it is plain fp32, to which
-    nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty); `also` are
-    names that people from elsewhere write for it.
+    nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty), `run_words` those
+    of runs in a type that is not its own; `also` are names that people from elsewhere write for it.
     """
 
     label: str
@@ -34,6 +35,7 @@ class Backend:
     updates_half: bool = False
     is_fp32: bool = False
     run_word: str = ""
+    run_words: tuple[tuple[str, str], ...] = ()  # type, word
     also: tuple[str, ...] = ()
     target: str = ""  # module:class, imported on use
     source: str = ""  # of a plug-in: the hash of its file
@@ -47,6 +49,10 @@ class Backend:
             raise ValueError(f"words={words!r}: expected a line of at most {_MOST_WORDS} characters")
         if not isinstance(self.dtypes, tuple) or not self.dtypes or not set(self.dtypes) <= set(TYPES):
             raise ValueError(f"dtypes={self.dtypes!r}: expected a tuple of some of {', '.join(TYPES)}")
+
+    def begins_name(self, dtype: str) -> str:
+        """What the name of a run in this type begins with."""
+        return dict(self.run_words).get(dtype) or self.run_word or self.label
 
     def record(self) -> dict[str, str]:
         """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
@@ -80,6 +86,7 @@ REGISTRY: dict[str, Backend] = {
             ("float16", "bfloat16"),
             scales=True,
             run_word="torch-amp",
+            run_words=(("bfloat16", "torch-amp-bf16"),),
             also=tuple(
                 "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16".split()
             ),
@@ -100,6 +107,7 @@ REGISTRY: dict[str, Backend] = {
             scales=True,
             bounded_scale=True,
             run_word="nvidia-apex-amp",
+            run_words=(("bfloat16", "apex-o1-bf16"),),  # NVIDIA's apex had no such thing
             also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
             target=f"{HERE}.apex.o1:ApexO1",
         ),
