@@ -1,4 +1,4 @@
-"""The type that a run computes in: as `precision.dtype` says, or with `auto` the one that suits the device."""
+"""The type that a run computes in: as `precision.dtype` says, with `auto` the one that suits the device."""
 
 from __future__ import annotations
 
@@ -76,4 +76,6 @@ def _measured(config: Config, backend: Backend, device: torch.device, world: Wor
 
 def _why(taken: str, dtypes: list[str], rates: Rates) -> str:
     others = "".join(f", in {dtype} at {rates.relative(dtype):.2g}" for dtype in dtypes if dtype != taken)
-    return f"the fastest here: a training convolution runs at {rates.relative(taken):.2g} times fp32's rate{others}"
+    which = "faster" if len(dtypes) == 2 else "fastest"
+    rate = f"a training convolution runs at {rates.relative(taken):.2g} times fp32's rate"
+    return f"the {which} one here: {rate}{others}"

@@ -100,15 +100,18 @@ def _mode(config: Config, say: Callable[[str], None]) -> str | None:
         return None
     if config.wandb.mode != "auto":
         return config.wandb.mode
-    if _has_credentials():
+    if has_account():
         return "online"
     login = as_typed("wandb", "login")
     say(f"no W&B account: this run is recorded offline (`{login}` once to stream it)")
     return "offline"
 
 
-def _has_credentials() -> bool:
-    """Whether the client would find an API key, by its own rules, without asking for one."""
+def has_account() -> bool:
+    """Whether the client would find an API key, by its own rules, without asking for one or connecting.
+
+    Raises UserError for a key of the wrong form.
+    """
     from wandb.sdk.lib import wbauth
 
     host = wandb.setup().settings.base_url
