@@ -21,8 +21,9 @@ class Backend:
     floor and a ceiling, `half_weights` whether the model's weights are in half precision,
     `keeps_batchnorm` whether BatchNorm's are then in fp32 by default, `updates_half` whether the optimizer
     updates those weights themselves, no fp32 masters of them; `is_fp32` whether it is plain fp32, to which
-    nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty), `run_words` those
-    of runs in a type that is not its own; `also` are names that people from elsewhere write for it.
+    nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty); `also` are
+    names that people from elsewhere write for it. `run_words` and `words_in` are word and words in a type
+    that is not its own, by type.
     """
 
     label: str
@@ -35,8 +36,9 @@ class Backend:
     updates_half: bool = False
     is_fp32: bool = False
     run_word: str = ""
-    run_words: tuple[tuple[str, str], ...] = ()  # type, word
     also: tuple[str, ...] = ()
+    run_words: tuple[tuple[str, str], ...] = ()
+    words_in: tuple[tuple[str, str], ...] = ()
     target: str = ""  # module:class, imported on use
     source: str = ""  # of a plug-in: the hash of its file
 
@@ -107,8 +109,9 @@ REGISTRY: dict[str, Backend] = {
             scales=True,
             bounded_scale=True,
             run_word="nvidia-apex-amp",
-            run_words=(("bfloat16", "apex-o1-bf16"),),  # NVIDIA's apex had no such thing
             also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
+            run_words=(("bfloat16", "apex-o1-bf16"),),  # NVIDIA's had no such thing
+            words_in=(("bfloat16", "apex O1 lists in bf16"),),
             target=f"{HERE}.apex.o1:ApexO1",
         ),
         Backend(
@@ -152,3 +155,24 @@ REGISTRY: dict[str, Backend] = {
 }
 # What people who come from other libraries write for a backend, and the one that is meant.
 HINTS = {word: backend.label for backend in REGISTRY.values() for word in backend.also}
+
+
+def in_type(name: str, dtype: object) -> str:
+    """The built-in backend that `name` is with this `precision.dtype`: the one of the same class whose own
+    type it is, else itself.
+
+    >>> in_type("native", "bfloat16"), in_type("apex_o1", "bfloat16")
+    ('native_bf16', 'apex_o1')
+    """
+    known = REGISTRY.get(name)
+    if known is None or dtype not in known.dtypes[1:]:
+        return name
+    return next(
+        (b.label for b in REGISTRY.values() if b.target == known.target and b.dtypes[0] == dtype), name
+    )
+
+
+def family(name: str) -> str:
+    """The first built-in backend of the same class: `native` for `native_bf16`."""
+    known = REGISTRY.get(name)
+    return next((b.label for b in REGISTRY.values() if known and b.target == known.target), name)
