@@ -10,7 +10,7 @@ from ampcompare.config.check import check_backend
 from ampcompare.config.schema import LEAVES, Config
 from ampcompare.plugins import left_out
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import REGISTRY, in_type
+from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 
 
 def remarks(config: Config) -> list[str]:
@@ -18,7 +18,7 @@ def remarks(config: Config) -> list[str]:
     in what was not.
     """
     dtype, backend = config.precision.dtype, config.backend
-    if dtype is None or not config.precision.enabled or backend not in REGISTRY:
+    if dtype in (None, AUTO) or not config.precision.enabled or backend not in REGISTRY:
         return []
     if REGISTRY[backend].is_fp32:
         return [f"precision.dtype={dtype!r} has no effect: backend={backend} is fp32"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ampcompare.config.schema import LEAVES, Config
-from ampcompare.precision.backends import REGISTRY, in_type
+from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 
 GROUP = "precision."
 ENABLED, DTYPE = "precision.enabled", "precision.dtype"
@@ -29,7 +29,8 @@ def effect_of(config: Config) -> dict[str, Any]:
     if declared.is_fp32 or not config.precision.enabled:
         told = {key: value for key, value in found.items() if not key.startswith(GROUP)}
         return told if declared.is_fp32 else told | {ENABLED: False}
-    found[DTYPE] = config.precision.dtype or declared.dtypes[0]
+    has_choice = config.precision.dtype != AUTO or declared.dtypes[1:]
+    found[DTYPE] = (has_choice and config.precision.dtype) or declared.dtypes[0]
     found["backend"] = name = in_type(config.backend, found[DTYPE])
     if not REGISTRY[name].scales:
         for key in OF_SCALE:

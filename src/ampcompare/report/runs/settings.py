@@ -10,8 +10,10 @@ from typing import Any
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
+from ampcompare.precision.backends import AUTO
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten
+from ampcompare.report.runs.arithmetic import is_on_cpu
 from ampcompare.report.runs.figures import (
     NO_DEVICE,
     RunFigures,
@@ -37,7 +39,6 @@ SPLITS = frozenset(
 HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of code and data
 # What differs between backends because they are others.
 OF_BACKEND = ("precision.", "environment.backend_source")
-AUTO = "auto"
 DTYPE = "precision.dtype"
 
 
@@ -82,7 +83,7 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
         batch=_listed("batch", (f.run.option("batch_size") for f in figures)),
         epochs=_length(figures),
         devices=tuple(devices),
-        is_cpu=any(f.device_type == "cpu" or f.run.option("device") == "cpu" for f in figures),
+        is_cpu=any(map(is_on_cpu, figures)),
         is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
     )
 
