@@ -48,7 +48,7 @@ def test_help_to_a_reader_that_stops_reading_causes_no_traceback():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["backend=O1"], "error: backend='O1': expected one of none, native, apex_o1"),
+        (["backend=O1"], "error: backend='O1': expected one of none, native, native_bf16"),
         (
             ["backend=none", "precision.dtype=bfloat16"],
             "error: precision.dtype='bfloat16': backend=none is fp32 and has no type to choose; leave it out",
@@ -100,7 +100,7 @@ def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_
 
 @pytest.mark.rest
 def test_a_point_of_wandbs_sweep_that_has_no_type_trains_and_says_so(tmp_path: Path):
-    """W&B's agent hands out every point of a grid: refused, it would be a failure, and none left of `none`."""
+    """W&B's agent hands out every point of a grid: were it refused, none of `none` would be left."""
     chosen = {"backend": "none", "precision.dtype": "bfloat16"}
     file = tmp_path / "sweep-x" / "config-y.yaml"
     save_config_file_from_dict(str(file), {key: {"value": value} for key, value in chosen.items()})
