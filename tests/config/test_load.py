@@ -73,7 +73,7 @@ def test_words_become_values(word: str, key: str, value: object):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("backend=apex_o1", "precision.dtype=bfloat16"), "backend=apex_o1 is float16 by definition"),
+        (("backend=apex_o2", "precision.dtype=bfloat16"), "backend=apex_o2 is float16 by definition"),
         (("backend=native", "precision.min_loss_scale=1"), "backend=native has neither floor nor ceiling"),
         (
             ("backend=native", "precision.keep_batchnorm_fp32=true"),
