@@ -50,8 +50,8 @@ CHIPS = {
 }
 
 # Looks of the built-in backends by label, with the type where that is not their own; what is not in here
-# takes a spare one. Those beyond Okabe and Ito's were chosen by the least difference (CIE L*a*b*, Machado 2009's
-# simulation of protan and deutan vision) to any other: 18, where the least among the first six is 11.
+# takes a spare one. Those beyond Okabe and Ito's were chosen by the least difference to any other (CIE
+# L*a*b*, also as seen without red or green cones, by Machado 2009): 18; that among the others is 11.
 _LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "none": ("#767c88", SOLID, "circle"),
     "native": ("#0072b2", SOLID, "square"),

@@ -63,7 +63,7 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps,
     over the median step without the profiler. None off a GPU.
     """
-    config = settle(load_config(None, words))
+    config = settle(load_config(None, words, of_several=True))
     device = resolve_device(config.device)
     set_numerics(config)
     config = with_type(config, take_type(config, device).dtype)
@@ -112,7 +112,7 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
 
 def count_traffic(words: list[str]) -> dict[str, Any]:
     """Bytes and FLOP of one image and the type of its products, for the roofline; a plug-in's source."""
-    config = settle(load_config(None, words))
+    config = settle(load_config(None, words, of_several=True))
     config = with_type(config, take_type(config, resolve_device(config.device)).dtype)
     model, size, dtype = config.model, config.batch_size, str(config.precision.dtype)
     backend = config.backend if config.precision.enabled else BASELINE
