@@ -20,7 +20,7 @@ from ampcompare.sweeps.file.sweep import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"
 BACKENDS = f"expected one of none, native, apex_o1, apex_o2, fp16{DOORS}"
-TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, or null"
+TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, auto, or null"
 HELP = f"{as_typed('ampcompare', 'run', '--help')} lists every key"
 WHOLE = "expected a whole number at least 1"
 

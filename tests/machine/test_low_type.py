@@ -56,8 +56,8 @@ def test_on_a_cpu_it_is_the_faster_type_and_says_why(rates, backend: str):
     taken = take_type(auto(backend), CPU)
     assert taken.dtype == "bfloat16"
     assert taken.words == (
-        "precision.dtype=auto: bfloat16, the faster one here: a training convolution runs at 4.5 times fp32's "
-        "rate, in float16 at 0.005"
+        "precision.dtype=auto: bfloat16, the faster one here: a training convolution runs at 4.5 times "
+        "fp32's rate, in float16 at 0.005"
     )
     rates(FP16)
     assert take_type(auto(backend), CPU).dtype == "float16"
