@@ -51,6 +51,7 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 GPU = "a GPU"
+HALF_UPDATES = "weights that are updated in half precision"
 
 
 def declare(key: str, words: str, when: str, unit: str = "", **more: Any) -> str:
@@ -91,6 +92,17 @@ UNDERFLOW_UNSCALED = declare(
 OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **PART)
 ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **PART)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")
+# Of the weights that an optimizer updates in half precision, likewise.
+LOST_UPDATES = declare(
+    "update/lost_fraction", "weights whose update is lost to rounding", **PART, needs=HALF_UPDATES
+)
+UPDATE_SIZE = declare(
+    "update/relative_size",
+    "size of the update relative to the weights",
+    DIAGNOSIS,
+    by_group=True,
+    needs=HALF_UPDATES,
+)
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
 EVAL_ACCURACY = declare("eval/accuracy", "eval accuracy", EVALUATION, SHARE, better=HIGHER)

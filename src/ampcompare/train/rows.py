@@ -24,6 +24,7 @@ from ampcompare.machine.processes import World
 from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import Window
+from ampcompare.measure.updates import is_missing
 from ampcompare.precision.base import Precision
 from ampcompare.train.interval import Interval, IntervalValues, Reading
 from ampcompare.train.scale_watch import ScaleWatch
@@ -173,7 +174,8 @@ class Rows:
             waiting = self._waiting.pop(0)
             values = waiting.reading.read()
             for row, look in zip(waiting.looks, values.looks, strict=True):
-                found = {k: exponent_histogram(x) if isinstance(x, list) else x for k, x in look.items()}
+                said = {k: x for k, x in look.items() if not is_missing(k, x)}
+                found = {k: exponent_histogram(x) if isinstance(x, list) else x for k, x in said.items()}
                 self.on_row(row | found)
             self.on_row(waiting.row | self._figures(values, waiting.windows))
             if judge:

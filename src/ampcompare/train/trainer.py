@@ -24,6 +24,7 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.fusion.compiled import compiled_count
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
+from ampcompare.measure.updates import look_at_updates, unless_skipped
 from ampcompare.precision.base import Precision
 from ampcompare.train.evaluation import Batch, Evaluation, Loader
 from ampcompare.train.execution import build_forward
@@ -36,7 +37,8 @@ class StepResult:
     loss: Tensor
     outputs: list[Batch]  # logits [B, classes] and labels [B] of each micro-batch
     images: int
-    gradients: dict[str, Tensor] = field(default_factory=dict)  # grad/... metrics, where they were asked for
+    # grad/... and update/... metrics, where they were asked for
+    gradients: dict[str, Tensor] = field(default_factory=dict)
     cold: bool = False  # whether something was compiled in it: no step to time
 
 
@@ -82,7 +84,7 @@ class Trainer:
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
-        With `diagnose` it holds `grad/norm` and underflow fractions; with clipping by norm, `grad/norm`.
+        With `diagnose` it holds `grad/norm`, underflow fractions and lost updates; with clipping by norm, `grad/norm`.
         """
         result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()
@@ -113,12 +115,12 @@ class Trainer:
             # Who was right is counted at the interval's end: here it took two thirds of the loop's own time.
             outputs.append((logits.detach(), labels))
 
-        gradients = self._look_and_clip(diagnose)
-        precision.step(self.optimizer)
+        found = self._look_and_clip(diagnose)
+        found |= self._step(diagnose)
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
         pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
-        return StepResult(loss, outputs, images, gradients, cold or self._pieces > pieces)
+        return StepResult(loss, outputs, images, found, cold or self._pieces > pieces)
 
     def count_images(self, batches: Sequence[Batch]) -> int:
         """The images of a step, in all processes."""
@@ -150,6 +152,21 @@ class Trainer:
             norm = self._norm(parameters) if config.clip_value else found[metrics.GRADIENT_NORM]
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
         return found
+
+    def _step(self, diagnose: bool) -> dict[str, Tensor]:
+        """The optimizer's step, or the skip; with `diagnose` what rounding does to the update."""
+        precision, updates = self.precision, {}
+        if diagnose and precision.declares.updates_half:
+            groups: dict[str, list[Tensor]] = {}
+            for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
+                groups.setdefault(name, []).append(parameter)
+            updates = look_at_updates(self.optimizer, groups)
+        if not updates:
+            precision.step(self.optimizer)
+            return {}
+        before = precision.skipped_steps().clone()  # counted in place
+        precision.step(self.optimizer)
+        return unless_skipped(updates, precision.skipped_steps() > before)
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:
