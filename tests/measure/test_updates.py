@@ -45,7 +45,7 @@ def parameters(dtype: torch.dtype, *, size: int = 300, seed: int = 0) -> list[nn
 
 
 def taken(optimizer: torch.optim.Optimizer, groups: dict[str, list[Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Each weight in float64 with its update, by a deep copy of all in float64: a second way to the figures."""
+    """Each weight in float64 with its update, by a copy of all in float64: a second way to the figures."""
     widened: dict[int, Tensor] = {}
     states: Any = {}
     for p in (p for ps in groups.values() for p in ps):

@@ -104,7 +104,7 @@ def _sampled_step(optimizer: Optimizer, parameters: Sequence[Tensor], stride: in
     wide = widest_float(parameters[0].device)
     wanted = {id(p) for p in parameters}
     samples: dict[int, Tensor] = {}
-    states: dict[Tensor, Any] = defaultdict(dict)
+    states: defaultdict[Tensor, Any] = defaultdict(dict)
     groups = []
     for group in optimizer.param_groups:
         ours = [p for p in group["params"] if id(p) in wanted]

@@ -84,7 +84,8 @@ class Trainer:
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
-        With `diagnose` it holds `grad/norm`, underflow fractions and lost updates; with clipping by norm, `grad/norm`.
+        With `diagnose` it holds `grad/norm`, underflow fractions and, of half weights, lost updates; with
+        clipping by norm, `grad/norm`.
         """
         result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()
