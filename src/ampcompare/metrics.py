@@ -76,6 +76,9 @@ ACCURACY = declare("train/accuracy", "training accuracy", INTERVAL, SHARE, bette
 LEARNING_RATE = declare("train/learning_rate", "learning rate", INTERVAL)
 SCALE = declare("amp/scale_factor", "loss scale factor", INTERVAL)
 SKIPPED = declare("amp/skipped_steps", "skipped steps", INTERVAL, "steps", better=LOWER)
+NONFINITE_BUFFERS = declare(
+    "amp/nonfinite_buffers", "buffers left non-finite by skipped steps", INTERVAL, "buffers", better=LOWER
+)
 THROUGHPUT = declare("throughput/images_per_second", "throughput", INTERVAL, "images/s", better=HIGHER)
 STEP_TIME = declare("throughput/step_time_ms", "step time", INTERVAL, "ms", better=LOWER)
 DATA_TIME = declare("throughput/data_time_ms", "time for the batch", INTERVAL, "ms", better=LOWER)
@@ -125,6 +128,14 @@ SCALE_COLLAPSED = declare(
     "steps",
     needs="a dynamic loss scale",
     no_goal="null in every run whose loss scale holds",
+)
+NONFINITE_AT = declare(
+    "amp/nonfinite_buffers_at_step",
+    "step at which buffers became non-finite",
+    END,
+    "steps",
+    needs="a dynamic loss scale",
+    no_goal="null in every run whose buffers stay finite",
 )
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")

@@ -118,6 +118,7 @@ def _sampled_step(optimizer: Optimizer, parameters: Sequence[Tensor], stride: in
             groups.append(group | {"params": [samples[id(p)] for p in ours]})
     twin = copy.copy(optimizer)  # its class and options; not its hooks, nor a `step` that somebody replaced
     twin.param_groups, twin.state = groups, states
+    vars(twin)["_warned_capturable_if_run_uncaptured"] = True  # as in every optimizer, but a copy lacks it
     twin.step()
     return [samples[id(p)] for p in parameters]
 

@@ -26,6 +26,7 @@ from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.updates import look_at_updates, unless_skipped
 from ampcompare.precision.base import Precision
+from ampcompare.train.buffers import Buffers
 from ampcompare.train.evaluation import Batch, Evaluation, Loader
 from ampcompare.train.execution import build_forward
 
@@ -68,6 +69,7 @@ class Trainer:
         self.processes = 1
         self._pieces = compiled_count()
         self.memory = Memory(precision.device)
+        self.buffers = Buffers(model, precision.device, restores=config.on_nonfinite_buffers == "restore")
 
     def begin(self) -> None:
         """Steps come from here on: what an evaluation had compiled is none of theirs."""
@@ -96,6 +98,7 @@ class Trainer:
         precision, config = self.precision, self.config
         if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
+        kept = self.buffers.keep() if self.buffers.restores else None
         images = self.count_images(batches)
         losses, outputs, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
@@ -117,7 +120,7 @@ class Trainer:
             outputs.append((logits.detach(), labels))
 
         found = self._look_and_clip(diagnose)
-        found |= self._step(diagnose)
+        found |= self._step(diagnose, kept)
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
         pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
@@ -154,20 +157,26 @@ class Trainer:
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
         return found
 
-    def _step(self, diagnose: bool) -> dict[str, Tensor]:
-        """The optimizer's step, or the skip; with `diagnose` what rounding does to the update."""
+    def _step(self, diagnose: bool, kept: list[Tensor] | None) -> dict[str, Tensor]:
+        """The optimizer's step, or the skip, after which buffers may have to be put back as `kept`.
+
+        With `diagnose` what rounding does to the update.
+        """
         precision, updates = self.precision, {}
         if diagnose and precision.declares.updates_half:
             groups: dict[str, list[Tensor]] = {}
             for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
                 groups.setdefault(name, []).append(parameter)
             updates = look_at_updates(self.optimizer, groups)
-        if not updates:
+        if not updates and kept is None:
             precision.step(self.optimizer)
             return {}
         before = precision.skipped_steps().clone()  # counted in place
         precision.step(self.optimizer)
-        return unless_skipped(updates, precision.skipped_steps() > before)
+        skipped = precision.skipped_steps() > before
+        if kept is not None:
+            self.buffers.put_back(kept, skipped)
+        return unless_skipped(updates, skipped)
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:
