@@ -94,6 +94,7 @@ def test_a_sound_run_is_the_same_with_and_without(quick_overrides: tuple[str, ..
     assert said[0].summary()[metrics.NONFINITE_AT] is None
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("words", [(), (RESTORE,)])
 def test_a_graphed_run_does_the_same(
     quick_overrides: tuple[str, ...],
