@@ -105,7 +105,8 @@ def build_trainer(
 ) -> Trainer:
     """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend."""
     torch.manual_seed(config.seed)
-    model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
+    options = dataclasses.asdict(config.model)
+    model = build_model(num_classes=len(data.classes), **options).to(device)
     if is_channels_last(config, device):
         model = model.to(memory_format=torch.channels_last)
     if config.fuse:
