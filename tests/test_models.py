@@ -36,11 +36,33 @@ def test_resnet50_with_the_cifar_stem_has_23_5_million_parameters():
     assert features["shape"] == (1, 256, 32, 32)  # no down-sampling before the first stage
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet18", "tiny"])
+@pytest.mark.parametrize("name", ["resnet50", "resnet18", "resnet20", "tiny"])
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
 def test_every_network_gives_logits_of_every_class(name: str, stem: str):
     model = build_model(name, stem, 7).eval()
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+
+def test_resnet20_is_that_of_he_et_al_section_4_2():
+    model = build_model("resnet20", "cifar", 10)
+    assert parameters(model) == 269_722  # 0.27 M in table 6
+    convolutions = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert [c.out_channels for c in convolutions] == [16] * 7 + [32] * 6 + [64] * 6
+    assert [number for number, c in enumerate(convolutions) if c.stride == (2, 2)] == [7, 13]
+    assert {c.kernel_size for c in convolutions} == {(3, 3)}  # no projections: shortcuts have no weights
+    assert [name for name, _ in model.named_children() if [*model.get_submodule(name).parameters()]] == (
+        ["conv1", "bn1", "layer1", "layer2", "layer3", "fc"]
+    )
+
+
+def test_a_shortcut_of_resnet20_carries_every_second_pixel_and_new_channels_are_zero():
+    block = build_model("resnet20", "cifar", 10).get_submodule("layer2.0").eval()
+    torch.nn.init.zeros_(block.bn2.weight)  # its convolutions add nothing
+    images = torch.rand(2, 16, 8, 8)
+    found = block(images)
+    assert torch.equal(found[:, :16], images[:, :, ::2, ::2])
+    assert found.shape == (2, 32, 4, 4)
+    assert not found[:, 16:].any()
 
 
 def test_the_same_seed_gives_the_same_weights():

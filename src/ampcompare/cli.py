@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -59,6 +60,18 @@ def run(
     from ampcompare.entrypoint import main as train
 
     leave(train(words or [], "ampcompare run"))
+
+
+@app.command()
+def doctor(
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it all into a file, for programs.")
+    ] = None,
+) -> None:
+    """What this machine can do: device, types and their rates, compiler, W&B account, data."""
+    from ampcompare.bench.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(typer.echo, json))
 
 
 @app.command()

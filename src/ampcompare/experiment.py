@@ -26,7 +26,7 @@ from ampcompare.program.console import print_line
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
-from ampcompare.train.build import Parts, prepare
+from ampcompare.train.build import Parts, keep_type, prepare
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.fit import Fit
 from ampcompare.train.rows import Row, TrainingError
@@ -68,7 +68,8 @@ def _run(config: Config, world: World, console: Console) -> Result:
     if not world.leads:
         console = Console(quiet=True)
     stop = StopRequest()
-    with TrainingDisplay(console, parts.total_steps, config.wandb.name or run_name(config)) as display:
+    name = config.wandb.name or run_name(config, parts.environment[metrics.PRECISION_DTYPE])
+    with TrainingDisplay(console, parts.total_steps, name) as display:
         say = display.say
         say(_headline(config, parts))
         device = parts.environment["device_type"]
@@ -76,6 +77,10 @@ def _run(config: Config, world: World, console: Console) -> Result:
         identity = Identity(config, parts.data.fingerprint, device, world.size, sources)
         resumed = find_together(identity, parts.total_steps, say, world)
         state = resumed.state if resumed else None
+        if state:
+            parts = keep_type(parts, config, world, state)
+        if parts.said:
+            say(parts.said)
         environment, facts = _described(parts, state)
         tracker: Tracker = NoRecord()
         with world.agree():

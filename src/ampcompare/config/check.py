@@ -8,7 +8,7 @@ from itertools import pairwise
 from ampcompare.config.schema import Config, PlanConfig, PrecisionConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import REGISTRY, Backend
+from ampcompare.precision.backends import AUTO, REGISTRY, Backend
 
 
 def check(config: Config) -> None:
@@ -98,7 +98,7 @@ def check_backend(config: Config, backend: Backend) -> None:
     if not precision.enabled or backend.is_fp32:
         return
     dtype, dtypes = precision.dtype, backend.dtypes
-    if dtype is not None and dtype not in dtypes:
+    if dtype not in (None, AUTO, *dtypes):
         why = f"takes {' or '.join(dtypes)}" if dtypes[1:] else f"is {dtypes[0]} by definition"
         raise refusal("dtype", repr(dtype), why, lambda other: dtype in other.dtypes)
     if precision.loss_scale != "dynamic" and not backend.scales:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from ampcompare.metrics import ARITHMETIC
+
 # Beside what is shown to people, what a convolution in the type needs for forward and both gradients. The
 # first that is there is used. On avx512_fp16 alone fp16's weight gradients are a plain loop (`ref:any`), a
 # hundred times slower than fp32; without avx512_bf16 bf16 is widened to fp32 on its way into the products.
@@ -69,7 +71,7 @@ def arithmetic_of(device: torch.device) -> dict[str, Any]:
     if device.type != "cpu":
         return {}
     flags = processor_flags()
-    return {"arithmetic": {dtype: _runs_on(dtype, flags) for dtype in UNITS}}
+    return {ARITHMETIC: {dtype: _runs_on(dtype, flags) for dtype in UNITS}}
 
 
 def _runs_on(dtype: str, flags: frozenset[str] | None) -> str:

@@ -1,0 +1,143 @@
+"""bf16 for weights, states and BatchNorm, and stochastic rounding of the update."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+import torch
+from torch import nn
+
+from ampcompare.precision import build_precision
+from ampcompare.precision.stochastic import mix, random_bits, round_stochastically
+
+BF16 = torch.bfloat16
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def prepared(backend: str, **options):
+    precision = build_precision(backend, **options)
+    model = small_net()
+    kind = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return precision, *precision.prepare(model, kind)
+
+
+def train(precision, model, optimizer, steps: range) -> list[torch.Tensor]:
+    for number in steps:
+        generator = torch.Generator().manual_seed(number)
+        with precision.forward_context():
+            loss = model(torch.randn(8, 4, generator=generator)).square().mean()
+        precision.backward(loss)
+        precision.step(optimizer)
+        optimizer.zero_grad()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("backend", ["bf16", "bf16_sr"])
+@pytest.mark.parametrize(("keep", "norms"), [(None, BF16), (False, BF16), (True, torch.float32)])
+def test_all_is_bf16_but_batchnorm_where_it_is_asked_for(backend: str, keep, norms) -> None:
+    precision, model, optimizer = prepared(backend, keep_batchnorm_fp32=keep)
+    train(precision, model, optimizer, range(2))
+    assert {p.dtype for layer in (model[0], model[3]) for p in layer.parameters()} == {BF16}
+    assert {t.dtype for t in (*model[1].parameters(), model[1].running_mean, model[1].running_var)} == {norms}
+    assert {optimizer.state[p]["exp_avg_sq"].dtype for p in model[0].parameters()} == {BF16}
+    assert model(torch.randn(8, 4)).dtype is torch.float32
+    assert precision.scale_factor().item() == 1.0
+    assert not precision.scales_dynamically()
+
+
+def test_native_bf16_is_native_in_bfloat16_bit_for_bit() -> None:
+    ours = train(*prepared("native_bf16"), range(5))
+    theirs = train(*prepared("native", dtype="bfloat16"), range(5))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def drift(backend: str, steps: int) -> float:
+    """How far weights of 1 come in so many steps of 2**-12, an eighth of what bf16 can show below 1."""
+    weight = nn.Parameter(torch.ones(1000))
+    precision = build_precision(backend, seed=3)
+    holder = nn.ParameterList([weight])
+    _, optimizer = precision.prepare(holder, torch.optim.SGD([weight], lr=2.0**-12))
+    for _ in range(steps):
+        weight.grad = torch.ones_like(weight)
+        precision.step(optimizer)
+    return 1 - weight.float().mean().item()
+
+
+def test_updates_too_small_for_bf16_are_lost_and_add_up_with_stochastic_rounding() -> None:
+    assert drift("bf16", 256) == 0.0
+    # each step: 1/16 of a unit of 2**-8; after all, sd below a unit a step over 1000 weights
+    spread = 2.0**-8 * math.sqrt(256 / 16) / math.sqrt(1000)
+    assert drift("bf16_sr", 256) == pytest.approx(256 * 2.0**-12, abs=5 * spread)
+
+
+@pytest.mark.parametrize(
+    "value", [1 + 0.3 * 2**-7, -1 - 0.3 * 2**-7, 1e-3 * 1.2345, 2.0**-140 * 1.37, 3.389e38]
+)
+def test_rounding_is_unbiased_between_the_two_neighbours(value: float) -> None:
+    x = torch.full((200_000,), value)
+    found = round_stochastically(x, random_bits(len(x), mix(torch.tensor(7, dtype=torch.int32))))
+    below, above = found.min().item(), found.max().item()
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    low, high = (struct.unpack("<f", struct.pack("<I", b))[0] for b in (bits & ~0xFFFF, (bits | 0xFFFF) + 1))
+    assert {below, above} == {low, high}
+    share = (found == high).double().mean().item()
+    exact = (x[0].item() - low) / (high - low)
+    assert share == pytest.approx(exact, abs=5 * math.sqrt(exact * (1 - exact) / len(x)))
+
+
+def test_what_bf16_holds_stays_and_so_do_inf_and_nan() -> None:
+    hard = [0.0, -0.0, 1.0, -3.5, 2.0**-133, 3.3895e38, math.inf, -math.inf]
+    x = torch.tensor(hard).to(BF16).float()
+    every = torch.full((len(hard),), 0xFFFF, dtype=torch.int32)
+    assert round_stochastically(x, every).tolist() == x.tolist()
+    nans = torch.tensor([0x7F800001, 0x7FFFFFFF, -1], dtype=torch.int32).view(torch.float32)
+    assert round_stochastically(nans, every[:3]).isnan().all()
+    assert round_stochastically(nans, every[:3]).to(BF16).isnan().all()
+
+
+def test_the_random_bits_are_those_of_the_published_hash() -> None:
+    """Derived a second time, in Python's own numbers."""
+
+    def lowbias32(x: int) -> int:
+        x = (x ^ (x >> 16)) * 0x7FEB352D % 2**32
+        x = (x ^ (x >> 15)) * 0x846CA68B % 2**32
+        return x ^ (x >> 16)
+
+    key = lowbias32(12345)
+    expected = [lowbias32((place * 0x9E3779B9 % 2**32) ^ key) for place in range(501)]
+    pairs = [half for number in expected for half in (number & 0xFFFF, number >> 16)]
+    found = random_bits(1001, mix(torch.tensor(12345, dtype=torch.int32)))
+    assert found.tolist() == pairs[:1001]
+
+
+def test_a_seed_gives_the_same_rounding_again_and_another_seed_another() -> None:
+    first, again, other = (train(*prepared("bf16_sr", seed=seed), range(3)) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_no_step_rounds_as_the_one_before() -> None:
+    keys = [mix(torch.tensor(seed, dtype=torch.int32)) for seed in range(64)]
+    bits = torch.stack([random_bits(4096, key).double() for key in keys])
+    related = torch.corrcoef(bits).fill_diagonal_(0).abs().max().item()
+    assert related < 5.5 / math.sqrt(4096)
+
+
+@pytest.mark.parametrize("backend", ["bf16", "bf16_sr"])
+def test_a_resumed_training_goes_on_bit_for_bit(backend: str) -> None:
+    whole = train(*prepared(backend, seed=5), range(6))
+    precision, model, optimizer = prepared(backend, seed=5)
+    train(precision, model, optimizer, range(3))
+    kept = (precision.state_dict(), model.state_dict(), optimizer.state_dict())
+    precision, model, optimizer = prepared(backend, seed=5)
+    model.load_state_dict(kept[1])
+    optimizer.load_state_dict(kept[2])
+    precision.load_state_dict(kept[0])
+    resumed = train(precision, model, optimizer, range(3, 6))
+    assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
