@@ -47,6 +47,12 @@ class ModelConfig:
         "first layers: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
         choices=("cifar", "imagenet"),
     )
+    zero_init_residual: bool = option(
+        False,
+        "a ResNet of ours begins with each residual branch at 0 (the weight of its last BatchNorm), and "
+        "learns from the first steps",
+        before=False,
+    )
 
 
 @dataclass
