@@ -16,12 +16,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def _is_plain(console: Console) -> bool:
+    """Whether a line there is its letters and no more: Rich takes 60 µs over them, of the training thread."""
+    return not (console.is_terminal or console.is_jupyter or console.record or console.quiet)
+
+
 def print_line(console: Console, line: str) -> None:
     """Print a line. Where that fails (a full disk, a terminal that has gone) all goes on in silence."""
     try:
-        # Off a terminal a line is its letters, and Rich takes ten times as long over them (60 µs of the thread
-        # that trains); control characters and tabs it takes out, and those of a notebook go elsewhere.
-        if line.isprintable() and not (console.is_terminal or console.is_jupyter or console.record):
+        if _is_plain(console) and line.isprintable():  # control characters and tabs it would change
             console.file.write(f"{line}\n")
             console.file.flush()
             return
