@@ -77,7 +77,7 @@ def test_it_trains_and_is_recorded_under_its_own_label_and_type():
 def test_a_built_in_backend_is_recorded_as_it_always_was(name: str):
     assert train(f"backend={name}")[0].exit_code == 0
     (record,) = records()
-    assert record.config["precision"]["dtype"] == "float16"
+    assert record.config["precision"]["dtype"] == REGISTRY[name].dtypes[0]
     assert not [key for key in record.config["environment"] if key.startswith("backend")]
 
 
@@ -225,9 +225,7 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     path = f"{site}{os.pathsep}{os.environ['PYTHONPATH']}"
     entry = str(ROOT / "run_experiment.py")
     shown = command(sys.executable, entry, "--help", PYTHONPATH=path)
-    assert (
-        "(one of none, native, apex_o1, apex_o2, fp16, careful, pkg.mod:Name, ./file.py:Name)" in shown.stdout
-    )
+    assert f"(one of {', '.join(REGISTRY)}, careful, pkg.mod:Name, ./file.py:Name)" in shown.stdout
     words = [*QUICK, "epochs=1", "output_dir=runs", "backend=careful"]
     done = command(sys.executable, entry, *words, PYTHONPATH=path)
     assert not done.returncode, done.stderr
