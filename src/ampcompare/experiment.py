@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ampcompare.checkpoint.files import Store
 from ampcompare.checkpoint.keeper import RunKeeper
 from ampcompare.checkpoint.resume import FOLDER, Identity, find_together, writes_checkpoints
 from ampcompare.checkpoint.state import restore
-from ampcompare.config.backend_choice import settle
+from ampcompare.config.backend_choice import remarks, settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.sources import source_of
@@ -26,7 +26,7 @@ from ampcompare.program.console import print_line
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
 from ampcompare.tracking.start import run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
-from ampcompare.train.build import Parts, prepare
+from ampcompare.train.build import Parts, keep_type, prepare
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.fit import Fit
 from ampcompare.train.rows import Row, TrainingError
@@ -41,17 +41,19 @@ class Result:
     summary: dict[str, Any]
 
 
-def run(config: Config, console: Console | None = None) -> Result:
-    """Train as the config says, record it with W&B, say on the console how it goes.
+def run(config: Config, console: Console | None = None, *, brief: bool = False) -> Result:
+    """Train as the config says, record it with W&B, say on the console how it goes and, if not
+    `brief`, where the record is.
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
     check_chosen(config)
+    said = remarks(config)
     config = settle(config)
     console = console or Console(highlight=False)
     try:
         with join(config) as world:
-            return _run(config, world, console)
+            return _run(config, world, console, said, brief)
     except RuntimeError as problem:
         if not is_loss_of_another(problem):
             raise
@@ -63,19 +65,26 @@ def _loss(problem: RuntimeError) -> str:
     return f"another process of this run has ended, its own message says why ({reason(problem)})"
 
 
-def _run(config: Config, world: World, console: Console) -> Result:
+def _run(config: Config, world: World, console: Console, said: Sequence[str], brief: bool) -> Result:
     parts = prepare(config, world)
     if not world.leads:
         console = Console(quiet=True)
     stop = StopRequest()
-    with TrainingDisplay(console, parts.total_steps, config.wandb.name or run_name(config)) as display:
+    name = config.wandb.name or run_name(config, parts.environment[metrics.PRECISION_DTYPE])
+    with TrainingDisplay(console, parts.total_steps, name) as display:
         say = display.say
         say(_headline(config, parts))
+        for line in said:
+            say(line)
         device = parts.environment["device_type"]
         sources = {key: value for key, value in parts.environment.items() if key.endswith("_source")}
         identity = Identity(config, parts.data.fingerprint, device, world.size, sources)
         resumed = find_together(identity, parts.total_steps, say, world)
         state = resumed.state if resumed else None
+        if state:
+            parts = keep_type(parts, config, world, state)
+        if parts.said:
+            say(parts.said)
         environment, facts = _described(parts, state)
         tracker: Tracker = NoRecord()
         with world.agree():
@@ -120,7 +129,7 @@ def _run(config: Config, world: World, console: Console) -> Result:
                 if exit_code == 0 and world.leads:
                     store.mark_recorded(fit.step, say)
                 store.unlock()
-    for line in tracker.where(Path(config.output_dir)):
+    for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         print_line(console, line)
     return Result(exit_code, tracker.record, summary)
 

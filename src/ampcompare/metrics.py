@@ -144,5 +144,7 @@ REFUSED = declare(
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
+# In it: the type that the backend computes in, and what each half type's products run on on a CPU.
+PRECISION_DTYPE, ARITHMETIC = "precision_dtype", "arithmetic"
 # Among the run's files: the class of each test image in the last evaluation, in the order of the test split.
 PREDICTIONS_FILE = "predictions.npy"

@@ -15,7 +15,7 @@ from typing import Any
 from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, option
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, MODELS
-from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
+from ampcompare.precision.backends import AUTO, HINTS, REGISTRY, TYPES
 from ampcompare.precision.options import PrecisionOptions
 
 _PRECISION = PrecisionOptions  # which has the defaults
@@ -46,6 +46,12 @@ class ModelConfig:
         "cifar",
         "first layers: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
         choices=("cifar", "imagenet"),
+    )
+    zero_init_residual: bool = option(
+        False,
+        "a ResNet of ours begins with each residual branch at 0 (the weight of its last BatchNorm), and "
+        "learns from the first steps",
+        before=False,
     )
 
 
@@ -87,7 +93,12 @@ class ScheduleConfig:
 @dataclass
 class PrecisionConfig:
     enabled: bool = option(_PRECISION.enabled, "false makes any backend a plain fp32 run")
-    dtype: str | None = option(None, "low-precision type, the backend's own if null", choices=TYPES)
+    dtype: str | None = option(
+        None,
+        "low-precision type, the backend's own if null; auto: float16 on a GPU, on a CPU the faster one of "
+        "those that the backend takes, measured as the run starts",
+        choices=(*TYPES, AUTO),
+    )
     loss_scale: float | str = option(
         _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
     )

@@ -47,14 +47,24 @@ def cache_folder() -> Path:
         raise OSError("there is no home folder") from error
 
 
+def cached_file(source: str, identity: str) -> Path:
+    """Where this source's arrays are kept, whether they are there or not. Raises OSError without a home."""
+    return cache_folder() / f"{source}-{_key(source, identity)[:32]}.npz"
+
+
+def _key(source: str, identity: str) -> str:
+    text = f"{FORMAT}\n{source}\n{identity}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def load_or_build(source: str, identity: str, build: Callable[[], Arrays]) -> Arrays:
     """The arrays stored under this source's identity, or else those of `build()`, stored for next time.
 
     identity: text that changes whenever the source's content does. Only `build` can raise.
     """
-    key = hashlib.sha256(f"{FORMAT}\n{source}\n{identity}".encode("utf-8", "surrogatepass")).hexdigest()
+    key = _key(source, identity)
     try:
-        path = cache_folder() / f"{source}-{key[:32]}.npz"
+        path = cached_file(source, identity)
     except OSError as error:
         log.warning("no data cache (%s): set AMPCOMPARE_CACHE to a folder to load faster next time", error)
         return build()

@@ -25,7 +25,7 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
     cuda = is_cuda(device)
     return {
         "device_type": device.type,
-        "device_name": torch.cuda.get_device_name(device) if cuda else _cpu_name(),
+        "device_name": torch.cuda.get_device_name(device) if cuda else cpu_name(),
         "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu_threads": torch.get_num_threads(),
         "driver": _driver() if cuda else None,
@@ -40,7 +40,8 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """What the processor is called."""
     try:
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):

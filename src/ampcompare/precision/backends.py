@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")  # of `precision.dtype`
+AUTO = "auto"  # of `precision.dtype`: the one that suits the device
 _MOST_WORDS = 100  # characters: they stand in a legend
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")  # it goes into names of runs, files and W&B's tags
 
@@ -21,7 +22,8 @@ class Backend:
     `keeps_batchnorm` whether BatchNorm's are then in fp32 by default, `updates_half` whether the optimizer
     updates those weights themselves, no fp32 masters of them; `is_fp32` whether it is plain fp32, to which
     nothing of `precision.*` matters. `run_word` begins a run's name (the label if empty); `also` are
-    names that people from elsewhere write for it.
+    names that people from elsewhere write for it. `run_words` and `words_in` are word and words in a type
+    that is not its own, by type.
     """
 
     label: str
@@ -35,6 +37,8 @@ class Backend:
     is_fp32: bool = False
     run_word: str = ""
     also: tuple[str, ...] = ()
+    run_words: tuple[tuple[str, str], ...] = ()
+    words_in: tuple[tuple[str, str], ...] = ()
     target: str = ""  # module:class, imported on use
     source: str = ""  # of a plug-in: the hash of its file
 
@@ -47,6 +51,10 @@ class Backend:
             raise ValueError(f"words={words!r}: expected a line of at most {_MOST_WORDS} characters")
         if not isinstance(self.dtypes, tuple) or not self.dtypes or not set(self.dtypes) <= set(TYPES):
             raise ValueError(f"dtypes={self.dtypes!r}: expected a tuple of some of {', '.join(TYPES)}")
+
+    def begins_name(self, dtype: str) -> str:
+        """What the name of a run in this type begins with."""
+        return dict(self.run_words).get(dtype) or self.run_word or self.label
 
     def record(self) -> dict[str, str]:
         """What a run's record has to say of it for those who do not have it; of a built-in one, nothing."""
@@ -80,6 +88,7 @@ REGISTRY: dict[str, Backend] = {
             ("float16", "bfloat16"),
             scales=True,
             run_word="torch-amp",
+            run_words=(("bfloat16", "torch-amp-bf16"),),
             also=tuple(
                 "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16".split()
             ),
@@ -96,9 +105,13 @@ REGISTRY: dict[str, Backend] = {
         Backend(
             "apex_o1",
             "apex O1",
-            **APEX_FP16,
+            ("float16", "bfloat16"),
+            scales=True,
+            bounded_scale=True,
             run_word="nvidia-apex-amp",
             also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
+            run_words=(("bfloat16", "apex-o1-bf16"),),  # NVIDIA's had no such thing
+            words_in=(("bfloat16", "apex O1 lists in bf16"),),
             target=f"{HERE}.apex.o1:ApexO1",
         ),
         Backend(
@@ -142,3 +155,24 @@ REGISTRY: dict[str, Backend] = {
 }
 # What people who come from other libraries write for a backend, and the one that is meant.
 HINTS = {word: backend.label for backend in REGISTRY.values() for word in backend.also}
+
+
+def in_type(name: str, dtype: object) -> str:
+    """The built-in backend that `name` is with this `precision.dtype`: the one of the same class whose own
+    type it is, else itself.
+
+    >>> in_type("native", "bfloat16"), in_type("apex_o1", "bfloat16")
+    ('native_bf16', 'apex_o1')
+    """
+    known = REGISTRY.get(name)
+    if known is None or dtype not in known.dtypes[1:]:
+        return name
+    return next(
+        (b.label for b in REGISTRY.values() if b.target == known.target and b.dtypes[0] == dtype), name
+    )
+
+
+def family(name: str) -> str:
+    """The first built-in backend of the same class: `native` for `native_bf16`."""
+    known = REGISTRY.get(name)
+    return next((b.label for b in REGISTRY.values() if known and b.target == known.target), name)

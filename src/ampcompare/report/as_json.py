@@ -193,6 +193,7 @@ def _run(figures: RunFigures, analysis: Analysis) -> dict[str, Any]:
         "device": figures.device,
         "rows": figures.rows,
         "epochs": figures.epochs,
+        "overlap": figures.overlap,
         **{name: getattr(figures, name) for name in (*MEANS, "best_epoch", "step_time_ms_p95")},
     }
 

@@ -11,14 +11,16 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.backends import REGISTRY, Backend, in_type
 
 SOLID: tuple[int, ...] = (1, 0)
+# As paths, beside Vega's own symbols: of these a stroke is none, and others are not told from a triangle.
+HOURGLASS, BOW = "M-1,-1L1,-1L-1,1L1,1Z", "M-1,-1L-1,1L1,-1L1,1Z"
 
 
 @dataclass(frozen=True)
 class Style:
-    """Look and meaning of one backend; `dash` in pixels on and off, `marker` a Vega symbol."""
+    """Look and meaning of one backend; `dash` in pixels on and off, `marker` a Vega symbol or its path."""
 
     label: str
     colour: str
@@ -49,21 +51,25 @@ CHIPS = {
     "undecided": Chip("undecided", "?", ("#ffffff", "#1c2330"), ("#1b2029", "#e6e8ec")),
 }
 
-# Looks of the built-in backends, each in its own type and then in its others, in the order of REGISTRY; what
-# comes behind them there takes a spare one.
-_LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (
-    ("#767c88", SOLID, "circle"),
-    ("#0072b2", SOLID, "square"),
-    ("#56b4e9", (9, 3), "diamond"),
-    ("#d55e00", (5, 4), "triangle-up"),
-    ("#009e73", (2, 3), "triangle-down"),
-    ("#cc79a7", (8, 3, 2, 3), "cross"),
-)
+# Looks of the built-in backends by label, with the type where that is not their own; what is not in here
+# takes a spare one. Those beyond Okabe and Ito's were chosen by the least difference to any other (CIE
+# L*a*b*, also as seen without red or green cones, by Machado 2009): 18; that among the others is 11.
+_LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
+    "none": ("#767c88", SOLID, "circle"),
+    "native": ("#0072b2", SOLID, "square"),
+    "native_bf16": ("#56b4e9", (9, 3), "diamond"),
+    "apex_o1": ("#d55e00", (5, 4), "triangle-up"),
+    "apex_o1 bf16": ("#e69f00", (4, 2), "triangle-right"),
+    "apex_o2": ("#009e73", (2, 3), "triangle-down"),
+    "fp16": ("#cc79a7", (8, 3, 2, 3), "cross"),
+    "bf16": ("#5f3dc4", (12, 4), HOURGLASS),
+    "bf16_sr": ("#a83232", (3, 2, 1, 2), "triangle-left"),
+}
 _SPARE_LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (
-    ("#e69f00", (4, 2), "triangle-right"),
+    ("#17a2a2", (4, 2, 2, 2), "wedge"),
     ("#b8a500", (1, 2), "triangle-left"),
-    ("#7a5195", (10, 3), "stroke"),
-    ("#8c564b", (6, 2, 1, 2), "arrow"),
+    ("#7a5195", (10, 3), BOW),
+    ("#8c564b", (6, 2, 1, 2), "square"),
 )
 AGAIN = " again (A/A)"  # ends the name of the baseline's control: it has the baseline's colour
 AGAIN_DASH: tuple[int, ...] = (3, 3)
@@ -71,7 +77,7 @@ SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
 def variant(label: str, own: str, dtype: object) -> str:
-    """The name of a backend in a type: its label, and the type where that is not its own, `native bf16`."""
+    """The name of a backend in a type: its label, and the type where that is not its own, `apex_o1 bf16`."""
     return label if dtype is None or dtype == own else f"{label} {SHORT.get(str(dtype), dtype)}"
 
 
@@ -81,17 +87,29 @@ def meaning(words: str, dtype: str) -> str:
     return words if short in words else f"{words}, {short}"
 
 
+def meaning_of(backend: Backend, dtype: str) -> str:
+    """What a backend is in a type: `apex O1, fp16`, `apex O1 lists in bf16`."""
+    if backend.is_fp32:
+        return backend.words
+    return dict(backend.words_in).get(dtype) or meaning(backend.words, dtype)
+
+
 def _built_in() -> Iterator[tuple[str, str]]:
-    """Label and meaning of every built-in backend in each of its types."""
+    """Label and meaning of every built-in backend in each of its types that is no backend of its own."""
     for name, backend in REGISTRY.items():
-        if backend.is_fp32:
-            yield name, backend.words
-            continue
-        for dtype in backend.dtypes:
-            yield variant(name, backend.dtypes[0], dtype), meaning(backend.words, dtype)
+        for dtype in backend.dtypes[:1] if backend.is_fp32 else backend.dtypes:
+            if in_type(name, dtype) == name:
+                yield variant(name, backend.dtypes[0], dtype), meaning_of(backend, dtype)
 
 
-KNOWN = tuple(Style(label, *look, words) for (label, words), look in zip(_built_in(), _LOOKS, strict=False))
+KNOWN = tuple(Style(label, *_LOOKS[label], words) for label, words in _built_in() if label in _LOOKS)
+# What groups were called before their type had a backend of its own: `native bf16`.
+FORMER = {
+    variant(name, backend.dtypes[0], dtype): in_type(name, dtype)
+    for name, backend in REGISTRY.items()
+    for dtype in backend.dtypes
+    if in_type(name, dtype) != name
+}
 
 
 def ordered(values: Iterable[str]) -> list[str]:
@@ -111,7 +129,7 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
     known = {style.label: style for style in KNOWN}
     spare = len(_SPARE_LOOKS)
-    free = [*_SPARE_LOOKS, *((s.colour, SOLID, "stroke") for s in KNOWN if s.label not in values)]
+    free = [*_SPARE_LOOKS, *((s.colour, SOLID, BOW) for s in KNOWN if s.label not in values)]
     others = [value for value in values if value not in known]
     base, taken = dict(known), set()
     for number, value in enumerate(others):

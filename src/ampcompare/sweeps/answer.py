@@ -14,6 +14,7 @@ from ampcompare.program.console import print_line
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.command import Request, make_report
 from ampcompare.report.outputs import FORMATS, PICTURES
+from ampcompare.report.runs.settings import DTYPE
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.decide import Look
@@ -32,6 +33,8 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     # A grid has the same values under every backend, which are compared like with like. A search has others
     # under each: the report sets the best of each beside each other, so that nothing may be pooled.
     groups = by if sweep.is_grid else [BACKEND]
+    if groups[0] == BACKEND:  # whose labels have the type already
+        groups = [key for key in groups if key != DTYPE]
     return Request(
         [str(folder)],
         str(folder / "report"),
@@ -99,6 +102,8 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
 
 def _silent(comparison: Comparison, question: str) -> str:
     """Why no number of seeds would decide a question; nothing where one may."""
+    if question == "speed" and comparison.shared_machine:
+        return comparison.shared_machine
     if getattr(comparison, question) is None:
         name = comparison.metric.name if question == "quality" else "throughput"
         return f"no {name} that both sides have"

@@ -32,10 +32,13 @@ INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
 
 
-def run_name(config: Config) -> str:
-    """`standard_resnet50_cifar` and the like: backend, model, data; `torch-amp-fuse_...` with fuse=true."""
-    backend = backend_of(config.backend)
-    word = (backend.run_word or backend.label) + ("-fuse" if config.fuse else "")
+def run_name(config: Config, dtype: str | None = None) -> str:
+    """`standard_resnet50_cifar` and the like: backend in its type, model, data; `torch-amp-fuse_...` with
+    fuse=true. `dtype` is the type that was taken; None: what the config says.
+    """
+    word = backend_of(config.backend).begins_name(dtype or str(config.precision.dtype)) + (
+        "-fuse" if config.fuse else ""
+    )
     return f"{word}_{short(config.model.name)}_{source_of(config.data.source).short}"
 
 
@@ -97,15 +100,18 @@ def _mode(config: Config, say: Callable[[str], None]) -> str | None:
         return None
     if config.wandb.mode != "auto":
         return config.wandb.mode
-    if _has_credentials():
+    if has_account():
         return "online"
     login = as_typed("wandb", "login")
     say(f"no W&B account: this run is recorded offline (`{login}` once to stream it)")
     return "offline"
 
 
-def _has_credentials() -> bool:
-    """Whether the client would find an API key, by its own rules, without asking for one."""
+def has_account() -> bool:
+    """Whether the client would find an API key, by its own rules, without asking for one or connecting.
+
+    Raises UserError for a key of the wrong form.
+    """
     from wandb.sdk.lib import wbauth
 
     host = wandb.setup().settings.base_url
@@ -126,6 +132,7 @@ def _init(
 ) -> Any:
     options = config.wandb
     given = os.environ.get
+    name = options.name or run_name(config, logged["environment"].get(metrics.PRECISION_DTYPE))
     if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
         resume = None  # the client would warn; offline, parts are put together when they are read
     return wandb.init(
@@ -136,7 +143,7 @@ def _init(
         project=None if given("WANDB_PROJECT") else options.project,
         entity=None if given("WANDB_ENTITY") else options.entity,
         group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or options.group,
-        name=None if given("WANDB_NAME") else options.name or run_name(config),
+        name=None if given("WANDB_NAME") else name,
         notes=None if given("WANDB_NOTES") else options.notes,
         tags=None if given("WANDB_TAGS") else _tags(config),
         job_type=None if given("WANDB_JOB_TYPE") else "train",

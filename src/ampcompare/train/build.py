@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from ampcompare.machine import device as machine
 from ampcompare.machine.card import name_machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.low_type import first_type, take_type, with_type
 from ampcompare.machine.processes import World, check_last_batch
+from ampcompare.machine.processor import arithmetic_of
 from ampcompare.models import build_model, source_of
 from ampcompare.precision import build_precision
 from ampcompare.program.files import make_folder
@@ -46,6 +49,7 @@ class Parts:
     total_steps: int
     environment: dict[str, Any]
     facts: dict[str, Any]
+    said: str = ""  # in which type it computes, where the config left that open
 
 
 def prepare(config: Config, world: World) -> Parts:
@@ -62,11 +66,14 @@ def prepare(config: Config, world: World) -> Parts:
     check_last_batch(len(data.train.labels), config.batch_size, world)
     train = make_loader(config, data.train, device, training=True, world=world)
     test = make_loader(config, data.test, device, training=False, world=world)
-    trainer = build_trainer(config, data, train, device, world)
+    taken = take_type(config, device, world)
+    trainer = build_trainer(with_type(config, taken.dtype), data, train, device, world)
     settings = {
         **machine.effective_numerics(config, device),
         "fused": is_fused(config, device),
         "processes": world.size,
+        metrics.PRECISION_DTYPE: taken.dtype,
+        **arithmetic_of(device),
         **trainer.precision.declares.record(),
         **source_of(config.model.name),
         **({} if config.data.source in SOURCES else {"data_fingerprint": data.fingerprint}),
@@ -77,7 +84,21 @@ def prepare(config: Config, world: World) -> Parts:
         metrics.CLASSES: len(data.classes),
         metrics.TEST_SET: data.test.fingerprint(data.classes),
     }
-    return Parts(data, train, test, trainer, count_steps(config, train), environment, facts)
+    return Parts(data, train, test, trainer, count_steps(config, train), environment, facts, taken.words)
+
+
+def keep_type(parts: Parts, config: Config, world: World, state: Mapping[str, Any]) -> Parts:
+    """The parts of a run that goes on, in the type that its first part took, whatever would be taken here."""
+    first = first_type(config, state)
+    if first is None:
+        return parts
+    if first.dtype != parts.environment[metrics.PRECISION_DTYPE]:
+        device = world.device
+        train = make_loader(config, parts.data.train, device, training=True, world=world)
+        trainer = build_trainer(with_type(config, first.dtype), parts.data, train, device, world)
+        environment = parts.environment | {metrics.PRECISION_DTYPE: first.dtype}
+        parts = dataclasses.replace(parts, train=train, trainer=trainer, environment=environment)
+    return dataclasses.replace(parts, said=first.words)
 
 
 def make_loader(
@@ -104,8 +125,10 @@ def build_trainer(
     config: Config, data: Dataset, train: DeviceLoader, device: torch.device, world: World | None = None
 ) -> Trainer:
     """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend."""
+    config = with_type(config, take_type(config, device, world).dtype)
     torch.manual_seed(config.seed)
-    model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
+    options = dataclasses.asdict(config.model)
+    model = build_model(num_classes=len(data.classes), **options).to(device)
     if is_channels_last(config, device):
         model = model.to(memory_format=torch.channels_last)
     if config.fuse:

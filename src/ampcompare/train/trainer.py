@@ -30,6 +30,8 @@ from ampcompare.train.buffers import Buffers
 from ampcompare.train.evaluation import Batch, Evaluation, Loader
 from ampcompare.train.execution import build_forward
 
+NOTHING = nullcontext()  # one for all steps
+
 
 @dataclass
 class StepResult:
@@ -128,11 +130,14 @@ class Trainer:
 
     def count_images(self, batches: Sequence[Batch]) -> int:
         """The images of a step, in all processes."""
-        return sum(labels.shape[0] for _, labels in batches)
+        images = 0
+        for _, labels in batches:
+            images += labels.shape[0]
+        return images
 
     def reducing(self, last: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch: in a step's last one alone processes add up their gradients."""
-        return nullcontext()
+        return NOTHING
 
     def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
         config, precision = self.config, self.precision

@@ -257,7 +257,9 @@ def test_a_backend_that_is_shown_with_its_type_is_the_baseline_by_its_own_name()
 
     others = [make("apex_o1", 1), make("apex_o1", 2)]
     analysis = analyse_runs([*runs(1, 2, edit=bf16), *others], "native")
-    assert analysis.baseline_value == "native bf16"
+    assert analysis.baseline_value == "native_bf16"
+    for name in ("native_bf16", "native bf16"):  # as it is called, and as it was
+        assert analyse_runs([*runs(1, 2, edit=bf16), *others], name).baseline_value == "native_bf16"
     assert [c.group.label for c in analysis.comparisons] == ["apex_o1"]
     both = [*runs(1, 2, edit=bf16), *runs(1, 2, edit=None)]
     assert analyse_runs([*both, *others], "native").baseline_value == "native"

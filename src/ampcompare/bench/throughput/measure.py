@@ -25,6 +25,7 @@ from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.errors import UserError
 from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.low_type import take_type, with_type
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import backend_of
@@ -62,9 +63,10 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps,
     over the median step without the profiler. None off a GPU.
     """
-    config = settle(load_config(None, words))
+    config = settle(load_config(None, words, of_several=True))
     device = resolve_device(config.device)
     set_numerics(config)
+    config = with_type(config, take_type(config, device).dtype)
     source, root, limit = config.data.source, config.data.root, config.data.train_limit
     data = build_dataset(source=source, root=root, train_limit=limit, test_limit=10)
     size, accumulate = config.batch_size, config.training.accumulate
@@ -110,7 +112,8 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
 
 def count_traffic(words: list[str]) -> dict[str, Any]:
     """Bytes and FLOP of one image and the type of its products, for the roofline; a plug-in's source."""
-    config = settle(load_config(None, words))
+    config = settle(load_config(None, words, of_several=True))
+    config = with_type(config, take_type(config, resolve_device(config.device)).dtype)
     model, size, dtype = config.model, config.batch_size, str(config.precision.dtype)
     backend = config.backend if config.precision.enabled else BASELINE
     return {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampcompare.data.arrays import Arrays
-from ampcompare.data.cache import cache_folder, load_or_build
+from ampcompare.data.cache import cache_folder, cached_file, load_or_build
 from ampcompare.errors import UserError
 
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -30,6 +30,15 @@ def load(root: str | None) -> Arrays:
     checks each file's MD5 before it unpickles it. Raises UserError if none of this works.
     """
     return load_or_build("cifar10", ARCHIVE_MD5, lambda: _read(root))
+
+
+def find() -> tuple[Path | None, Path]:
+    """Where CIFAR-10 is without a `data.root`, decoded or as its authors publish it (None: nowhere yet), and
+    the folder that it would come into. Only looks. Raises OSError if there is no home folder.
+    """
+    folder = cache_folder()
+    places = (cached_file("cifar10", ARCHIVE_MD5), folder / "cifar-10-batches-py", folder / ARCHIVE)
+    return next((place for place in places if place.exists()), None), folder
 
 
 def _read(root: str | None) -> Arrays:

@@ -1,4 +1,4 @@
-"""The fp16 copies of fp32 weights, so that a weight used twice is cast once and its gradient adds up in fp32.
+"""The half copies of fp32 weights, so that a weight used twice is cast once and its gradient adds up in fp32.
 
 A training uses the same weights step after step. So the first one that is asked for brings those that were
 used last time with it, many in one launch, and their gradients come back as fp32 in one launch, too.
@@ -17,7 +17,7 @@ Entry = tuple[Tensor, int, Tensor]  # the weight, its version then, the copy
 
 
 class WeightCache:
-    """fp16 copies of parameters, keyed by the parameter object, valid for its current version.
+    """Half copies of parameters, keyed by the parameter object, valid for its current version and one type.
 
     The original kept copies until `scale_loss` exited and so served stale ones to a forward after an edit.
     Here the owner clears the cache whenever an outermost context opens or closes and after a step; between
@@ -33,18 +33,18 @@ class WeightCache:
     def __len__(self) -> int:
         return len(self._copies)
 
-    def half(self, weight: Tensor) -> Tensor:
-        """The fp16 copy of an fp32 parameter, part of the graph where the graph needs it."""
+    def half(self, weight: Tensor, dtype: torch.dtype = torch.float16) -> Tensor:
+        """The copy of an fp32 parameter in half precision, part of the graph where the graph needs it."""
         if torch.is_inference_mode_enabled() or weight.is_inference():
-            return weight.to(torch.float16)  # an inference tensor has no version and may not enter a graph
+            return weight.to(dtype)  # an inference tensor has no version and may not enter a graph
         key = id(weight)
         entry = self._copies.get(key) or self._ahead.pop(key, None)
         if entry is None and self._peek(key) is weight:
-            self._cast_ahead(weight)
+            self._cast_ahead(weight, dtype)
             entry = self._ahead.pop(key, None)
-        if entry is None or not _is_valid(entry):
+        if entry is None or entry[2].dtype is not dtype or not _is_valid(entry):
             # It holds the weight, so that its id stays its own.
-            entry = (weight, weight._version, weight.to(torch.float16))
+            entry = (weight, weight._version, weight.to(dtype))
         self._copies[key] = entry
         return entry[2]
 
@@ -59,7 +59,7 @@ class WeightCache:
         reference = self._used.get(key)
         return reference() if reference else None
 
-    def _cast_ahead(self, first: Tensor) -> None:
+    def _cast_ahead(self, first: Tensor, dtype: torch.dtype) -> None:
         """Cast `first` and the weights used after it last time, where nobody can tell the difference."""
         if not _is_plain(first) or torch._C._are_functorch_transforms_active():
             return
@@ -74,7 +74,7 @@ class WeightCache:
             if len(group) == TOGETHER:
                 break
         if len(group) > 1:
-            for weight, copy in zip(group, CastTogether.apply(torch.float16, *group), strict=True):
+            for weight, copy in zip(group, CastTogether.apply(dtype, *group), strict=True):
                 self._ahead[id(weight)] = (weight, weight._version, copy)
 
 

@@ -17,7 +17,7 @@ import torch
 import torch.utils.checkpoint as checkpointing
 
 from ampcompare.precision.apex.rules import RULES
-from ampcompare.precision.apex.state import STATE
+from ampcompare.precision.apex.state import HALF, STATE
 from ampcompare.precision.apex.tables import entries
 
 _MISSING = object()
@@ -31,11 +31,14 @@ _installed: list[tuple[Any, str, Any, Any]] = []
 
 
 @contextmanager
-def casts(*, device_type: str | None = None, allow_banned: bool | None = None) -> Iterator[None]:
+def casts(
+    *, device_type: str | None = None, allow_banned: bool | None = None, half: torch.dtype | None = None
+) -> Iterator[None]:
     """The context in which O1's casts are in force, in this thread.
 
     Inside another such context (or with casts on everywhere) it changes nothing but what is named.
-    `device_type` is that of the tensors to cast; by default cuda where there is one.
+    `device_type` is that of the tensors to cast; by default cuda where there is one. `half` is the type of
+    the half lists: float16 as in apex, by default; bfloat16 is ours.
     """
     contexts, cache = STATE.contexts, STATE.cache
     nested = STATE.on or bool(contexts)
@@ -43,11 +46,13 @@ def casts(*, device_type: str | None = None, allow_banned: bool | None = None) -
         device_type = STATE.device_type if nested else default_device_type()
     if allow_banned is None:
         allow_banned = STATE.allow_banned if nested else False
+    if half is None:
+        half = STATE.half if nested else HALF
     install()
     try:
         if not any(context["on"] for context in contexts):
             cache.clear()  # weights may have been edited since in ways that leave no version (`.data`)
-        with _in_force(on=True, device_type=device_type, allow_banned=allow_banned):
+        with _in_force(on=True, half=half, device_type=device_type, allow_banned=allow_banned):
             yield
     finally:
         if not any(context["on"] for context in contexts):
@@ -58,7 +63,8 @@ def casts(*, device_type: str | None = None, allow_banned: bool | None = None) -
 @contextmanager
 def disable_casts() -> Iterator[None]:
     """The context in which no casts are in force, in this thread."""
-    with _in_force(on=False, device_type=STATE.device_type, allow_banned=STATE.allow_banned):
+    now = {"half": STATE.half, "device_type": STATE.device_type, "allow_banned": STATE.allow_banned}
+    with _in_force(on=False, **now):
         yield
 
 
@@ -207,10 +213,15 @@ def _wrap_checkpointing() -> None:
 
 
 def _with_these_casts(function: Any) -> Any:
-    on, device_type, allow_banned = STATE.on, STATE.device_type, STATE.allow_banned
+    on = STATE.on
+    how: dict[str, Any] = {
+        "half": STATE.half,
+        "device_type": STATE.device_type,
+        "allow_banned": STATE.allow_banned,
+    }
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with casts(device_type=device_type, allow_banned=allow_banned) if on else disable_casts():
+        with casts(**how) if on else disable_casts():
             return function(*args, **kwargs)
 
     return run

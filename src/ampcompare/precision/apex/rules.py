@@ -3,6 +3,7 @@
 A wrapper reads one flag when off. When on it touches only floating tensors of the target device (also inside
 lists and tuples whose elements all are floating tensors), returns those of the right type as they are, and
 never changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
+Half is the type of the context in force: fp16, as in apex, or bf16.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ampcompare.precision.apex.state import HALF, STATE
+from ampcompare.precision.apex.state import STATE
 
 Function = Callable[..., Any]
 Cast = Callable[[Tensor], Tensor]
@@ -54,13 +55,13 @@ def _arguments(cast: Cast, args: Iterable[Any], kwargs: dict[str, Any]) -> tuple
 
 
 def to_half(x: Tensor) -> Tensor:
-    """x in fp16; the cached copy of an fp32 parameter."""
-    dtype = x.dtype
-    if dtype is HALF or not dtype.is_floating_point or x.device.type != STATE.device_type:
+    """x in the half type; the cached copy of an fp32 parameter."""
+    dtype, half = x.dtype, STATE.half
+    if dtype is half or not dtype.is_floating_point or x.device.type != STATE.device_type:
         return x
     if dtype is FLOAT and isinstance(x, Parameter):
-        return STATE.cache.half(x)
-    return x.to(HALF)
+        return STATE.cache.half(x, half)
+    return x.to(half)
 
 
 def to_float(x: Tensor) -> Tensor:
@@ -82,13 +83,17 @@ def _cast_all(cast: Cast, function: Function) -> Function:
 
 
 def half(function: Function) -> Function:
-    """Run in fp16."""
+    """Run in the half type."""
     return _cast_all(to_half, function)
 
 
 def float_(function: Function) -> Function:
     """Run in fp32."""
     return _cast_all(to_float, function)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _types(x: Any, found: set[torch.dtype]) -> bool:
@@ -120,11 +125,11 @@ def promote(function: Function) -> Function:
             for key, x in kwargs.items():
                 ours |= key != "out" and _types(x, found)
             if len(found) > 1 and ours:
-                if found != {HALF, FLOAT}:
-                    names = ", ".join(sorted(str(t).removeprefix("torch.") for t in found))
+                if found != {STATE.half, FLOAT}:
+                    names = ", ".join(sorted(map(_name, found)))
                     raise NotImplementedError(
-                        f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of float16 "
-                        "and float32 is defined; cast one of the arguments yourself"
+                        f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of "
+                        f"{_name(STATE.half)} and float32 is defined; cast one of the arguments yourself"
                     )
                 args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
@@ -153,7 +158,7 @@ def sequence(function: Function) -> Function:
 def _mixes_half_and_float(tensors: Any) -> TypeGuard[list[Tensor] | tuple[Tensor, ...]]:
     if not isinstance(tensors, list | tuple) or not all(isinstance(x, Tensor) for x in tensors):
         return False
-    return {x.dtype for x in tensors if x.dtype.is_floating_point} == {HALF, FLOAT}
+    return {x.dtype for x in tensors if x.dtype.is_floating_point} == {STATE.half, FLOAT}
 
 
 def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -177,7 +182,8 @@ def match(function: Function) -> Function:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if STATE.on and (target := _target(args, kwargs)) is not None:
             dtype = target.dtype
-            cast = to_half if dtype is HALF else to_float if dtype is FLOAT else functools.partial(_to, dtype)
+            known = to_half if dtype is STATE.half else to_float if dtype is FLOAT else None
+            cast = known or functools.partial(_to, dtype)
             args, kwargs = _others(cast, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
 
@@ -196,10 +202,10 @@ def refuse(function: Function) -> Function:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if STATE.on and (target := _target(args, kwargs)) is not None:
-            if target.dtype is HALF:
+            if target.dtype is STATE.half:
                 raise NotImplementedError(
-                    f"apex O1 runs {name.rstrip('_')} in float32, so {name} cannot write into a float16 "
-                    f"tensor; use {name.rstrip('_')}, or call .float() first"
+                    f"apex O1 runs {name.rstrip('_')} in float32, so {name} cannot write into a "
+                    f"{_name(target.dtype)} tensor; use {name.rstrip('_')}, or call .float() first"
                 )
             args, kwargs = _others(to_float, args, kwargs)  # type: ignore[assignment]
         return function(*args, **kwargs)
@@ -218,9 +224,10 @@ def banned(function: Function) -> Function:
                 args, kwargs = _arguments(to_float, args, kwargs)  # type: ignore[assignment]
             elif any(_has_half(x) for x in (*args, *kwargs.values())):
                 raise NotImplementedError(
-                    f"apex O1 does not run {name} on float16: the log of a sigmoid output underflows there. "
-                    "Drop the sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits "
-                    "(BCEWithLogitsLoss), or pass allow_banned=True to run it in float32"
+                    f"apex O1 does not run {name} on {_name(STATE.half)}: the log of a sigmoid output "
+                    "underflows there. Drop the sigmoid and use "
+                    "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss), "
+                    "or pass allow_banned=True to run it in float32"
                 )
         return function(*args, **kwargs)
 
@@ -229,7 +236,7 @@ def banned(function: Function) -> Function:
 
 def _has_half(x: Any) -> bool:
     if isinstance(x, Tensor):
-        return x.dtype is HALF and x.device.type == STATE.device_type
+        return x.dtype is STATE.half and x.device.type == STATE.device_type
     return isinstance(x, list | tuple) and any(_has_half(y) for y in x)
 
 

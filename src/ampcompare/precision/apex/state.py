@@ -9,7 +9,7 @@ import torch
 
 from ampcompare.precision.apex.cache import WeightCache
 
-HALF = torch.float16
+HALF = torch.float16  # apex's own low type, and that of whoever names none
 
 
 class CastState(threading.local):
@@ -20,6 +20,7 @@ class CastState(threading.local):
     """
 
     on = False
+    half = HALF
     device_type = "cpu"
     allow_banned = False
 

@@ -17,12 +17,13 @@ from ampcompare.report.analysis.require import Answer, Case, Term, judge, parse
 from ampcompare.report.analysis.undecided import Undecided
 from ampcompare.report.analysis.verdict import Verdict
 from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
-from ampcompare.report.palette import Style, styles
+from ampcompare.report.palette import FORMER, Style, styles
 from ampcompare.report.runs.differences import Environment, config_differences, environments_of
 from ampcompare.report.runs.figures import RunFigures, figures_of, words_of
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
 from ampcompare.report.runs.metric import ACCURACY_MARGIN, choose_metric
 from ampcompare.report.runs.settings import describe
+from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.target import baseline_target, with_seconds_to
 from ampcompare.report.statistics.samples import T, explained
 from ampcompare.report.words import listed
@@ -194,7 +195,7 @@ def analyse_runs(
         raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
     plan = plan_of(runs)
     compared = choose_metric(metric, margin, runs, plan.margin)
-    figures = [figures_of(run, metric) for run in runs]
+    figures = with_overlap([figures_of(run, metric) for run in runs])
     check_keys("--group-by", group_by, figures)
     check_keys("--ignore", ignore, figures)
     setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
@@ -230,9 +231,12 @@ def analyse_runs(
 
 
 def _meant(baseline: str, groups: Sequence[Group], key: str) -> str:
-    """The value that a baseline is shown as: `native bf16` for `native`, where all its runs are that."""
+    """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that, and for
+    `native bf16`, as it was called before.
+    """
     if key != BACKEND or any(group.value == baseline for group in groups):
         return baseline
+    baseline = FORMER.get(baseline, baseline)
     runs = [(g.value, f.run.option(BACKEND)) for g in groups if not g.is_control for f in g.runs]
     shown = {value for value, backend in runs if backend == baseline}
     return shown.pop() if len(shown) == 1 else baseline

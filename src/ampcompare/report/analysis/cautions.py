@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ampcompare.report.analysis.comparison import MAX_KEYS, Comparison
 from ampcompare.report.analysis.doubts import about_layout, about_runs, about_speed
+from ampcompare.report.analysis.processors import about_cpu
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import RunFigures
 from ampcompare.report.runs.groups import Group
@@ -32,11 +33,7 @@ def cautions(
     said += about_layout(pairs, [c.speed for c in comparisons if c.speed and not c.is_control])
     if setting.is_synthetic:
         said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
-    if setting.is_cpu:
-        said.append(
-            "Measured on a CPU, where fp16 arithmetic is emulated: these speed figures say nothing about a "
-            "GPU. Peak memory is the resident memory of the whole process."
-        )
+    said += about_cpu(figures)
     said += _not_pooled(groups, asked)
     said += _not_compared(comparisons)
     said += _sample_size(groups, comparisons)

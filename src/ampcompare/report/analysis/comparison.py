@@ -18,6 +18,7 @@ from ampcompare.report.words import listed, some
 ENVIRONMENT = "environment."
 DEVICE = ("environment.device_name", "environment.device_type")
 MAX_KEYS = 6
+SHARED = "their runs shared the machine: times are not compared"
 
 
 @final
@@ -57,6 +58,12 @@ class Comparison:
     def speedup(self) -> float | None:
         """The ratio of throughputs, None where it cannot be given."""
         return self.speed.value if self.speed else None
+
+    @property
+    def shared_machine(self) -> str:
+        """Why no times are compared although both sides have them; nothing where they are."""
+        is_shared = any(side.shares_machine for side in (self.group, self.baseline) if side)
+        return SHARED if is_shared and self.speed is None else ""
 
     @property
     def n(self) -> int:
@@ -207,7 +214,9 @@ def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
 def compare(
     group: Group, base: Group, metric: ComparedMetric | None = None, differing: Sequence[str] = ()
 ) -> Comparison:
-    """Compare a group with a baseline: speed, memory and energy on one and the same device only."""
+    """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
+    energy only of runs that had it to themselves.
+    """
     metric = metric or ComparedMetric()
     same_device = len(group.devices | base.devices) == 1
     quality = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.best import BestOfEach
-from ampcompare.report.analysis.comparison import Comparison, compare
+from ampcompare.report.analysis.comparison import SHARED, Comparison, compare
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.runs.metric import ComparedMetric
 
@@ -163,12 +163,15 @@ class _Decision:
     def _without_speed(self) -> str:
         if without := [c.group for c in self.all if c.group.is_unfinished or not c.group.counted]:
             return f"Nothing can be compared: {_ended(without)}."
-        where = "The backends ran on different devices"
-        if all(c.same_device for c in self.all):
-            where = "Throughput is not recorded on both sides"
+        if any(c.shared_machine for c in self.all):
+            start = f"{words.capital(SHARED)}."
+        elif all(c.same_device for c in self.all):
+            start = "Throughput is not recorded on both sides: no speed-up can be given."
+        else:
+            start = "The backends ran on different devices: no speed-up can be given."
         known = [c for c in self.all if c.quality is not None and c.claims][:MOST]
         said = [f" {self.name(c)}: {phrases.quality(c)}." for c in known]
-        return f"{where}: no speed-up can be given.{''.join(said)}"
+        return f"{start}{''.join(said)}"
 
     def _speed(self, comparison: Comparison) -> str:
         """`1.90× as fast as none (95 %: 1.88 to 1.92)`."""

@@ -11,6 +11,7 @@ from ampcompare.report.runs.cards import cards
 from ampcompare.report.runs.figures import RunFigures, environment_of
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.order import layout
+from ampcompare.report.runs.shared import shared_words
 from ampcompare.report.runs.unsteady import SKIPPED_SHARE, median_gap, odd_ones, skipped_share
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.words import by_reason, capital, change, listed, number, plural, ratio, short, some
@@ -59,7 +60,11 @@ def about_layout(pairs: Sequence[Pair], speeds: Sequence[Estimate] = ()) -> list
     """
     compared = _once([group for pair in pairs for group in (pair[1], pair[0])])
     found = layout(compared)
-    said = list(found.sentences)
+    said = []
+    if shared := shared_words({group.label: group.counted for group in compared}):
+        who = some(shared, MOST_NAMED)
+        said.append(f"Runs shared the machine with others of these ({who}): their times are not compared.")
+    said += found.sentences
     if any(map(found.may_explain, speeds)) and found.drift_sentence not in said:
         said.append(found.drift_sentence)
     for group in compared:

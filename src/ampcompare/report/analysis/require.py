@@ -16,6 +16,7 @@ from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.views import Ground, View
+from ampcompare.report.palette import FORMER
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.statistics.family import holm
 
@@ -108,7 +109,7 @@ def _group(groups: Sequence[Group], term: Term) -> Group:
     by_label = {g.label: g for g in groups}
     if term.label in by_label:
         return by_label[term.label]
-    if len(alike := [g for g in groups if g.value == term.label]) == 1:
+    if len(alike := [g for g in groups if g.value == FORMER.get(term.label, term.label)]) == 1:
         return alike[0]
     hint = did_you_mean(term.label, by_label, 0.5)
     known = words.some([repr(label) for label in by_label], 8)
@@ -143,7 +144,7 @@ def _failures(group: Group, term: Term) -> tuple[bool, str]:
 
 def _speedup(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
     if (found := phrases.tested(comparison, "speed")) is None:
-        return False, "no speed-up can be given"
+        return False, comparison.shared_machine or "no speed-up can be given"
     why = phrases.speed(comparison, mark=term.bound).removeprefix("trains ")
     if comparison.is_unfinished or not found.has_interval:
         return False, f"{why}: {_thin(comparison)}"

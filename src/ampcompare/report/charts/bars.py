@@ -21,9 +21,10 @@ from ampcompare.report.charts.parts import (
     tip,
 )
 from ampcompare.report.charts.series import Datum
+from ampcompare.report.runs.figures import TIMED
 from ampcompare.report.runs.groups import QUANTILES, Group
 from ampcompare.report.statistics.samples import Estimate
-from ampcompare.report.words import change, duration, mib, number, of_time, plural
+from ampcompare.report.words import change, duration, mib, number, of_time, plural, some
 from ampcompare.report.words import ratio as times
 
 BAR_HEIGHT, LOW_BAR_HEIGHT, MANY_BARS = 46, 18, 12
@@ -145,6 +146,8 @@ def _bars(analysis: Analysis, title: str, bars: Bars) -> Spec:
     if bars is TIME:
         few = [g for g in analysis.groups if 0 < g.reached.runs < g.reached.of]
         notes += [f"{g.label}: {g.reached.words}" for g in few]
+    if bars.figure in TIMED and (sharing := [g.label for g in analysis.groups if g.shares_machine]):
+        notes.append(f"not to be compared, as runs shared the machine: {some(sharing)}")
     note = "; ".join(notes) or None
     return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
 

@@ -21,15 +21,15 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
         head = {"backend": group.label}
         speed = group.means["images_per_second"]
         quality = mean(group.per_seed("quality", metric.factor))
-        if group.is_unfinished or speed is None or quality is None:
+        if group.is_unfinished or group.shares_machine or speed is None or quality is None:
             continue
         basis = "one seed" if speed.n == 1 else f"mean of {speed.n} seeds"
         row: Datum = head | {"kind": "mean", "run": basis, "x": speed.value, "y": quality.value}
         if speed.low is not None and quality.low is not None:
             row |= {"x_low": speed.low, "x_high": speed.high, "low": quality.low, "high": quality.high}
         rows.append(row)
-        if len(group.counted) > 1:
-            for f in group.counted:
+        if len(group.timed) > 1:
+            for f in group.timed:
                 if f.images_per_second is not None and f.quality is not None:
                     point = {"kind": "run", "run": str(f.run.name), "x": f.images_per_second}
                     rows.append(head | point | {"y": f.quality * metric.factor})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampcompare.records.tree import as_text
@@ -10,7 +10,26 @@ from ampcompare.report.runs.figures import RunFigures, environment_of
 
 # Keys of `environment.machine`: the GPU tells more than the host it is in; a CPU is told by the host alone.
 TELLING = ("gpu", "gpu_uuid", "host")
-ALSO = ("others", "earlier")  # of a run on several processes, or one that went on elsewhere
+OTHERS, EARLIER = "others", "earlier"  # of a run on several processes, or one that went on elsewhere
+
+
+def now_of(figures: RunFigures) -> frozenset[str]:
+    """What a run computed on in the end, without the cards of parts of it that ran elsewhere before: GPUs, or
+    the hosts of CPUs. Empty for a GPU that is not named: its host may have others.
+    """
+    return _computing(figures, environment_of(figures.run).get("machine"))
+
+
+def before_of(figures: RunFigures) -> list[frozenset[str]]:
+    """What earlier parts of a run computed on that ran elsewhere, one after the other."""
+    machine = environment_of(figures.run).get("machine")
+    several = machine.get(EARLIER) if isinstance(machine, Mapping) else None
+    return [_computing(figures, one) for one in _listed(several)]
+
+
+def _computing(figures: RunFigures, machine: Any) -> frozenset[str]:
+    telling = {"cpu": TELLING[-1:], "cuda": TELLING[:-1]}.get(figures.device_type, TELLING)
+    return frozenset(_named(machine, (OTHERS,), telling))
 
 
 def cards_of(figures: RunFigures) -> frozenset[str]:
@@ -25,14 +44,20 @@ def cards(runs: Iterable[RunFigures]) -> frozenset[str] | None:
     return frozenset().union(*each) if each and all(each) else None
 
 
-def _named(holder: Any) -> Iterator[str]:
+def _named(
+    holder: Any, also: Sequence[str] = (OTHERS, EARLIER), telling: Sequence[str] = TELLING
+) -> Iterator[str]:
     if not isinstance(holder, Mapping):
         return
-    for key in TELLING:
+    for key in telling:
         if isinstance(said := holder.get(key), str) and said:
             yield as_text(said)
             break
-    for key in ALSO:
-        several = holder.get(key)
-        for one in several if isinstance(several, list | tuple) else ():
-            yield from _named({k: one.get(k) for k in TELLING} if isinstance(one, Mapping) else None)
+    for key in also:
+        for one in _listed(holder.get(key)):
+            inner = () if key == OTHERS else (OTHERS,)  # a part that ran elsewhere may have been several too
+            yield from _named(one, inner, telling)
+
+
+def _listed(several: Any) -> Sequence[Any]:
+    return several if isinstance(several, list | tuple) else ()

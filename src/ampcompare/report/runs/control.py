@@ -100,7 +100,7 @@ def drift_of(group: Group) -> Estimate | None:
 
 def _at(runs: Sequence[RunFigures], where: str) -> dict[Hashable, float]:
     """The throughputs of the runs at one end, under keys that pair with nothing."""
-    speeds = [f.images_per_second for f in runs if arm_of(f.run) == where]
+    speeds = [f.images_per_second for f in runs if arm_of(f.run) == where and not f.shares_machine]
     return {(where, number): speed for number, speed in enumerate(speeds) if speed is not None}
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.data.sources import SOURCES, Source
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.backends import REGISTRY, family, in_type
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
-from ampcompare.report.palette import meaning, variant
+from ampcompare.report.palette import meaning, meaning_of, variant
 from ampcompare.report.runs.ending import Outcome, outcome_of
 from ampcompare.report.runs.metric import DEFAULT_METRIC
 from ampcompare.report.runs.steadiness import Steadiness, steadiness
@@ -38,6 +38,11 @@ MEANS = (
 # Those of them that a seed decides: what is run again with the same seed is no second measurement. Of all
 # others, which are figures of a machine at work, each process is one.
 OF_THE_SEED = frozenset({"skipped_steps", "quality", "best_accuracy"})
+# And those in which others at work on the same card or CPU tell.
+TIMED = frozenset(
+    {"images_per_second", "step_time_ms_p50", "joules_per_image", "train_seconds", "seconds_to_target"}
+)
+MOST_SHARED = 0.2  # of a run's training; with less, its median and its seconds are still its own
 MEDIANS = ("step_time_ms_p50", "step_time_ms_p95", "skipped_steps", "train_seconds")
 
 
@@ -51,7 +56,8 @@ class RunFigures:
     `quality` is the last value of the metric that is compared, None also where that value is NaN.
     `clock_jumps` counts the rows whose wall clock is behind that of the row before. `seconds_to_target` is
     the training time until the metric reached the `Analysis`' target. `test_images` and `classes` are those
-    of the data, `metric` is the key of the compared one, `steps` the last `global_step`.
+    of the data, `metric` is the key of the compared one, `steps` the last `global_step`. `overlap` is the
+    share of its training in which other runs of the set were on its card (shared.py).
     """
 
     run: RunRecord
@@ -79,6 +85,12 @@ class RunFigures:
     classes: int | None = None
     metric: str = DEFAULT_METRIC
     steps: float | None = None
+    overlap: float | None = None
+
+    @property
+    def shares_machine(self) -> bool:
+        """Whether other runs of the set were on its card so long that its times are not its own."""
+        return self.overlap is not None and self.overlap > MOST_SHARED
 
     @property
     def outcome(self) -> Outcome:
@@ -117,26 +129,44 @@ class RunFigures:
         return [*found, *self.run.problems]
 
 
+def backend_without_type(run: RunRecord) -> str:
+    """The backend of a run, the same in each of its types: `native` of a run of `native_bf16` too."""
+    return family(_name_of(run))
+
+
+def _name_of(run: RunRecord) -> str:
+    # A plug-in's own label, whatever it was asked for as. Records of others may hold anything.
+    said = (environment_of(run).get("backend_label"), run.option("backend"), "unknown")
+    return next(printable(text) for text in said if isinstance(text, str) and text.strip())
+
+
 def label_of(run: RunRecord) -> str:
     """The name under which a run is compared: its backend, and what is not that backend's default."""
-    recorded = environment_of(run)
-    # A plug-in's own label, whatever it was asked for as. Records of others may hold anything.
-    said = (recorded.get("backend_label"), run.option("backend"), "unknown")
-    label = next(printable(text) for text in said if isinstance(text, str) and text.strip())
-    built_in = REGISTRY.get(label)
-    if built_in and built_in.is_fp32:
+    recorded, label = environment_of(run), _name_of(run)
+    if (built_in := REGISTRY.get(label)) and built_in.is_fp32:
         return label
     if run.option("precision.enabled") is False:
         return f"{label} (off)"
-    own = built_in.dtypes[0] if built_in else recorded.get("backend_type")
-    return variant(label, own, run.option("precision.dtype")) if own else label
+    dtype = dtype_of(run)
+    label = in_type(label, dtype)
+    own = REGISTRY[label].dtypes[0] if built_in else recorded.get("backend_type")
+    return variant(label, own, dtype) if own else label
+
+
+def dtype_of(run: RunRecord) -> Any:
+    """The low-precision type that a run computed in: as recorded where it was left to the machine (`auto`),
+    else what its config says; None where neither does.
+    """
+    took = environment_of(run).get(metrics.PRECISION_DTYPE)
+    return took if isinstance(took, str) and took else run.option("precision.dtype")
 
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    recorded, built_in = environment_of(run), REGISTRY.get(str(run.option("backend")))
-    words = built_in.words if built_in else recorded.get("backend_words")
-    dtype = run.option("precision.dtype") or recorded.get("backend_type")
+    recorded, dtype = environment_of(run), dtype_of(run)
+    if built_in := REGISTRY.get(in_type(str(run.option("backend")), dtype)):
+        return meaning_of(built_in, str(dtype or built_in.dtypes[0]))
+    words, dtype = recorded.get("backend_words"), dtype or recorded.get("backend_type")
     return meaning(str(words), str(dtype)) if words and dtype else ""
 
 

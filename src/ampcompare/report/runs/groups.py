@@ -23,7 +23,7 @@ from ampcompare.report.runs.figures import MEANS, MEDIANS, OF_THE_SEED, RunFigur
 from ampcompare.report.runs.labels import BACKEND, NOT_SET, differing_keys, names_of, unique
 from ampcompare.report.runs.metric import ComparedMetric, unit_of
 from ampcompare.report.runs.outcomes import Outcomes
-from ampcompare.report.runs.sample import Ignored, countable, lost, sample, seed_key
+from ampcompare.report.runs.sample import Ignored, countable, lost, sample, seed_key, with_own_times
 from ampcompare.report.runs.settings import OF_BACKEND, arm_of, pooling_settings
 from ampcompare.report.statistics.samples import Estimate, mean, mean_of_seeds
 
@@ -98,10 +98,11 @@ class Group:
     @cached_property
     def means(self) -> dict[str, Estimate | None]:
         """Of each of MEANS the mean with its interval, None where nothing was recorded. Each has an n of its
-        own: of seeds or of processes (`sample`), and of those alone that have the figure (`lost`)."""
+        own: of seeds or of processes (`sample`), and of those alone that have the figure (`lost`). Times of a
+        group of which every run shared its machine are of these."""
         found = {}
         for name in MEANS:
-            values = self.sample(name)
+            values = self.sample(name) or self.sample(name, own_times=False)
             unit = "seeds" if name in OF_THE_SEED else "runs"
             found[name] = mean(values, *self._bounds(name, values.values()), unit)
         return found
@@ -123,10 +124,10 @@ class Group:
 
     @cached_property
     def step_times(self) -> dict[str, float]:
-        """Quantiles of the counted runs' step times (ms, means of log intervals after warm-up), and how many
+        """Quantiles of the `timed` runs' step times (ms, means of log intervals after warm-up), and how many
         `intervals` they are of; empty where none was recorded.
         """
-        windows = [f.run.numbers(metrics.STEP_TIME)[steady_rows(f.run)] for f in self.counted]
+        windows = [f.run.numbers(metrics.STEP_TIME)[steady_rows(f.run)] for f in self.timed]
         values = np.concatenate(windows) if windows else np.empty(0)
         values = values[np.isfinite(values)]
         if not len(values):
@@ -138,12 +139,24 @@ class Group:
         """One attribute of RunFigures of the counted runs that have it."""
         return [value for r in self.counted if (value := getattr(r, name)) is not None]
 
-    def sample(self, name: str, factor: float = 1.0) -> dict[Hashable, float]:
+    def sample(self, name: str, factor: float = 1.0, *, own_times: bool = True) -> dict[Hashable, float]:
         """The counted runs' measurements of one attribute of RunFigures, times `factor`, under what they are
         paired by: the seed and the ignored settings' values; of a machine at work each process is one, and
-        its number among those of the same seed belongs to the key.
+        its number among those of the same seed belongs to the key. Times are those of runs that had their
+        machine to themselves; without `own_times` of all.
         """
-        return sample(self.counted, self._ignored_of(self.counted), name, factor)
+        runs = with_own_times(self.counted, name) if own_times else self.counted
+        return sample(runs, self._ignored_of(runs), name, factor)
+
+    @cached_property
+    def timed(self) -> tuple[RunFigures, ...]:
+        """The counted runs that had their machine to themselves; all of them where none had."""
+        return with_own_times(self.counted, "images_per_second") or self.counted
+
+    @property
+    def shares_machine(self) -> bool:
+        """Whether every counted run shared its machine: then none of its times is to be compared."""
+        return bool(self.counted) and all(run.shares_machine for run in self.counted)
 
     def lost(self, name: str) -> tuple[tuple[str, str], ...]:
         """Each seed or run that a figure lacks, and why: `("seed 2", "failed: its last loss is NaN")`."""
@@ -170,7 +183,7 @@ def group_runs(
 
     A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
     """
-    settings_of = [pooling_settings(f) for f in figures]
+    settings_of = [pooling_settings(f, keys[0]) for f in figures]
     varying = _varying(settings_of, keys[0], ignored)
     pools: dict[tuple[str, bool, tuple[tuple[str, str], ...]], list[int]] = {}
     for number, every in enumerate(settings_of):

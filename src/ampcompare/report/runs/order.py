@@ -134,7 +134,7 @@ def _drift(groups: Sequence[Group]) -> Estimate | None:
         ((g.label, cards([f])), started(f), f.images_per_second)
         for g in groups
         for f in g.counted
-        if f.images_per_second and math.isfinite(started(f))
+        if f.images_per_second and math.isfinite(started(f)) and not f.shares_machine
     ]
     sizes = Counter(level for level, *_ in rows)
     rows = [row for row in rows if sizes[row[0]] >= FEWEST]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from ampcompare.records.tree import as_text
 from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.figures import OF_THE_SEED, RunFigures
+from ampcompare.report.runs.figures import OF_THE_SEED, TIMED, RunFigures
 from ampcompare.report.statistics.samples import mean_of_seeds
 
 Ignored = tuple[str, ...]  # a run's values of the settings that its group ignores
@@ -50,6 +50,13 @@ def per_process(
     return keyed
 
 
+def with_own_times(runs: Sequence[RunFigures], name: str) -> tuple[RunFigures, ...]:
+    """Those of the runs whose measurements of an attribute are their own: of times and energy the runs that
+    had their machine to themselves.
+    """
+    return tuple(run for run in runs if name not in TIMED or not run.shares_machine)
+
+
 def sample(
     runs: Sequence[RunFigures], ignored: Sequence[Ignored], name: str, factor: float = 1.0
 ) -> dict[Hashable, float]:
@@ -67,12 +74,15 @@ def lost(runs: Sequence[RunFigures], counted: Sequence[RunFigures], name: str) -
     """Each run that a figure lacks, by its seed where that tells it, and why it does."""
     seeds = [seed_key(run) for run in runs]
     counts = {id(run) for run in counted}
+    own = {id(run) for run in with_own_times(counted, name) if _value(run, name) is not None} or counts
     found = []
     for run, seed in zip(runs, seeds, strict=True):
         if id(run) not in counts:
             why = _why(run)
         elif _value(run, name) is None:
             why = _missing(run, name)
+        elif id(run) not in own:
+            why = "it shared its machine with other runs"
         else:
             continue
         is_one = run.seed is not None and seeds.count(seed) == 1

@@ -10,9 +10,18 @@ from typing import Any
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
+from ampcompare.precision.backends import AUTO
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten
-from ampcompare.report.runs.figures import NO_DEVICE, RunFigures, environment_of, label_of
+from ampcompare.report.runs.arithmetic import is_on_cpu
+from ampcompare.report.runs.figures import (
+    NO_DEVICE,
+    RunFigures,
+    backend_without_type,
+    dtype_of,
+    environment_of,
+    label_of,
+)
 
 # What runs that are pooled may differ in. The environment has settings of its own.
 BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
@@ -30,7 +39,7 @@ SPLITS = frozenset(
 HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of code and data
 # What differs between backends because they are others.
 OF_BACKEND = ("precision.", "environment.backend_source")
-AUTO = "auto"
+DTYPE = "precision.dtype"
 
 
 @dataclass(frozen=True)
@@ -74,25 +83,28 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
         batch=_listed("batch", (f.run.option("batch_size") for f in figures)),
         epochs=_length(figures),
         devices=tuple(devices),
-        is_cpu=any(f.device_type == "cpu" or f.run.option("device") == "cpu" for f in figures),
+        is_cpu=any(map(is_on_cpu, figures)),
         is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
     )
 
 
-def pooling_settings(figures: RunFigures) -> dict[str, str]:
+def pooling_settings(figures: RunFigures, by: str = "backend") -> dict[str, str]:
     """All of a run's config and environment that must be equal for runs to be pooled: not the seed.
 
     The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself
-    is known. What was left to the machine (`auto`) counts as what it came to there.
+    is known. What was left to the machine (`auto`) counts as what it came to there. The backend is named with
+    its type; where types are compared (`by` is DTYPE), without.
     """
     run, environment = figures.run, environment_of(figures.run)
     is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
-    found = {"backend": label_of(run)}
+    found = {"backend": backend_without_type(run) if by == DTYPE and not is_fp32 else label_of(run)}
     for key, _ in flatten(run.config):
         head = key.partition(".")[0]
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
         if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
             found[key] = as_text(_as_null(run, key))
+    if DTYPE in found:
+        found[DTYPE] = as_text(dtype_of(run))
     for key, value in ADDED_LATER.items():
         if key not in BOOKKEEPING and not (is_fp32 and key.startswith("precision.")):
             found.setdefault(key, as_text(value))

@@ -29,7 +29,9 @@ def median_gap(group: Group, base: Group) -> tuple[float, float] | None:
     where these differ by more than 3 %: by what the medians leave out. None where they do not, or one is not
     known.
     """
-    ours, theirs = (_speeds(side.counted) for side in (group, base))
+    if group.shares_machine or base.shares_machine:
+        return None
+    ours, theirs = (_speeds(side.timed) for side in (group, base))
     if not ours or not theirs:
         return None
     by_median, by_seconds = (
@@ -52,7 +54,7 @@ def odd_ones(group: Group) -> list[tuple[RunFigures, float]]:
     """Runs whose throughput is unlike that of all others of the group, as ratios to the others' median: off
     by 15 % and by five times the range of the others. Of three runs or more.
     """
-    speeds = [(f, f.images_per_second) for f in group.counted if f.images_per_second]
+    speeds = [(f, f.images_per_second) for f in group.timed if f.images_per_second]
     found = []
     for number, (figures, speed) in enumerate(speeds):
         others = [math.log(s) for i, (_, s) in enumerate(speeds) if i != number]

@@ -1,0 +1,242 @@
+"""`ampcompare doctor`: what this machine can do, and what to do about what it cannot.
+
+Each check stands alone: what is missing or broken on a machine is what people ask a doctor about, so that
+whatever a check raises becomes its line. Nothing here waits for the network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError, one_line, reason
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.program.place import as_typed
+
+SLOW = 0.5  # of fp32's rate: below it a half type makes a training longer, whatever it saves in memory
+PAD = 12  # columns before what is said
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found: a line, what to do about it (empty: nothing), the same for programs.
+
+    `is_fatal` where no run could start.
+    """
+
+    topic: str
+    said: str
+    todo: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    is_fatal: bool = False
+
+
+def examine() -> Iterator[Finding]:
+    """Every check's findings, as they come; the types take about a second."""
+    for topic, check in CHECKS.items():
+        try:
+            with redirect_stderr(StringIO()):  # libraries warn of what is said here in a line
+                found = list(check())
+        except Exception as problem:
+            needs = topic in NEEDED
+            why = f"cannot be told ({type(problem).__name__}: {one_line(reason(problem))})"
+            todo = "install the package again" if isinstance(problem, ImportError) else ""
+            found = [Finding(topic, why, todo, is_fatal=needs)]
+        yield from found
+
+
+def lines_of(finding: Finding) -> list[str]:
+    """A finding as it is printed."""
+    lines = [f"{finding.topic:<{PAD}} {one_line(finding.said)}"]
+    return [*lines, f"{'':<{PAD}} -> {one_line(finding.todo)}"] if finding.todo else lines
+
+
+def run_doctor(say: Callable[[str], None], json_file: Path | None = None) -> int:
+    """Say every finding, write them all to `json_file`. Returns 1 where no run could start, else 0.
+
+    Raises UserError where the file cannot be written.
+    """
+    found = []
+    for finding in examine():
+        found.append(finding)
+        for line in lines_of(finding):
+            say(line)
+    if json_file is not None:
+        try:
+            json_file.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n", "utf-8")
+        except (OSError, ValueError) as problem:
+            raise UserError(f"--json {json_file}: cannot be written ({reason(problem)})") from None
+    return int(any(one.is_fatal for one in found))
+
+
+def _software() -> Iterator[Finding]:
+    import platform
+
+    import torch
+
+    from ampcompare import __version__
+
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "ampcompare": __version__}
+    yield Finding("software", ", ".join(f"{name} {v}" for name, v in versions.items()), facts=versions)
+
+
+def _device() -> Iterator[Finding]:
+    import torch
+
+    from ampcompare.machine.device import is_cuda, resolve_device
+    from ampcompare.machine.environment import describe_environment
+
+    device = resolve_device("auto")
+    name = describe_environment(device)["device_name"]
+    said, todo = f"{device}: {name}", ""
+    if device.type == "cpu":
+        said += ", PyTorch sees no GPU"
+        if torch.version.cuda is None and shutil.which("nvidia-smi"):
+            todo = "this PyTorch is built without CUDA: install one with it to train on the GPU"
+    elif is_cuda(device) and torch.cuda.device_count() > 1:
+        said += f", the first of {torch.cuda.device_count()}"
+        todo = f"{as_typed('torchrun', f'--nproc-per-node={torch.cuda.device_count()}')} trains on all"
+    yield Finding("device", said, todo, {"device": str(device), "name": name})
+
+
+def _processor() -> Iterator[Finding]:
+    from ampcompare.machine.environment import cpu_name
+    from ampcompare.machine.processor import SHOWN, isa_limit, processor_flags
+
+    flags, limit = processor_flags(), isa_limit()
+    limits = [f"ONEDNN_MAX_CPU_ISA={limit}"] if limit else []
+    if own := os.environ.get("ATEN_CPU_CAPABILITY"):
+        limits.append(f"ATEN_CPU_CAPABILITY={own}")
+    units = [unit for unit in SHOWN if unit in (flags or ())]
+    known = ", ".join(units) or "none of " + ", ".join(SHOWN)
+    said = f"{cpu_name()}: {'its flags are not to be had here' if flags is None else known}"
+    facts = {"name": cpu_name(), "units": units, "limits": limits}
+    todo = f"limited by {' and '.join(limits)}: unset it to use all" if limits else ""
+    yield Finding("processor", said, todo, facts)
+
+
+def _threads() -> Iterator[Finding]:
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = torch.get_num_threads()
+    limit = os.environ.get("OMP_NUM_THREADS")
+    todo = ""
+    if threads < cores:
+        todo = (
+            f"OMP_NUM_THREADS={limit} is set: unset it to train on every core"
+            if limit
+            else f"OMP_NUM_THREADS={cores} uses them all, where a core is not half of another"
+        )
+    yield Finding("threads", f"{threads} on {cores} cores", todo, {"threads": threads, "cores": cores})
+
+
+def _types() -> Iterator[Finding]:
+    from ampcompare.machine.device import resolve_device
+    from ampcompare.machine.probe import TYPES, probe
+    from ampcompare.machine.processor import EMULATED, arithmetic_of
+    from ampcompare.metrics import ARITHMETIC
+
+    device = resolve_device("auto")
+    is_cpu = device.type == "cpu"
+    rates, arithmetic = probe(device), arithmetic_of(device).get(ARITHMETIC, {})
+    for dtype in TYPES:
+        rate, relative, runs_on = rates.rate(dtype), rates.relative(dtype), arithmetic.get(dtype, "")
+        facts = {"gflops": rate, "relative": relative, "arithmetic": runs_on or None}
+        absolute = f"{rate:.3g} GFLOP/s{' a core' if is_cpu else ''} in a training convolution"
+        if not rate:
+            yield Finding(dtype, "does not run here", facts=facts)
+        elif dtype == "float32":
+            yield Finding(dtype, absolute, facts=facts)
+        else:
+            how = {"": "", EMULATED: ", emulated", "unknown": ", on what is not known"}
+            words = how.get(runs_on, f", on the processor's own units ({runs_on})")
+            said = f"{absolute}, {relative:.2g} times fp32's{words}"
+            yield Finding(dtype, said, _slow_type(dtype) if relative < SLOW else "", facts)
+    yield _choice(is_cpu, rates)
+
+
+def _slow_type(dtype: str) -> str:
+    bound = [name for name, backend in REGISTRY.items() if backend.dtypes == (dtype,)]
+    only = f"; {', '.join(bound)} take no other type and train as slowly" if bound else ""
+    return f"slower than fp32 here: a study of numerics, not of speed{only}"
+
+
+def _choice(is_cpu: bool, rates: Any) -> Finding:
+    halves = [t for t in ("float16", "bfloat16") if rates.rate(t)]
+    taken = "float16" if not is_cpu else rates.fastest(halves) if halves else "nothing"
+    able = [name for name, backend in REGISTRY.items() if backend.dtypes[1:] and not backend.is_fp32]
+    said = f"precision.dtype=auto takes {taken} for {', '.join(able)}"
+    todo = ""
+    if taken != "nothing" and rates.relative(taken) < SLOW:
+        todo = "no half type is faster than fp32 here: train in fp32 for speed"
+    return Finding("auto", said, todo, {"taken": taken})
+
+
+def _compiler() -> Iterator[Finding]:
+    """Found, not tried: a first compilation takes many seconds, and a run tries it before it trains."""
+    from ampcompare.machine.device import is_cuda, resolve_device
+
+    wanted = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    path = shutil.which(wanted)
+    header = Path(sysconfig.get_path("include"), "Python.h").is_file()
+    lacking = [] if path else [f"no C++ compiler ({wanted})"]
+    lacking += [] if header else ["no Python.h"]
+    if is_cuda(resolve_device("auto")) and find_spec("triton") is None:
+        lacking.append("no Triton")
+    said = ", ".join(lacking) or f"{path}, with Python's headers"
+    todo = "execution=compile and fuse=true need it (g++, python3-dev); execution=eager does not"
+    yield Finding("compiler", said, todo if lacking else "", {"compiler": path, "lacking": lacking})
+
+
+def _wandb() -> Iterator[Finding]:
+    import wandb
+
+    from ampcompare.tracking.start import has_account
+
+    version, login = f"W&B {wandb.__version__}", as_typed("wandb", "login")
+    if mode := os.environ.get("WANDB_MODE") or ("disabled" if os.environ.get("WANDB_DISABLED") else ""):
+        todo = "unset WANDB_MODE and WANDB_DISABLED to let each run's wandb.mode say it"
+        yield Finding("account", f"{version}: the environment says {mode}", todo, {"mode": mode})
+    elif has_account():
+        yield Finding("account", f"{version}: logged in, runs are streamed", facts={"mode": "online"})
+    else:
+        todo = f"{login} once to stream them; without, all else works"
+        said = f"{version}: no account, runs are recorded offline"
+        yield Finding("account", said, todo, {"mode": "offline"})
+
+
+def _data() -> Iterator[Finding]:
+    from ampcompare.data.sources.cifar10 import ARCHIVE, find
+
+    place, folder = find()
+    facts = {"cifar10": None if place is None else str(place), "folder": str(folder)}
+    if place is not None:
+        yield Finding("data", f"CIFAR-10 is in {place}", facts=facts)
+        return
+    said = f"CIFAR-10 is not here: the first run fetches it (170 MB) into {folder}"
+    todo = f"without a network put {ARCHIVE} there; data.source=synthetic needs no data"
+    yield Finding("data", said, todo, facts)
+
+
+CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "software": _software,
+    "device": _device,
+    "processor": _processor,
+    "threads": _threads,
+    "types": _types,
+    "compiler": _compiler,
+    "account": _wandb,
+    "data": _data,
+}
+NEEDED = ("software", "device")  # without which no run starts

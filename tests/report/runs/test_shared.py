@@ -1,0 +1,200 @@
+"""Two runs at once on one machine: their times are not compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from support.fakes import make
+
+from ampcompare import metrics
+from ampcompare.report import analyse_runs
+from ampcompare.report.charts.bars import peak_memory, throughput_bars
+from ampcompare.report.charts.tradeoff import accuracy_against_throughput
+from ampcompare.report.runs.figures import figures_of
+from ampcompare.report.runs.shared import with_overlap
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+LASTS = 100.0
+CPU = {"host": "h", "gpu": None}
+
+
+def run(backend, seed, begin, *, machine=CPU, lasts=LASTS, device_type="cpu", stamps=None, **more):
+    """A run that trains from `begin` on for `lasts` seconds, all of it; `stamps` are added to its rows."""
+    found = make(
+        backend, seed, steps=40, epochs=4, id=f"{backend}{seed}at{begin:g}", device_type=device_type, **more
+    )
+    found.started_at = BEGAN + timedelta(seconds=begin)
+    clock = np.linspace(lasts / len(found.history), lasts, len(found.history))
+    found.history[metrics.ELAPSED] = found.history[metrics.TRAIN_SECONDS] = clock
+    if stamps is not None:
+        found.history["_timestamp"] = BEGAN.timestamp() + begin + clock + stamps
+    if machine is not None:
+        found.summary["environment"]["machine"] = machine
+    return found
+
+
+def overlaps(*runs):
+    return [figures.overlap for figures in with_overlap([figures_of(one) for one in runs])]
+
+
+def test_runs_at_once_on_one_cpu_share_it():
+    assert overlaps(run("none", 1, 0), run("native", 1, 0)) == pytest.approx([1, 1])
+    assert overlaps(run("none", 1, 0), run("native", 1, 50)) == pytest.approx([0.5, 0.5])
+    assert overlaps(run("none", 1, 0), run("native", 1, LASTS)) == pytest.approx([0, 0])
+
+
+def test_each_share_is_of_the_runs_own_training():
+    long, short = run("none", 1, 0, lasts=1000), run("native", 1, 500, lasts=10)
+    assert overlaps(long, short) == pytest.approx([0.01, 1])
+
+
+@pytest.mark.parametrize("seconds", [1, 5])
+def test_a_run_that_starts_while_another_finishes_shares_nothing_worth_a_word(seconds):
+    runs = [
+        run(backend, seed, (2 * seed + place) * (LASTS - seconds))
+        for seed in range(3)
+        for place, backend in enumerate(("none", "native"))
+    ]
+    analysis = analyse_runs(runs)
+    assert analysis.comparison("native").speed is not None
+    assert "shared" not in " ".join(analysis.verdict.cautions)
+
+
+def test_time_before_and_after_training_counts_for_nothing():
+    """The clock runs from the start: here a minute of it is compilation, another the last evaluation."""
+    first, second = run("none", 1, 0), run("native", 1, LASTS - 30)
+    for one in (first, second):
+        clock = one.history[metrics.ELAPSED]
+        one.history[metrics.TRAIN_SECONDS] = np.clip(clock - 30, 0, 40)
+    assert overlaps(first, second) == pytest.approx([0, 0], abs=0.06)  # a log interval lies across it
+
+
+def test_runs_on_gpus_share_a_gpu_not_the_host():
+    def on(gpu, seed):
+        return run("none", seed, 0, machine={"host": "h", "gpu": gpu}, device_type="cuda")
+
+    assert overlaps(on("a", 1), on("a", 2)) == pytest.approx([1, 1])
+    assert overlaps(on("a", 1), on("b", 2)) == pytest.approx([0, 0])
+    assert overlaps(on(None, 1), on(None, 2)) == [None, None]  # which GPU it was is not known
+
+
+def test_of_a_run_on_several_processes_every_card_counts():
+    both = {"host": "h", "gpu": "a", "others": [{"host": "h", "gpu": "b"}]}
+    alone = {"host": "h", "gpu": "b"}
+    found = overlaps(*(run("none", i, 0, machine=m, device_type="cuda") for i, m in enumerate((both, alone))))
+    assert found == pytest.approx([1, 1])
+    ranks = {"host": "h", "gpu": None, "others": [{"host": "h", "gpu": None}]}
+    assert overlaps(run("none", 1, 0, machine=ranks)) == pytest.approx([0])  # with itself it shares nothing
+
+
+@pytest.mark.parametrize(
+    "machine", [None, "h", {}, {"host": 3}, {"host": None, "others": [None, 3, "x"]}, {"earlier": 5}, []]
+)
+def test_of_runs_without_machine_nothing_is_said(machine):
+    assert overlaps(run("none", 1, 0, machine=machine), run("native", 1, 0)) == [None, pytest.approx(0)]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300, -1e300, -5.0, "x", None])
+@pytest.mark.parametrize("key", [metrics.ELAPSED, metrics.TRAIN_SECONDS, "_timestamp"])
+def test_clocks_that_say_anything_break_nothing(key, value):
+    spoiled, sound = run("none", 1, 0, stamps=0.0), run("native", 1, 0)
+    spoiled.history[key] = value
+    for found in overlaps(spoiled, sound):
+        assert found is None or 0 <= found <= 1
+
+
+def test_a_run_of_unknown_start_is_judged_by_the_stamps_of_its_rows_or_not_at_all():
+    known, unknown = run("none", 1, 0), run("native", 1, 0)
+    unknown.started_at = None
+    assert overlaps(known, unknown) == [pytest.approx(0), None]
+    stamped = run("native", 1, 0, stamps=0.0)
+    stamped.started_at = None
+    assert overlaps(known, stamped) == pytest.approx([1, 1])
+
+
+def test_stamps_that_lag_behind_move_no_run():
+    """Rows wait in a queue: the first are written seconds late, the last at once."""
+    lag = np.linspace(20, 0, len(run("none", 1, 0).history))
+    assert overlaps(run("none", 1, 0, stamps=lag), run("native", 1, LASTS, stamps=lag)) == pytest.approx(
+        [0, 0]
+    )
+
+
+def paused(seed, begin, pause, **more):
+    """A run that was stopped half way for `pause` seconds."""
+    rows = len(run("none", 1, 0).history)
+    return run("none", seed, begin, stamps=np.where(np.arange(rows) < rows // 2, 0.0, pause), **more)
+
+
+def test_what_ran_while_another_was_stopped_did_not_share():
+    stopped = paused(1, 0, 1000.0)
+    assert overlaps(stopped, run("native", 1, 400)) == pytest.approx([0, 0])
+    assert overlaps(stopped, run("native", 2, 1050)) == pytest.approx([0.5, 0.5], abs=0.06)
+    assert overlaps(stopped, run("native", 3, 0)) == pytest.approx([0.5, 0.5], abs=0.06)
+
+
+def test_of_a_run_that_went_on_elsewhere_each_part_is_where_it_was():
+    moved = paused(1, 0, 1000.0, machine={"host": "new", "gpu": None, "earlier": [CPU]})
+    there = {"host": "new", "gpu": None}
+    assert overlaps(moved, run("native", 1, 1050)) == pytest.approx([0, 0])
+    assert overlaps(moved, run("native", 2, 1050, machine=there)) == pytest.approx([0.5, 0.5], abs=0.06)
+    assert overlaps(moved, run("native", 3, 0)) == pytest.approx([0.5, 0.5], abs=0.06)
+    assert overlaps(moved, run("native", 4, 0, machine=there)) == pytest.approx([0, 0])
+
+
+def test_a_run_that_is_there_twice_does_not_share_with_itself():
+    one = run("none", 1, 0)
+    assert overlaps(one, dataclasses.replace(one)) == pytest.approx([0, 0])
+
+
+def pairs(seeds, apart):
+    """Both backends with each seed: `apart` at once where it is 0, else one after the other."""
+    return [
+        run(backend, seed, 1000.0 * seed + place * apart)
+        for seed in range(seeds)
+        for place, backend in enumerate(("none", "native"))
+    ]
+
+
+def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
+    apart, at_once = analyse_runs(pairs(4, 200)), analyse_runs(pairs(4, 0))
+    assert apart.comparison("native").is_faster
+    found = at_once.comparison("native")
+    assert (found.speed, found.energy, found.time) == (None, None, None)
+    assert found.memory is not None
+    assert found.quality is not None
+    said = "Runs shared the machine with others of these (none: 4 of 4 runs, native: 4 of 4 runs): "
+    assert [line for line in at_once.verdict.cautions if "shared" in line] == [
+        f"{said.replace(', ', ' and ', 1)}their times are not compared."
+    ]
+    assert at_once.verdict.headline.startswith("Their runs shared the machine: times are not compared.")
+    assert at_once.baseline.means["images_per_second"] is not None  # what was measured is shown
+
+
+def test_a_speed_up_cannot_be_required_of_runs_at_once():
+    (answer,) = analyse_runs(pairs(4, 0), require=["native: speedup >= 1.1"]).requirements
+    assert (answer.is_shown, answer.why) == (False, "their runs shared the machine: times are not compared")
+
+
+def test_speed_is_compared_of_the_runs_that_were_alone():
+    runs = [*pairs(3, 200), run("none", 7, 9000), run("native", 7, 9000)]
+    for one in runs[-2:]:
+        one.summary[metrics.THROUGHPUT_MEDIAN] = 1.0
+    analysis = analyse_runs(runs)
+    found, alone = analysis.comparison("native"), analyse_runs(runs[:-2]).comparison("native")
+    assert (found.speed.n, found.quality.n) == (3, 4)
+    assert found.speed.value == pytest.approx(alone.speed.value)
+    assert found.group.means["images_per_second"].value == pytest.approx(
+        alone.group.means["images_per_second"].value
+    )
+    assert ("seed 7", "it shared its machine with other runs") in found.group.lost("images_per_second")
+
+
+def test_no_chart_sets_times_of_runs_at_once_beside_each_other_without_a_word():
+    at_once = analyse_runs(pairs(3, 0))
+    assert not accuracy_against_throughput(at_once)["datasets"]["data"]
+    assert "not to be compared" in str(throughput_bars(at_once)["title"])
+    assert "not to be compared" not in str(peak_memory(at_once)["title"])

@@ -1,0 +1,114 @@
+"""Backends in their types: what is pooled, what it is called, what it is compared with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.fakes import make
+
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.report import analyse_runs
+from ampcompare.report.as_json import to_json
+from ampcompare.report.exports import to_csv, to_markdown
+from ampcompare.report.on_wandb.workspace import group_keys
+from ampcompare.report.palette import KNOWN
+from ampcompare.report.runs.figures import words_of
+
+
+def run(backend, seed, dtype="bfloat16", *, took=None):
+    def edit(plan):
+        plan["config"] |= {"backend": backend, "precision": {"enabled": True, "dtype": dtype}}
+        if took:
+            plan["summary"]["environment"]["precision_dtype"] = took
+
+    return make("native", seed, edit=edit, id=f"{backend}-{dtype}-{seed}")
+
+
+def runs(*kinds, seeds=2):
+    return [run(backend, seed, dtype) for seed in range(seeds) for backend, dtype in kinds]
+
+
+NONE, NATIVE = ("none", "float16"), ("native", "float16")
+OLD, NEW = ("native", "bfloat16"), ("native_bf16", "bfloat16")
+
+
+def test_old_and_new_runs_of_native_in_bf16_are_one_group():
+    mixed = [*runs(NONE), run(*OLD[:1], 0), run(*NEW[:1], 1)]
+    analysis = analyse_runs(mixed)
+    assert [(g.label, g.n) for g in analysis.groups] == [("none", 2), ("native_bf16", 2)]
+    assert not [c for c in analysis.verdict.cautions if "pooled" in c]
+
+
+def test_native_in_each_type_is_a_group_of_its_own():
+    assert [g.label for g in analyse_runs(runs(NONE, NATIVE, OLD)).groups] == [
+        "none",
+        "native",
+        "native_bf16",
+    ]
+
+
+@pytest.mark.parametrize(("took", "label"), [("float16", "native"), ("bfloat16", "native_bf16")])
+def test_a_type_that_was_left_to_the_machine_is_the_one_it_took(took, label):
+    given = [run("native", seed, "auto", took=took) for seed in range(2)]
+    explicit = [run("native", seed + 2, took) for seed in range(2)]
+    assert [(g.label, g.n) for g in analyse_runs([*given, *explicit]).groups] == [(label, 4)]
+
+
+def test_apex_o1_in_bf16_is_called_so_and_never_apex_itself():
+    analysis = analyse_runs(runs(NONE, ("apex_o1", "float16"), ("apex_o1", "bfloat16")))
+    assert [g.label for g in analysis.groups] == ["none", "apex_o1", "apex_o1 bf16"]
+    meanings = {label: style.meaning for label, style in analysis.styles.items()}
+    assert meanings["apex_o1"] == "apex O1, fp16"
+    assert meanings["apex_o1 bf16"] == "apex O1 lists in bf16"
+    assert words_of(run("apex_o1", 1)) == "apex O1 lists in bf16"
+
+
+def test_words_say_what_is_in_bf16():
+    meanings = {style.label: style.meaning for style in KNOWN}
+    assert meanings["bf16"] == "bf16 (weights too)"
+    assert meanings["bf16_sr"] == "bf16, stochastic rounding"
+    assert meanings["native_bf16"] == "torch.amp bf16"
+
+
+def test_every_built_in_backend_has_a_look_of_its_own():
+    assert {*REGISTRY} <= {style.label for style in KNOWN}
+    assert len({(s.colour, s.dash, s.marker) for s in KNOWN}) == len({s.colour for s in KNOWN}) == len(KNOWN)
+
+
+@pytest.mark.parametrize("name", ["native_bf16", "native bf16"])
+def test_the_group_is_required_by_its_name_and_by_the_former_one(name):
+    (answer,) = analyse_runs(runs(NONE, OLD), require=[f"{name}: failures <= 0"]).requirements
+    assert answer.is_shown
+
+
+def test_every_table_has_the_group_by_its_name():
+    analysis = analyse_runs(runs(NONE, OLD, NEW))
+    content = json.loads(to_json(analysis))
+    assert [g["label"] for g in content["groups"]] == ["none", "native_bf16"]
+    assert {r["group"] for r in content["runs"]} == {"none", "native_bf16"}
+    for text in (to_csv(analysis), to_markdown(analysis), analysis.verdict.headline):
+        assert "native_bf16" in text.replace("\\_", "_")
+        assert "native bf16" not in text
+
+
+def test_who_groups_by_type_gets_types_compared():
+    analysis = analyse_runs(runs(NATIVE, OLD, NEW), "float16", group_by=["precision.dtype"])
+    assert [(g.label, g.n) for g in analysis.groups] == [("bfloat16", 4), ("float16", 2)]
+    (found,) = analysis.comparisons
+    assert not found.refusal
+    assert found.speed is not None
+
+
+def test_who_groups_by_type_too_has_it_in_the_labels():
+    analysis = analyse_runs(runs(NONE, NATIVE, OLD), group_by=["backend", "precision.dtype"])
+    labels = [g.label for g in analysis.groups]
+    assert labels == ["none · dtype not set", "native · dtype float16", "native_bf16 · dtype bfloat16"]
+    assert not any(c.refusal for c in analysis.comparisons)
+
+
+def test_wandb_groups_by_the_type_too_where_a_backend_ran_in_several():
+    assert group_keys(analyse_runs(runs(NONE, OLD, ("apex_o1", "float16")))) == ["backend"]
+    assert group_keys(analyse_runs(runs(NONE, NATIVE, OLD))) == ["backend", "precision.dtype"]
+    left = [run("native", 1, "auto", took="float16"), run("native", 2, "auto", took="bfloat16")]
+    assert group_keys(analyse_runs(left, "native")) == ["backend", "environment.precision_dtype"]
