@@ -28,6 +28,7 @@ FLOORS = (
     {"checkpoint"},
     {"experiment", "recorder"},
     {"bench", "entrypoint", "why"},
+    {"demo"},
     {"cli"},
     {"__main__"},
 )
@@ -41,7 +42,7 @@ REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "v
 # What runs where someone only looks at records, and what runs while something trains.
 READING = {"records", "report", "published", "sweeps", "cli", "__main__"}
 READING |= {"errors", "metrics", "plugins", "wandb_client"}
-TRAINING = set(FLOOR) - READING - {"bench"} | {"errors", "metrics", "plugins", "wandb_client"}
+TRAINING = set(FLOOR) - READING - {"bench", "demo"} | {"errors", "metrics", "plugins", "wandb_client"}
 
 FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
 

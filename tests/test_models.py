@@ -73,6 +73,20 @@ def test_the_same_seed_gives_the_same_weights():
     assert torch.equal(weights(), weights())
 
 
+@pytest.mark.parametrize("name", ["resnet50", "resnet18", "resnet20"])
+def test_zero_init_residual_zeroes_each_block_and_no_other_weight(name: str):
+    def weights(zero: bool) -> dict[str, torch.Tensor]:
+        torch.manual_seed(3)
+        return build_model(name, "cifar", 10, zero_init_residual=zero).state_dict()
+
+    plain, zeroed = weights(False), weights(True)
+    changed = {key for key in plain if not torch.equal(plain[key], zeroed[key])}
+    last = "bn3" if name == "resnet50" else "bn2"
+    assert changed == {key for key in plain if key.endswith(f"{last}.weight")}
+    assert all(not zeroed[key].any() for key in changed)
+    assert len(changed) == {"resnet50": 16, "resnet18": 8, "resnet20": 9}[name]
+
+
 NET = """from torch import nn
 
 def build(num_classes):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +13,8 @@ import typer
 from ampcompare import __version__, metrics
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
-from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
-from ampcompare.sweeps.order import in_blocks
-
-DEMO_BACKENDS = ("none", "native", "apex_o1")
 
 app = typer.Typer(
     name="ampcompare",
@@ -81,22 +74,19 @@ def demo(
     ] = None,
 ) -> None:
     """Train ResNet50 under three backends on synthetic data, offline, then write the comparison page."""
-    if chosen := [word for word in words or [] if word.startswith("backend=")]:
-        raise UserError(
-            f"{chosen[0]}: the demo trains {', '.join(DEMO_BACKENDS)}; one backend alone: "
-            + as_typed("ampcompare", "run", "--config", "demo", *(words or []))
-        )
-    own = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *(words or [])]
-    folder = [word for word in own if word.startswith("output_dir=")][-1].partition("=")[2]
-    train = [sys.executable, "-m", "ampcompare", "run", "--config", "demo"]
-    for backend, _ in in_blocks(folder, DEMO_BACKENDS, [None]):  # another order in another folder
-        training = subprocess.Popen([*train, f"backend={backend}", "wandb.mode=offline", *own])
-        while training.poll() is None:
-            with suppress(KeyboardInterrupt):  # the training hears the Ctrl-C too, and ends its record
-                training.wait()
-        if training.returncode:
-            raise typer.Exit(training.returncode)
-    report([folder], f"{folder}/report")
+    from rich.console import Console
+
+    from ampcompare.demo.run import run_demo
+    from ampcompare.program.console import print_line
+
+    console = Console(highlight=False)
+    status = run_demo(
+        words or [],
+        lambda line: print_line(console, line),
+        lambda folder, out: report([folder], out),
+    )
+    if status:
+        raise typer.Exit(status)
 
 
 @app.command()

@@ -19,8 +19,10 @@ The options, each with its default, meaning and what it may be:
 """
 
 
-def main(words: Sequence[str], program: str = "python run_experiment.py") -> int:
-    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 129 and 143 stopped."""
+def main(words: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
+    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 129 and 143 stopped. `brief`
+    leaves out the lines at the end on where the record is.
+    """
     if "--help" in words or "-h" in words:
         from ampcompare.config.options import describe
         from ampcompare.config.schema import Config
@@ -34,7 +36,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py") -> int
         config = parse(words, of_several=chooses(*OF_BACKENDS))
         from ampcompare.experiment import run  # torch and W&B load here, when the input is known to be good
 
-        return run(config).exit_code
+        return run(config, brief=brief).exit_code
     except UserError as problem:
         from ampcompare.tracking.refusal import record_refusal
 

@@ -41,8 +41,9 @@ class Result:
     summary: dict[str, Any]
 
 
-def run(config: Config, console: Console | None = None) -> Result:
-    """Train as the config says, record it with W&B, say on the console how it goes.
+def run(config: Config, console: Console | None = None, *, brief: bool = False) -> Result:
+    """Train as the config says, record it with W&B, say on the console how it goes and, if not
+    `brief`, where the record is.
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
@@ -52,7 +53,7 @@ def run(config: Config, console: Console | None = None) -> Result:
     console = console or Console(highlight=False)
     try:
         with join(config) as world:
-            return _run(config, world, console, said)
+            return _run(config, world, console, said, brief)
     except RuntimeError as problem:
         if not is_loss_of_another(problem):
             raise
@@ -64,7 +65,7 @@ def _loss(problem: RuntimeError) -> str:
     return f"another process of this run has ended, its own message says why ({reason(problem)})"
 
 
-def _run(config: Config, world: World, console: Console, said: Sequence[str]) -> Result:
+def _run(config: Config, world: World, console: Console, said: Sequence[str], brief: bool) -> Result:
     parts = prepare(config, world)
     if not world.leads:
         console = Console(quiet=True)
@@ -128,7 +129,7 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str]) ->
                 if exit_code == 0 and world.leads:
                     store.mark_recorded(fit.step, say)
                 store.unlock()
-    for line in tracker.where(Path(config.output_dir)):
+    for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         print_line(console, line)
     return Result(exit_code, tracker.record, summary)
 

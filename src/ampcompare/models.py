@@ -13,17 +13,28 @@ from ampcompare import plugins
 RESNETS = ("resnet50", "resnet18")
 
 
-def build_model(name: str, stem: str, num_classes: int) -> nn.Module:
+def build_model(name: str, stem: str, num_classes: int, *, zero_init_residual: bool = False) -> nn.Module:
     """An untrained network for float images [B, 3, H, W], giving logits [B, num_classes].
 
     The CIFAR stem is a 3x3 convolution with stride 1 and no max-pool, as in He et al. 2016 section 4.2;
     ResNet50 with it has 23.5 M parameters for 10 classes. A function from elsewhere (`./net.py:build`) is
     called with `num_classes` alone. Raises UserError for one that cannot be had or gives no network.
+
+    `zero_init_residual`: the ResNets begin with each residual branch at 0, so that the signal keeps its size
+    through 50 layers and the running statistics of BatchNorm hold from the first steps (Goyal et al. 2017,
+    section 5.1). It draws no random numbers: all other weights are the same.
     """
-    if name in OURS:
-        return OURS[name](num_classes)
-    if name not in RESNETS:
+    if name not in OURS and name not in RESNETS:
         return _built(name, num_classes)
+    model = OURS[name](num_classes) if name in OURS else _resnet(name, stem, num_classes)
+    if zero_init_residual:
+        for block in model.modules():
+            if isinstance(last := getattr(block, "bn3", None) or getattr(block, "bn2", None), nn.BatchNorm2d):
+                nn.init.zeros_(last.weight)
+    return model
+
+
+def _resnet(name: str, stem: str, num_classes: int) -> nn.Module:
     from torchvision import models
 
     model = getattr(models, name)(num_classes=num_classes)

@@ -56,6 +56,11 @@ def widest_float(device: torch.device) -> torch.dtype:
     return torch.float64 if has_float64(device) else torch.float32
 
 
+def is_host(device: torch.device) -> bool:
+    """Whether the values of its tensors are there for the host at once, at no more than a look."""
+    return device.type == "cpu"
+
+
 def queues_copies(device: torch.device) -> bool:
     """Whether copies from and to pinned memory are queued behind the steps, and the host goes on."""
     return is_cuda(device)

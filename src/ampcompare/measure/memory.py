@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,8 +62,11 @@ def peak_of_process() -> float:
     """The peak resident set of this process, MiB."""
     try:
         # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
-        with open("/proc/self/status", "rb") as status:
-            _, found, rest = status.read().partition(b"VmHWM:")
+        status = os.open("/proc/self/status", os.O_RDONLY)  # half the time of a file object
+        try:
+            _, found, rest = os.read(status, 65_536).partition(b"VmHWM:")
+        finally:
+            os.close(status)
         if found:
             return int(rest.split(maxsplit=1)[0]) / 1024
     except OSError:

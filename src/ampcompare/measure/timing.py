@@ -69,16 +69,17 @@ class Window:
 
     def times_ms(self) -> list[float]:
         """The time of each step. Waits until the device has done the last of them."""
-        if self.spans and not isinstance(self.spans[-1][1], float):
-            wait_until(self.spans[-1][1])  # sync: the window ends when its last step has
-        return [_between_ms(*span) for span in self.spans]
+        return self._between_ms(self.spans)
 
     def data_times_ms(self) -> list[float]:
         """The part of each step that went into making its batch. As `times_ms`."""
-        return [_between_ms(*span) for span in self.data_spans] if self.times_ms() else []
+        return self._between_ms(self.data_spans)
 
-
-def _between_ms(start: Mark, end: Mark) -> float:
-    if isinstance(start, float):
-        return (end - start) * 1e3  # type: ignore[operator]
-    return start.elapsed_time(end)  # type: ignore[arg-type]
+    def _between_ms(self, spans: list[tuple[Mark, Mark]]) -> list[float]:
+        if not self.spans:
+            return []
+        last = self.spans[-1][1]
+        if isinstance(last, float):
+            return [(end - start) * 1e3 for start, end in spans]  # type: ignore[operator]
+        wait_until(last)  # sync: the window ends when its last step has
+        return [start.elapsed_time(end) for start, end in spans]  # type: ignore[union-attr,arg-type]

@@ -127,7 +127,8 @@ def build_trainer(
     """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend."""
     config = with_type(config, take_type(config, device, world).dtype)
     torch.manual_seed(config.seed)
-    model = build_model(config.model.name, config.model.stem, len(data.classes)).to(device)
+    options = dataclasses.asdict(config.model)
+    model = build_model(num_classes=len(data.classes), **options).to(device)
     if is_channels_last(config, device):
         model = model.to(memory_format=torch.channels_last)
     if config.fuse:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ class HandWritten:
         self.device, self.dtype = device, getattr(torch, str(config.precision.dtype))
         self.mixed = config.backend != BASELINE and config.precision.enabled
         torch.manual_seed(config.seed)
-        model = build_model(config.model.name, config.model.stem, classes).to(device)
+        model = build_model(num_classes=classes, **asdict(config.model)).to(device)
         self.model: nn.Module = model.to(memory_format=layout)
         options = config.optimizer
         self.optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)

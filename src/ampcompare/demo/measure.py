@@ -1,0 +1,74 @@
+"""What training costs here, measured in a process of its own: its argument and its last line are JSON.
+
+It takes {"words": [...], "dtype": ... or null}, the demo's options and the type that was asked for, and
+prints the fields of `plan.Costs`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import islice
+from statistics import median
+
+import torch
+
+from ampcompare.bench.throughput.measure import ours
+from ampcompare.config.arguments import parse
+from ampcompare.data.dataset import build_dataset
+from ampcompare.demo.plan import Costs, choose_type, is_worth_a_try, options_of
+from ampcompare.machine.device import is_channels_last, resolve_device, set_numerics, wait_for
+from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.probe import probe
+
+SECONDS_PER_TYPE = 2.0  # after which no further step is timed
+MOST_STEPS = 8
+
+
+def measure(words: list[str], asked: str | None = None) -> Costs:
+    """Probe the types, then time steps of the network itself: in fp32, and in the type that will be trained.
+
+    fp16 is timed too where that decides whether it is taken. Raises UserError for what cannot be trained.
+    """
+    config = parse(words)
+    device = resolve_device(config.device)
+    set_numerics(config)
+    rates = probe(device, channels_last=is_channels_last(config, device)).by_type
+    seconds = {"float32": seconds_a_step([*words, *options_of("none", "float32")])}
+    costs = Costs(describe_environment(device)["device_name"], rates, seconds)
+    if asked is None and is_worth_a_try(costs, "float16"):
+        with suppress(RuntimeError):  # no such kernel here
+            seconds["float16"] = seconds_a_step([*words, *options_of("native", "float16")])
+    taken = asked or choose_type(costs)
+    if taken not in seconds:
+        seconds[taken] = seconds_a_step([*words, *options_of("native", taken)])
+    return costs
+
+
+def seconds_a_step(words: list[str]) -> float:
+    """The median of a few steps of this run, the first left out."""
+    config = parse(words)
+    device = resolve_device(config.device)
+    images = 2 * config.batch_size * config.training.accumulate
+    data = build_dataset(source=config.data.source, root=config.data.root, train_limit=images, test_limit=10)
+    loop = ours(config, data, device)
+    times: list[float] = []
+    began = time.perf_counter()
+    with loop.session:
+        for batch in islice(loop.batches, MOST_STEPS):
+            start = time.perf_counter()
+            loop.step(batch)
+            wait_for(device)  # sync: each step is timed
+            times.append(time.perf_counter() - start)
+            if len(times) > 1 and time.perf_counter() - began > SECONDS_PER_TYPE:
+                break
+    return median(times[1:])
+
+
+if __name__ == "__main__":
+    request = json.loads(sys.argv[1])
+    torch.manual_seed(0)
+    print(json.dumps(asdict(measure(request["words"], request["dtype"]))))

@@ -1,0 +1,152 @@
+"""The demo from its words to its page: measure, choose, train under each backend, report. Free of torch.
+
+Every line says what comes next and how long it will take; how long is corrected by what was taken so far.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from ampcompare.config.arguments import parse
+from ampcompare.config.load import Config
+from ampcompare.demo import plan
+from ampcompare.errors import UserError
+from ampcompare.precision.backends import AUTO
+from ampcompare.program.console import clock
+from ampcompare.program.place import as_typed
+from ampcompare.sweeps.order import in_blocks
+
+MEASURING = 20.0  # seconds: PyTorch begins, the probe, a few steps of the network in two types
+CONFIG = ("--config", "demo")
+# A worker that waits for another sleeps instead of spinning: beside other work on the same cores spinning made
+# ResNet50's steps ten times as long (two cores, load of 8: 12 s instead of 1.3 s), and an idle machine shows
+# little of it. W&B's own lines would say thrice that nothing is uploaded.
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "WANDB_SILENT": "true"}
+
+Say = Callable[[str], None]
+
+
+def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None]) -> int:
+    """Train and compare; returns the exit code. `words` are options of every run, which go before our choice;
+    `report(folder, out)` writes the page. Raises UserError.
+    """
+    began = time.monotonic()
+    if chosen := [word for word in words if word.removeprefix("--").startswith("backend")]:
+        raise UserError(
+            f"{chosen[0]}: the demo trains {', '.join(plan.BACKENDS)}; one backend alone: "
+            + as_typed("ampcompare", "run", *CONFIG, *words)
+        )
+    words = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *words]
+    config = parse([*CONFIG, *words])
+    asked = _asked(config)
+    say(
+        f"{config.model.name} is trained three times, in fp32 and twice in mixed precision, on made-up images: "
+        "no account, no download. First: what a training step costs here, "
+        f"about {plan.about(MEASURING)}"
+    )
+    costs = measured(words, asked)
+    dtype = asked or plan.choose_type(costs)
+    say(f"{costs.device}: {_rates(costs, dtype)}")
+    say(plan.why_type(costs, dtype, asked is not None))
+    rung = plan.choose_rung(costs.seconds["float32"] + 2 * costs.seconds[dtype])
+    own = [*plan.words_of(rung, config.batch_size * config.training.accumulate), *words]
+    final = parse([*CONFIG, *own])
+    order = [backend for backend, _ in in_blocks(final.output_dir, plan.BACKENDS, [None])]
+    steps = _steps(final)
+    expected = plan.parts(order, dtype, costs, steps, -(-final.epochs // final.eval.every))
+    say(
+        f"{plan.EPOCHS} epochs of {rung} steps, as many as the time allows"
+        if steps == plan.EPOCHS * rung
+        else f"{steps} steps, as asked for"
+    )
+    status, taken = _train(order, dtype, own, expected, say)
+    if status:
+        return status
+    _announce(expected, taken, say)
+    report(final.output_dir, f"{final.output_dir}/report")
+    say(f"done in {clock(time.monotonic() - began)}. Next: {as_typed('ampcompare', 'doctor')}, or {NEXT}")
+    return 0
+
+
+NEXT = as_typed("ampcompare", "run", "--help")
+
+
+def measured(words: Sequence[str], asked: str | None) -> plan.Costs:
+    """What training costs here, from a process of its own. Raises UserError."""
+    request = json.dumps({"words": [*CONFIG, *words], "dtype": asked})
+    command = [sys.executable, "-m", "ampcompare.demo.measure", request]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    if done.returncode:
+        (last,) = done.stderr.strip().splitlines()[-1:] or [f"no message, exit code {done.returncode}"]
+        if not (message := last.partition("UserError: ")[2]):
+            sys.stderr.write(done.stderr)
+        raise UserError(f"demo: no training step can be measured here: {message or last}")
+    return plan.Costs(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def _train(
+    order: Sequence[str], dtype: str, words: Sequence[str], expected: Sequence[plan.Part], say: Say
+) -> tuple[int, list[float]]:
+    """Train under each backend in turn; returns the first exit code that is not 0, and the seconds of each."""
+    taken: list[float] = []
+    for backend in order:
+        _announce(expected, taken, say)
+        start = time.monotonic()
+        command = [sys.executable, "-m", "ampcompare.demo.train", *CONFIG, "wandb.mode=offline", *words]
+        training = subprocess.Popen([*command, *plan.options_of(backend, dtype)], env=_environment())
+        while training.poll() is None:
+            with suppress(KeyboardInterrupt):  # the training hears the Ctrl-C too, and ends its record
+                training.wait()
+        if training.returncode:
+            return training.returncode, taken
+        taken.append(time.monotonic() - start)
+    return 0, taken
+
+
+def _announce(expected: Sequence[plan.Part], taken: Sequence[float], say: Say) -> None:
+    """What comes next, how long it will take, and how long all that is left."""
+    number, left = len(taken), plan.seconds_left(expected, taken)
+    now = left - plan.seconds_left(expected, taken, skip=1)
+    then = [part.name for part in expected[number + 1 :]]
+    rest = f"; then {', '.join(then)}: {plan.about(left)} left in all" if then else ""
+    say(f"--- {number + 1} of {len(expected)}: {expected[number].name}, about {plan.about(now)}{rest}")
+
+
+def _asked(config: Config) -> str | None:
+    """The half type that the words ask for, None where it is ours to choose. Raises UserError."""
+    dtype = config.precision.dtype
+    if dtype in (None, AUTO):
+        return None
+    if dtype not in plan.HALF:
+        raise UserError(
+            f"precision.dtype={dtype}: the demo trains in {' or '.join(plan.HALF)}; leave it out to have the "
+            "one that suits this machine"
+        )
+    return dtype
+
+
+def _rates(costs: plan.Costs, dtype: str) -> str:
+    each = [
+        f"{plan.SHORT[kind]} {costs.seconds[kind]:.2g} s"
+        for kind in ("float32", dtype)
+        if kind in costs.seconds
+    ]
+    return f"a training step takes {', '.join(each)}"
+
+
+def _steps(config: Config) -> int:
+    """Optimizer steps of a run."""
+    images = config.data.train_limit or 0
+    batches = -(-images // config.batch_size)
+    steps = config.epochs * -(-batches // config.training.accumulate)
+    return steps if config.max_steps is None else min(steps, config.max_steps)
+
+
+def _environment() -> Mapping[str, str]:
+    return ENVIRONMENT | os.environ

@@ -1,0 +1,10 @@
+"""One training of the demo, as `ampcompare run` but for the last lines: what to do with one record alone."""
+
+from __future__ import annotations
+
+import sys
+
+from ampcompare.entrypoint import main
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:], "ampcompare demo", brief=True))
