@@ -13,10 +13,8 @@ import typer
 from ampcompare import __version__, metrics
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
-from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
-from ampcompare.sweeps.order import in_blocks
 
 app = typer.Typer(
     name="ampcompare",
