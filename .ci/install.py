@@ -15,8 +15,11 @@ import time
 
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 SIZE = re.compile(r"\(([\d.]+) (kB|MB|GB)\)")
-PACKAGE = re.compile(r"(?:Downloading|Using cached) (\S+?)-\d\S*\.(?:whl|tar\.gz) ")
+# `Downloading torch-2.14.1-cp311-....whl (532.6 MB)`: a name or an address, the size where it is known.
+FETCHED = r"(?:Downloading|Using cached|Processing)"
+PACKAGE = re.compile(rf"{FETCHED} (?:\S*/)?([^\s/]+?)-\d[^\s/]*\.(?:whl|tar\.gz)(?: |$)")
 LAST_LINES = 30  # of pip's, where it fails
+MOST_WARNINGS = 3
 TICK, SELDOM = 1.0, 30.0  # seconds, in a terminal and elsewhere
 
 
@@ -33,23 +36,27 @@ class Progress:
         self.lines.append(line)
         text = line.strip()
         size = SIZE.search(text)
-        if (found := PACKAGE.match(text)) and size and ".whl.metadata" not in text:
-            self.bytes += float(size[1]) * UNITS[size[2]]
+        if found := PACKAGE.match(text):
+            self.bytes += float(size[1]) * UNITS[size[2]] if size else 0.0
             self.packages += 1
-            self.doing = f"downloading {found[1]} ({size[1]} {size[2]})"
+            self.doing = f"fetching {found[1]} {size[0] if size else ''}".rstrip()
         elif text.startswith("Installing collected packages"):
             self.doing = f"unpacking {plural(text.count(',') + 1)}"
+        elif text.startswith(("Obtaining ", "Installing build", "Preparing ", "Building ")):
+            self.doing = "preparing ampcompare"
         elif text.startswith(("Collecting ", "Requirement already")) and not self.packages:
             self.doing = f"looking for {re.split('[^A-Za-z0-9_.-]', text.split()[1])[0]}"
 
     def at(self, seconds: float) -> str:
         """`1:05  1.2 GB in 34 packages, downloading torch (532.6 MB)`."""
-        so_far = f"{self.bytes / 1e9:.1f} GB in {plural(self.packages)}, " if self.packages else ""
+        so_far = f"{self.bytes / 1e9:.1f} GB, {plural(self.packages)}, " if self.packages else ""
         return f"{clock(seconds)}  {so_far}{self.doing}"
 
     def warnings(self) -> list[str]:
-        """What pip wants to be read."""
-        return [line for line in self.lines if line.lstrip().startswith(("WARNING:", "DEPRECATION:"))]
+        """What pip wants to be read; of many the first."""
+        found = [line for line in self.lines if line.lstrip().startswith(("WARNING:", "DEPRECATION:"))]
+        more = [f"(and {len(found) - MOST_WARNINGS} more of pip's warnings)"]
+        return found if len(found) <= MOST_WARNINGS else found[:MOST_WARNINGS] + more
 
 
 def plural(packages: int) -> str:

@@ -16,7 +16,8 @@ LINES = """Collecting torch>=2.11 (from -c constraints.txt (line 95))
   Downloading torch-2.14.1-cp311-cp311-manylinux_2_28_x86_64.whl (532.6 MB)
   Using cached nvidia_cublas-13.1.0.3-py3-none-manylinux_2_27_x86_64.whl (1.5 GB)
 WARNING: something of the index
-Installing collected packages: nvidia-cublas, torch
+Processing /shelf/rich-14.1.0-py3-none-any.whl
+Installing collected packages: nvidia-cublas, torch, rich
 Successfully installed nvidia-cublas-13.1.0.3 torch-2.14.1"""
 
 
@@ -38,9 +39,16 @@ def progress(install, lines: int):
 def test_the_line_tells_time_amount_and_what_goes_on(install):
     assert progress(install, 0).at(5) == "0:05  looking for packages"
     assert progress(install, 2).at(9) == "0:09  looking for torch"
-    assert progress(install, 3).at(65) == "1:05  0.5 GB in 1 package, downloading torch (532.6 MB)"
-    assert progress(install, 4).at(65) == "1:05  2.0 GB in 2 packages, downloading nvidia_cublas (1.5 GB)"
-    assert progress(install, 6).at(190) == "3:10  2.0 GB in 2 packages, unpacking 2 packages"
+    assert progress(install, 3).at(65) == "1:05  0.5 GB, 1 package, fetching torch (532.6 MB)"
+    assert progress(install, 4).at(65) == "1:05  2.0 GB, 2 packages, fetching nvidia_cublas (1.5 GB)"
+    assert progress(install, 7).at(190) == "3:10  2.0 GB, 3 packages, unpacking 3 packages"
+
+
+def test_of_many_warnings_the_first_are_passed_on(install):
+    found = install.Progress()
+    for number in range(9):
+        found.add(f"WARNING: {number}")
+    assert found.warnings() == ["WARNING: 0", "WARNING: 1", "WARNING: 2", "(and 6 more of pip's warnings)"]
 
 
 def run(code: int) -> subprocess.CompletedProcess[str]:
