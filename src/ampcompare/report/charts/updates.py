@@ -13,10 +13,10 @@ from ampcompare.report.charts.series import Datum, curves
 
 LOST = metrics.LOST_UPDATES
 TITLE = "weights whose update is lost, %"
-MEANING = "lost: so small beside its weight that the sum rounds back to the weight"
+MEANING = "lost: weight plus update rounds back to the weight, which stays as it was"
 # What the figure of a backend that does not round to nearest is.
 STOCHASTIC = "bf16_sr"
-INSTEAD = f"{STOCHASTIC}: lost if it rounded to nearest; it keeps them in the mean"
+INSTEAD = f"{STOCHASTIC}: what rounding to nearest would lose; stochastic rounding loses none in the mean"
 
 
 def lost_updates(analysis: Analysis) -> Spec:
@@ -36,28 +36,26 @@ def lost_updates_by_layer(analysis: Analysis) -> Spec:
             if (lost := mean_percent(group, f"{LOST}/{layer}")) is None:
                 continue
             size = mean_percent(group, f"{metrics.UPDATE_SIZE}/{layer}")
-            said = f"mean over steps of {group.n} runs"
-            rows.append(
-                {"backend": group.label, "layer": layer, "run": said, "kind": "mean", "x": lost, "size": size}
-            )
+            head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {group.n} runs"}
+            rows.append(head | {"kind": "mean", "x": lost, "size": size})
     drawn = drawn_styles(analysis, rows)
     order = list(dict.fromkeys(row["layer"] for row in rows))
     x = quantity(alt.X, TITLE, domainMin=0, domainMax=100)
-    y = alt.Y(field="layer", type="nominal", sort=order, title=None, axis=alt.Axis(labelLimit=110, grid=True))
+    y = alt.Y(field="layer", type="nominal", sort=order, title=None, axis=alt.Axis(labelLimit=110))
     parts = Parts(rows, drawn, x, y, legend="symbols")
     offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in drawn])
-    shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
     tips = [tip("backend"), tip("layer"), tip("x", TITLE, ".4~g")]
     tips += [tip("size", "mean update / mean weight, %", ".3~g"), tip("run", "over")]
-    points = parts.of("mean").mark_point(filled=True, size=70).encode(x=x, y=y, yOffset=offset, tooltip=tips)
-    points = points.encode(color=parts.colour(), shape=shape, opacity=parts.dimmed(1.0))
+    shared = {"x": x, "y": y, "yOffset": offset, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
+    stem = parts.of("mean").mark_rule(strokeWidth=2).encode(x2=alt.datum(0), **shared)
+    head_of_it = parts.of("mean").mark_point(filled=True, size=55).encode(tooltip=tips, **shared)
     height = max(HEIGHT, ROW_HEIGHT * len(drawn) * len(order))
-    layers = [points.add_params(parts.pick)]
+    layers = [stem, head_of_it.add_params(parts.pick)]
     title = "Updates lost to rounding, by layer"
     return finish(layers, analysis.setting, title, rows, note=_note(analysis, rows), height=height)
 
 
 def _note(analysis: Analysis, rows: list[Datum]) -> str:
     drawn = {row["backend"] for row in rows}
-    stochastic = any(g.label in drawn and g.value == STOCHASTIC for g in analysis.groups)
-    return f"{MEANING}; {INSTEAD}" if stochastic else MEANING
+    runs = (f.run for g in analysis.groups if g.label in drawn for f in g.runs)
+    return f"{MEANING}; {INSTEAD}" if any(r.option("backend") == STOCHASTIC for r in runs) else MEANING
