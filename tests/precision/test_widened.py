@@ -82,7 +82,7 @@ def test_behind_it_weights_and_gradients_are_what_and_where_they_were() -> None:
     give_gradients(parameters, 0)
     kept = [(p.data_ptr(), p.detach().clone(), p.grad) for p in parameters]
     with contextlib.suppress(KeyError), widened(optimizer):  # also where the step fails
-        assert {p.dtype for p in parameters} == {torch.float32}
+        assert {p.dtype for group in optimizer.param_groups for p in group["params"]} == {torch.float32}
         optimizer.step()
         raise KeyError
     for p, (place, value, gradient) in zip(parameters, kept, strict=True):
@@ -90,6 +90,21 @@ def test_behind_it_weights_and_gradients_are_what_and_where_they_were() -> None:
         assert torch.equal(p, value)
         assert p.grad is gradient
         assert optimizer.state[p]["momentum_buffer"].dtype is torch.bfloat16
+    assert optimizer.param_groups[0]["params"] == parameters
+    assert list(optimizer.state) == parameters
+
+
+def test_what_hears_of_each_gradient_goes_on_hearing_of_it() -> None:
+    """DDP reduces gradients in such hooks: without them each process would train a model of its own."""
+    parameter = weights(torch.bfloat16)[0]
+    optimizer = KINDS["nesterov"]([parameter])
+    heard: list[int] = []
+    node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: heard.append(1))
+    for _ in range(3):
+        parameter.sum().backward()
+        step(optimizer)
+    assert len(heard) == 3
 
 
 def test_weights_in_fp32_and_those_without_gradient_are_left_to_the_optimizer() -> None:

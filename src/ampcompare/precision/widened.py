@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.together import copy_together
@@ -32,42 +32,51 @@ class Widened:
 @contextmanager
 @torch.no_grad()
 def widened(optimizer: Optimizer) -> Iterator[Widened | None]:
-    """Inside: the optimizer's half weights with a gradient, their gradients and states are fp32 copies.
+    """Inside: in the place of the optimizer's half weights with a gradient it has fp32 copies, with fp32
+    copies of their gradients and states.
 
-    Behind it weights and gradients are what they were, in the memory where they were: who wants the step
-    copies `Widened.wide` into `Widened.narrow`. States are rounded to nearest as they go back, which is how a
-    step in the half type keeps them. None where no half weight has a gradient. Launches go by the number of
-    types, not of weights; nothing waits for the device.
+    The weights and gradients themselves are left alone: who wants the step copies `Widened.wide` into
+    `Widened.narrow`. (A parameter that took fp32 data for a while would lose the node that adds up its
+    gradient, and with it DDP's hook: `VariableHooks::set_data`. Processes then drift apart in silence.)
+    States are rounded to nearest as they go back, which is how a step in the half type keeps them. None where
+    no half weight has a gradient. Launches go by the number of types, not of weights; nothing waits for the
+    device.
     """
-    parameters = [
-        p
+    places = [
+        (group["params"], index)
         for group in optimizer.param_groups
-        for p in group["params"]
+        for index, p in enumerate(group["params"])
         if p.grad is not None and p.dtype in HALF
     ]
-    if not parameters:
+    if not places:
         yield None
         return
+    parameters = [params[index] for params, index in places]
     narrow = [p.data for p in parameters]
-    gradients = [p.grad for p in parameters]
+    gradients = copy_together([p.grad for p in parameters], torch.float32)
     flat = torch.empty(sum(p.numel() for p in parameters), dtype=torch.float32, device=parameters[0].device)
     wide = _views(flat, narrow)
     torch._foreach_copy_(wide, narrow)
-    for p, weight, gradient in zip(parameters, wide, copy_together(gradients, torch.float32), strict=True):
-        _give(p, weight, gradient)
-    states = _widen_states(optimizer, parameters)
+    standing_in = [nn.Parameter(weight) for weight in wide]
+    for p, gradient in zip(standing_in, gradients, strict=True):
+        p.grad = gradient
+    kept = _widen_states(optimizer, parameters)
+    _put(optimizer, places, parameters, standing_in)
     try:
         yield Widened(flat, wide, narrow)
     finally:
-        for p, weight, gradient in zip(parameters, narrow, gradients, strict=True):
-            _give(p, weight, gradient)
-        _narrow_states(optimizer, parameters, states)
+        _put(optimizer, places, standing_in, parameters)
+        _narrow_states(optimizer, parameters, kept)
 
 
-def _give(parameter: Tensor, weight: Tensor, gradient: Tensor | None) -> None:
-    parameter.grad = None  # a gradient has its weight's type
-    parameter.data = weight
-    parameter.grad = gradient
+def _put(
+    optimizer: Optimizer, places: list[tuple[list[Tensor], int]], old: list[Any], new: list[Any]
+) -> None:
+    """Have the optimizer update `new` where it has `old`, with the states of those."""
+    for (params, index), before, after in zip(places, old, new, strict=True):
+        params[index] = after
+        if before in optimizer.state:
+            optimizer.state[after] = optimizer.state.pop(before)
 
 
 def _views(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
