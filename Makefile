@@ -10,12 +10,13 @@ BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 BACKENDS := none native apex_o1
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
+PIP := --disable-pip-version-check --progress-bar off
 
 .PHONY: help setup demo test test-rest test-all rehearse rehearse-oldest wheel-check lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       train ResNet50 under three backends on synthetic data, write the comparison page"
+	@echo "make demo       ResNet50 in fp32 and mixed precision on made-up images, in minutes, and the page"
 	@echo "make test       the tests that tell most, in a few minutes (ARGS=tests/test_cli.py: those)"
 	@echo "make test-rest  the others: long runs, many kills, every scene with a server; make test-all: both"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
@@ -30,8 +31,10 @@ setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, %s is %d.%d: set PYTHON=..." % (sys.executable, *v))'
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) .ci/install.py "installing into $(VENV): PyTorch with its CUDA libraries and what else is needed," \
+	  "about 3 GB to download and 5.5 GB on the disk, some minutes" -- \
+	  $(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e '.[test]'
 	@touch $@
 
 demo: setup
@@ -58,10 +61,11 @@ rehearse-oldest: $(OLDEST_VENV)/.installed
 
 # PyTorch alone: all else, the CUDA libraries that its import loads too, is that of $(VENV).
 $(OLDEST_VENV)/.installed: | setup
-	$(PYTHON) -m venv --without-pip --clear $(OLDEST_VENV)
-	$(VENV)/bin/python -m pip --python $(OLDEST_VENV)/bin/python install --quiet --disable-pip-version-check \
-	  --no-deps 'torch==$(OLDEST).*' 'torchvision==0.26.*'
-	folder() { $$1/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
+	@$(PYTHON) -m venv --without-pip --clear $(OLDEST_VENV)
+	@$(PYTHON) .ci/install.py "installing PyTorch $(OLDEST) into $(OLDEST_VENV)," \
+	  "some hundred MB to download" -- $(VENV)/bin/python -m pip --python $(OLDEST_VENV)/bin/python install \
+	  $(PIP) --no-deps 'torch==$(OLDEST).*' 'torchvision==0.26.*'
+	@folder() { $$1/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
 	  folder $(VENV) > "$$(folder $(OLDEST_VENV))/shared.pth"
 	@touch $@
 

@@ -158,7 +158,7 @@ class Loops:
 
 
 def calibrate(target_ms: float, folder: str) -> int:
-    """The batch size at which the bare step takes about `target_ms`."""
+    """The batch size at which the bare step takes about `target_ms` of its one thread's CPU time."""
     times: list[tuple[int, float]] = []
     size = 4
     while not times or times[-1][1] < target_ms:
@@ -166,10 +166,10 @@ def calibrate(target_ms: float, folder: str) -> int:
         run = Loops(size, steps, folder).bare()
         run(0)
         passes = []
-        for epoch in range(1, 4):  # the shortest: another process can only make it longer
-            began = time.perf_counter()
+        for epoch in range(1, 4):  # the shortest: another process on the core can only make it longer
+            began = time.thread_time()
             run(epoch)
-            passes.append((time.perf_counter() - began) / steps * 1e3)
+            passes.append((time.thread_time() - began) / steps * 1e3)
         times.append((size, min(passes)))
         size *= 2
     if len(times) == 1:

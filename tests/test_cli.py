@@ -11,9 +11,8 @@ from support.offline_runs import plan, write_runs
 from support.quick import HANG, ROOT
 
 from ampcompare import __version__
-from ampcompare.cli import DEMO_BACKENDS, main
+from ampcompare.cli import main
 from ampcompare.config.load import LEAVES
-from ampcompare.sweeps.order import in_blocks
 
 
 @pytest.fixture(scope="module")
@@ -30,33 +29,6 @@ def ampcompare(*arguments: object, **environment: str) -> subprocess.CompletedPr
     command = [sys.executable, "-m", "ampcompare.cli", *map(str, arguments)]
     env = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | environment
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANG, check=False)
-
-
-def test_demo_trains_in_an_order_drawn_for_its_folder(monkeypatch):
-    trained: list[list[str]] = []
-
-    class Training:
-        returncode = 0
-
-        def __init__(self, words: list[str]) -> None:
-            trained.append(words)
-
-        def poll(self) -> int:
-            return 0
-
-    monkeypatch.setattr(subprocess, "Popen", Training)
-    monkeypatch.setattr("ampcompare.cli.report", lambda sources, out: None)
-    orders = []
-    for number in range(8):
-        trained.clear()
-        with pytest.raises(SystemExit):
-            main(["demo", f"output_dir=runs/{number}"])
-        backends = [
-            word.partition("=")[2] for words in trained for word in words if word.startswith("backend=")
-        ]
-        assert backends == [backend for backend, _ in in_blocks(f"runs/{number}", DEMO_BACKENDS, [None])]
-        orders.append(tuple(backends))
-    assert len(set(orders)) > 2
 
 
 def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):

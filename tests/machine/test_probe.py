@@ -15,13 +15,16 @@ def _machine(monkeypatch: pytest.MonkeyPatch, gflops: dict[str, float], call: fl
     """A machine with these rates, a call of which takes so long beside its work; gives what it was asked."""
     asked = []
 
-    def seconds(device, dtype, size, last):
-        asked.append((dtype, size))
-        if dtype not in gflops:
-            raise RuntimeError("no kernel")
-        return call + module._gflop(size) / gflops[dtype]
+    def convolution(device, dtype, size, last):
+        def seconds():
+            asked.append((dtype, size))
+            if dtype not in gflops:
+                raise RuntimeError("no kernel")
+            return call + module._gflop(size) / gflops[dtype]
 
-    monkeypatch.setattr(module, "_seconds", seconds)
+        return seconds
+
+    monkeypatch.setattr(module, "_convolution", convolution)
     return asked
 
 

@@ -24,9 +24,9 @@ from ampcompare.sweeps.order import in_blocks
 
 MEASURING = 20.0  # seconds: PyTorch begins, the probe, a few steps of the network in two types
 CONFIG = ("--config", "demo")
-# A worker that waits for another sleeps instead of spinning: beside other work on the same cores spinning made
-# ResNet50's steps ten times as long (two cores, load of 8: 12 s instead of 1.3 s), and an idle machine shows
-# little of it. W&B's own lines would say thrice that nothing is uploaded.
+# A worker that waits for another sleeps instead of spinning: beside other work on the same cores spinning
+# made ResNet50's steps ten times as long (two cores, a load of 8: 12 s instead of 1.3 s). W&B's own lines
+# would say thrice that nothing is uploaded.
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "WANDB_SILENT": "true"}
 
 Say = Callable[[str], None]
@@ -46,13 +46,13 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
     config = parse([*CONFIG, *words])
     asked = _asked(config)
     say(
-        f"{config.model.name} is trained three times, in fp32 and twice in mixed precision, on made-up images: "
-        "no account, no download. First: what a training step costs here, "
-        f"about {plan.about(MEASURING)}"
+        f"{config.model.name} is trained three times on made-up images, once in fp32 and twice in mixed "
+        "precision; no account, no download. "
+        f"First, what a training step costs here: about {plan.about(MEASURING)}"
     )
     costs = measured(words, asked)
     dtype = asked or plan.choose_type(costs)
-    say(f"{costs.device}: {_rates(costs, dtype)}")
+    say(f"{costs.device}: {_rates(costs, dtype)}{_load()}")
     say(plan.why_type(costs, dtype, asked is not None))
     rung = plan.choose_rung(costs.seconds["float32"] + 2 * costs.seconds[dtype])
     own = [*plan.words_of(rung, config.batch_size * config.training.accumulate), *words]
@@ -70,11 +70,10 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
         return status
     _announce(expected, taken, say)
     report(final.output_dir, f"{final.output_dir}/report")
-    say(f"done in {clock(time.monotonic() - began)}. Next: {as_typed('ampcompare', 'doctor')}, or {NEXT}")
+    say(f"done in {clock(time.monotonic() - began)}")
+    say(f"what this machine is good for:   {as_typed('ampcompare', 'doctor')}")
+    say(f"a training of your own:          {as_typed('ampcompare', 'run', '--help')}")
     return 0
-
-
-NEXT = as_typed("ampcompare", "run", "--help")
 
 
 def measured(words: Sequence[str], asked: str | None) -> plan.Costs:
@@ -93,7 +92,7 @@ def measured(words: Sequence[str], asked: str | None) -> plan.Costs:
 def _train(
     order: Sequence[str], dtype: str, words: Sequence[str], expected: Sequence[plan.Part], say: Say
 ) -> tuple[int, list[float]]:
-    """Train under each backend in turn; returns the first exit code that is not 0, and the seconds of each."""
+    """Train under each backend in turn; returns an exit code that is not 0, else 0; the seconds of each."""
     taken: list[float] = []
     for backend in order:
         _announce(expected, taken, say)
@@ -138,6 +137,14 @@ def _rates(costs: plan.Costs, dtype: str) -> str:
         if kind in costs.seconds
     ]
     return f"a training step takes {', '.join(each)}"
+
+
+def _load() -> str:
+    """What else the machine does, where that is much: it makes all of this slower."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load <= 1.5 * cores:
+        return ""
+    return f" (beside other work: a load of {load:.0f} on {cores} cores; speeds will be of that, too)"
 
 
 def _steps(config: Config) -> int:

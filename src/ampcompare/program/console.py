@@ -16,15 +16,21 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _is_plain(console: Console) -> bool:
-    """Whether a line there is its letters and no more: Rich takes 60 µs over them, of the training thread."""
-    return not (console.is_terminal or console.is_jupyter or console.record or console.quiet)
+def is_plain(console: Console) -> bool:
+    """Whether a line there is its letters and no more."""
+    return not (console.is_terminal or console.is_jupyter or console.record)
 
 
-def print_line(console: Console, line: str) -> None:
-    """Print a line. Where that fails (a full disk, a terminal that has gone) all goes on in silence."""
+def print_line(console: Console, line: str, *, plain: bool | None = None) -> None:
+    """Print a line. Where that fails (a full disk, a terminal that has gone) all goes on in silence.
+
+    `plain` is what `is_plain` says of the console, for who prints a line again and again.
+    """
     try:
-        if _is_plain(console) and line.isprintable():  # control characters and tabs it would change
+        if plain is None:
+            plain = is_plain(console)
+        # Rich takes 60 µs over such a line, of the thread that trains; control characters and tabs it changes.
+        if plain and line.isprintable() and not console.quiet:
             console.file.write(f"{line}\n")
             console.file.flush()
             return

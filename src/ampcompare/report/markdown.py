@@ -17,7 +17,8 @@ ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
 def to_markdown(analysis: Analysis) -> str:
     """The verdict, a table to paste into a pull request or paper, the reasons for doubt and the method."""
     verdict = analysis.verdict
-    lines = [f"# {_safe(verdict.headline)}", "", _safe(analysis.setting.whole), "", *_table(analysis)]
+    lines = [f"# {_safe(verdict.headline)}", "", _safe(analysis.lead), "", _safe(analysis.setting.whole), ""]
+    lines += _table(analysis)
     lines += ["", *(f"- **{_safe(label)}**: {_safe(line)}" for label, line in verdict.lines), ""]
     lines += _requirements(analysis)
     if verdict.notes:

@@ -153,9 +153,10 @@ class Points:
         return seeds * (self._in_seed + (2 if self.control else 0))
 
     def _of_control(self, group: int, seed: int, index: int, arm: str) -> Point:
+        baseline = self.axes.baseline
         runs = [cell for block in self._cells or () for cell in block if cell is not None]
-        first = (cell for cell in runs if cell[0] == self.axes.baseline)
-        return Point(self._tree(group, *next(first, (self.axes.baseline, 0)), seed), index, arm=arm)
+        first = next((cell for cell in runs if cell[0] == baseline), runs[0] if runs else (baseline, 0))
+        return Point(self._tree(group, *first, seed), index, arm=arm)
 
     @cached_property
     def _file_places(self) -> list[int]:

@@ -11,6 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis.answers import Answers, answers_of
 from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.lead import lead
 from ampcompare.report.analysis.plan import plan_of
 from ampcompare.report.analysis.published import Reproduction, published, set_beside
 from ampcompare.report.analysis.require import Answer, Case, Term, judge, parse
@@ -74,6 +75,11 @@ class Analysis(Ground):
         if not self.metric.is_share:
             return (self.metric.margin,)
         return tuple(sorted({*MARGINS, self.metric.margin or ACCURACY_MARGIN}))
+
+    @property
+    def lead(self) -> str:
+        """The first sentence, for who knows nothing of the project."""
+        return lead(self.groups, self.setting, self.keys[0])
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:

@@ -12,6 +12,7 @@ from ampcompare.report.runs.figures import RunFigures
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.informative import information, test_set
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.sample import NOT_ALONE
 from ampcompare.report.runs.settings import Setting
 from ampcompare.report.runs.spoiled import spoiled_buffers
 from ampcompare.report.words import capital, count, listed, plural, short, some
@@ -122,7 +123,8 @@ def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
         if without := some([g.label for g in groups if g.counted and g.means[name] is None]):
             said.append(f"No {words} is recorded for {without}.")
         for group in groups:
-            gone = [f"{run} ({why})" for run, why in group.lacking(name)]
+            lacking = group.lacking(name)
+            gone = [f"{run} ({why})" for run, why in lacking if why != NOT_ALONE]  # that is said once for all
             if gone and group.means[name] is not None:
                 said.append(f"The {words} of {group.label} lacks {some(gone, MAX_KEYS)}.")
     for group in groups:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from ampcompare import metrics
 from ampcompare.report import words
 from ampcompare.report.analysis.claims import ALPHA, Levels
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.undecided import open_questions
+from ampcompare.report.runs.arithmetic import half_type
 from ampcompare.report.runs.control import Control
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group
@@ -57,6 +60,26 @@ def about_target(groups: Sequence[Group], metric: ComparedMetric, target: float 
         return []
     who = words.some(without, MOST_LOST)
     return [f"The target of {_shown(target, metric)} is reached by no run of {who}: no time to it is given."]
+
+
+def about_range(groups: Sequence[Group]) -> list[str]:
+    """Why nothing is skipped where a loss scale grows over bf16: for readers who wait for it as in fp16."""
+    grown = {}
+    for group in groups:
+        runs = [f.run for f in group.counted]
+        if not runs or any(half_type(run) != "bf16" for run in runs) or any(group.values("skipped_steps")):
+            continue
+        scales = [v for run in runs for v in run.values(metrics.SCALE).tolist() if math.isfinite(v)]
+        if scales and max(scales) > min(scales):
+            grown[group.label] = min(scales), max(scales)
+    if not grown:
+        return []
+    low, high = min(ends[0] for ends in grown.values()), max(ends[1] for ends in grown.values())
+    return [
+        f"The loss scale of {words.some(list(grown), MOST_LOST)} went from {words.count(low)} to "
+        f"{words.count(high)} and no step was skipped: bf16 has the range of fp32, so that no gradient "
+        "overflows as it does in fp16, and no loss scale is needed."
+    ]
 
 
 def about_lost(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:

@@ -10,7 +10,7 @@ from ampcompare.report.analysis.cautions import cautions
 from ampcompare.report.analysis.claims import Levels, levels_of
 from ampcompare.report.analysis.comparison import Comparison, compare_all, with_claims
 from ampcompare.report.analysis.decision import headline
-from ampcompare.report.analysis.notes import about_lost, about_target, notes
+from ampcompare.report.analysis.notes import about_lost, about_range, about_target, notes
 from ampcompare.report.analysis.plan import Plan
 from ampcompare.report.analysis.undecided import Undecided, open_questions
 from ampcompare.report.analysis.verdict import Verdict, line
@@ -115,6 +115,7 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
     said = [best.sentence] if best is not None and best.sentence != answer else []
     said += notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
     said += about_target(groups, metric, ground.target) + about_lost(groups, metric)
+    said += about_range(groups)
     verdict = Verdict(
         answer,
         tuple((g.label, line(g, of_group.get(g.label), metric, best)) for g in groups),
