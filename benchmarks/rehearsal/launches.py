@@ -43,6 +43,7 @@ GROUPS = {
 }
 REST = "rest"
 FUSED = ", fuse"  # behind a backend's name
+RESTORED = "native, buffers restored"  # with training.on_nonfinite_buffers=restore
 
 
 def step_ops(*words: str) -> list[Op]:
@@ -67,12 +68,13 @@ def group_of(name: str) -> str:
 
 
 def count_steps(model: str) -> dict[str, dict[str, Any]]:
-    """The summary of each backend's step, by the backend's name, as it is and with `fuse=true`."""
+    """The summary of each backend's step by its name, as it is and with `fuse=true`; and of RESTORED."""
     words = {
         f"{name}{FUSED * fuse}": (f"backend={name}", f"fuse={fuse}")
         for fuse in (False, True)
         for name in REGISTRY
     }
+    words[RESTORED] = ("backend=native", "training.on_nonfinite_buffers=restore")
     return {name: summarize(step_ops(f"model.name={model}", *how)) for name, how in words.items()}
 
 
@@ -84,7 +86,8 @@ def as_markdown(found: dict[str, dict[str, dict[str, Any]]]) -> str:
         f"Batch {BATCH_SIZE}, channels_last, SGD with momentum; counted on fake CUDA tensors, no GPU was "
         "used: `python benchmarks/step_launches.py`. An op counts as one launch, one on many tensors or of "
         "`fuse=true` too. MB: each op reads its inputs and writes its outputs once (batch norms read theirs "
-        "twice). With `fuse`, batch norms take ReLU and residual in.",
+        "twice). With `fuse`, batch norms take ReLU and residual in. `restored`: with "
+        "`training.on_nonfinite_buffers=restore`.",
     ]
     for model, backends in found.items():
         names = [*GROUPS, REST]

@@ -47,7 +47,7 @@ def train(quick_overrides: tuple[str, ...], *words: str) -> list[dict[str, Any]]
     return rows
 
 
-@pytest.mark.parametrize("words", [("backend=none",), ("backend=native", "precision.dtype=bfloat16")])
+@pytest.mark.parametrize("words", [("backend=none",), ("backend=native_bf16",), ("backend=bf16",)])
 def test_a_training_makes_no_float64_on_a_device_that_has_none(
     quick_overrides: tuple[str, ...], words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):

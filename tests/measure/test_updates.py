@@ -243,7 +243,6 @@ EXPECTED = {
 }
 
 
-@pytest.mark.rest
 @HALVES
 def test_the_first_step_of_a_resnet18_loses_what_was_found_by_hand(dtype: torch.dtype):
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from rehearsal.launches import FUSED, as_markdown, count_steps, step_ops, summarize
+from rehearsal.launches import FUSED, RESTORED, as_markdown, count_steps, step_ops, summarize
 from support.quick import ROOT
 from support.rehearsal_cases import BIG
 
@@ -34,7 +34,7 @@ def test_the_page_shows_the_figures(committed: dict[str, Any]):
 
 
 def test_every_backend_is_in_the_table(committed: dict[str, Any]):
-    names = [*REGISTRY, *(f"{name}{FUSED}" for name in REGISTRY)]
+    names = [*REGISTRY, *(f"{name}{FUSED}" for name in REGISTRY), RESTORED]
     assert all(list(backends) == names for backends in committed.values())
 
 

@@ -138,6 +138,18 @@ def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(nam
     assert (model.count, restore.count(torch.tensor(1))) == (1, 1)
 
 
+def test_a_buffer_that_a_module_takes_away_is_passed_over():
+    model = Odd()
+    buffers = Buffers(model, CPU, restores=True)
+    del model.scalar
+    model.narrow = None
+    kept = buffers.keep()
+    model.mask[0] = math.nan
+    buffers.put_back(kept, torch.tensor(True))
+    assert model.mask.tolist() == [0, -math.inf]
+    assert Buffers(model, CPU, restores=False).count(torch.tensor(1)) == 0
+
+
 def test_a_model_without_buffers_has_nothing_to_count_or_keep():
     buffers = Buffers(nn.Linear(2, 2), CPU, restores=True)
     assert not buffers.restores

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from ampcompare import metrics
 from ampcompare.machine.device import widest_float
 from ampcompare.measure.gradients import SAMPLE
+from ampcompare.precision.widened import HALF
 
-HALF = (torch.float16, torch.bfloat16)
 TOTALS = (metrics.LOST_UPDATES, metrics.UPDATE_SIZE)
 
 
@@ -36,7 +36,7 @@ def look_at_updates(optimizer: Optimizer, groups: Mapping[str, Sequence[Tensor]]
     gradient of zero and nothing else that moves it) does not count, nor does one whose update is not finite.
     `update/relative_size` is the mean |u| over the mean |w|. Each also as `NAME/GROUP`; nan where no weight
     counts. Of a group with more than `SAMPLE` elements an even sample is looked at, and totals weigh each
-    group by all its elements. No host sync for the optimizers of the config.
+    group by all its elements: 0.1 s of a core for a ResNet50. No host sync for the optimizers of the config.
     """
     sums: dict[str, Tensor] = {}
     for name, parameters in groups.items():

@@ -25,6 +25,7 @@ class Buffers:
         self._places = [(m, key) for m in model.modules() for key, b in m._buffers.items() if _is_floating(b)]
         self.restores = restores and bool(self._places)
         self._restored = torch.zeros((), dtype=torch.int64, device=device)
+        self._absent = torch.zeros(1, device=device)  # in the place of one that a module has taken away
         # A mask of -inf is not. In the order of `_by_type`, as all answers of `_are_finite`.
         self._finite_at_first = _are_finite(self._buffers()) if self._places else None
 
@@ -34,7 +35,8 @@ class Buffers:
 
         Those that are so now; where they are put back, each as often as it was.
         """
-        if self.restores or not self._places:
+        on_host = skipped_steps.device.type == "cpu"  # where it can be read without waiting for a device
+        if self.restores or not self._places or (on_host and not skipped_steps):
             return self._restored
         return self._bad(self._buffers()) * (skipped_steps > 0)
 
@@ -58,7 +60,8 @@ class Buffers:
         self._restored += bad
 
     def _buffers(self) -> list[Tensor]:
-        return [module._buffers[key] for module, key in self._places]  # type: ignore[misc]
+        found = (module._buffers.get(key) for module, key in self._places)
+        return [b if b is not None and _is_floating(b) else self._absent for b in found]
 
     def _bad(self, buffers: Sequence[Tensor]) -> Tensor:
         """How many are not finite and once were, 0-d."""
