@@ -64,8 +64,10 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     listed = metrics.METRICS.values()
     absent = {m.key for m in listed if m.needs == metrics.GPU} | {metrics.REFUSED}
     if not result.summary.keys() & {metrics.SCALE_COLLAPSED}:  # said of dynamic loss scales alone
-        absent |= {metrics.SCALE_COLLAPSED}
-        assert backend == "none"
+        absent |= {metrics.SCALE_COLLAPSED, metrics.NONFINITE_AT}
+        assert not REGISTRY[backend].scales
+    if not REGISTRY[backend].updates_half:
+        absent |= {m.key for m in listed if m.needs == metrics.HALF_UPDATES}
     assert {found.key for key in logged if (found := metrics.find(key))} == (
         {m.key for m in listed if m.when != metrics.END} - absent
     )
@@ -387,5 +389,6 @@ def test_real_cifar10_trains_under_each_backend(quick, cifar_archive: Path):
         assert result.exit_code == 0
         logged = {key.partition(".")[0] for key in record.history}
         listed = metrics.METRICS.values()
-        assert {m.key for m in listed if m.when != metrics.END and m.needs != metrics.GPU} <= logged
+        lacks = {metrics.GPU} | ({metrics.HALF_UPDATES} if not REGISTRY[backend].updates_half else set())
+        assert {m.key for m in listed if m.when != metrics.END and m.needs not in lacks} <= logged
         assert result.summary["best/eval_accuracy"] > 0.18  # chance is 0.1

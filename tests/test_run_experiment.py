@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from support.pasting import paste
-from support.quick import HANG
+from support.quick import HANG, QUICK
+from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare.config.load import LEAVES
 from ampcompare.records import load_runs
+from ampcompare.report.runs.figures import label_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -46,7 +48,11 @@ def test_help_to_a_reader_that_stops_reading_causes_no_traceback():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["backend=O1"], "error: backend='O1': expected one of none, native, apex_o1"),
+        (["backend=O1"], "error: backend='O1': expected one of none, native, native_bf16"),
+        (
+            ["backend=none", "precision.dtype=bfloat16"],
+            "error: precision.dtype='bfloat16': backend=none is fp32 and has no type to choose; leave it out",
+        ),
         (["--config"], "error: --config: expected a name or a path"),
         (["--config", "nowhere"], "error: --config 'nowhere': no such file"),
         (["--config", "sweeps/compare_backends.yaml"], "this is a sweep, not a config"),
@@ -90,6 +96,20 @@ def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_
     assert run.state == "finished"
     assert run.name == "torch-amp_tiny_synthetic"
     assert run.group == "demo"
+
+
+@pytest.mark.rest
+def test_a_point_of_wandbs_sweep_that_has_no_type_trains_and_says_so(tmp_path: Path):
+    """W&B's agent hands out every point of a grid: were it refused, none of `none` would be left."""
+    chosen = {"backend": "none", "precision.dtype": "bfloat16"}
+    file = tmp_path / "sweep-x" / "config-y.yaml"
+    save_config_file_from_dict(str(file), {key: {"value": value} for key, value in chosen.items()})
+    words = [f"{key}={value}" for key, value in chosen.items()]
+    done = launch(*QUICK, *words, f"output_dir={tmp_path}", WANDB_SWEEP_PARAM_PATH=str(file))
+    assert done.returncode == 0, done.stderr
+    assert "precision.dtype='bfloat16' has no effect: backend=none is fp32" in done.stdout
+    (run,) = load_runs([tmp_path])
+    assert label_of(run) == "none"
 
 
 def test_no_secret_reaches_the_record(tmp_path: Path, quick_overrides: tuple[str, ...]):

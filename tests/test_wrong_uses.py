@@ -19,8 +19,8 @@ from ampcompare.program.place import as_typed
 from ampcompare.sweeps.file.sweep import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"
-BACKENDS = f"expected one of none, native, apex_o1, apex_o2, fp16{DOORS}"
-TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, or null"
+BACKENDS = f"expected one of none, native, native_bf16, apex_o1, apex_o2, fp16, bf16, bf16_sr{DOORS}"
+TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, auto, or null"
 HELP = f"{as_typed('ampcompare', 'run', '--help')} lists every key"
 WHOLE = "expected a whole number at least 1"
 
@@ -33,10 +33,9 @@ WORDS = {
     "backend=amp": f"backend='amp': {BACKENDS}; did you mean native?",
     "backend=fp16-mixed": f"backend='fp16-mixed': {BACKENDS}; did you mean native?",
     "backend=16-mixed": f"backend='16-mixed': {BACKENDS}; did you mean native?",
-    "backend=bf16-mixed": (
-        f"backend='bf16-mixed': {BACKENDS}; did you mean native with precision.dtype=bfloat16?"
-    ),
-    "backend=bfloat16": f"backend='bfloat16': {BACKENDS}; did you mean native with precision.dtype=bfloat16?",
+    "backend=bf16-mixed": f"backend='bf16-mixed': {BACKENDS}; did you mean native_bf16?",
+    "backend=bf16-true": f"backend='bf16-true': {BACKENDS}; did you mean bf16?",
+    "backend=bfloat16": f"backend='bfloat16': {BACKENDS}; did you mean bf16?",
     "backend=torch.amp": f"backend='torch.amp': {BACKENDS}; did you mean native?",
     "backend=autocast": f"backend='autocast': {BACKENDS}; did you mean native?",
     "backend=fp32": f"backend='fp32': {BACKENDS}; did you mean none?",
@@ -105,7 +104,7 @@ WORDS = {
         f"data.source='imagenet': expected one of cifar10, image_folder, synthetic{DOORS}"
     ),
     "model.name=resnet-50": (
-        "model.name='resnet-50': expected one of resnet50, resnet18, tiny, "
+        "model.name='resnet-50': expected one of resnet50, resnet18, resnet20, tiny, "
         "pkg.mod:Name, ./file.py:Name; did you mean resnet50?"
     ),
     "wandb.mode=off": (

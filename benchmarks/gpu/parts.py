@@ -29,11 +29,10 @@ LOAD = (
 )
 
 COMPARED = ("none", "native", "apex_o1")  # in the seed's comparison
-OTHERS = tuple(name for name in REGISTRY if name not in COMPARED)
+BF16 = tuple(name for name, backend in REGISTRY.items() if backend.dtypes[0] == "bfloat16")
+OTHERS = tuple(name for name in REGISTRY if name not in (*COMPARED, *BF16))
 SEEDS = (223, 224, 225)
 EPOCHS = 8
-BF16 = "precision.dtype=bfloat16"
-TAKE_BF16 = tuple(name for name, b in REGISTRY.items() if "bfloat16" in b.dtypes and not b.is_fp32)
 # Compiled steps come last: the first of each takes a minute to make.
 EXECUTIONS = "cuda_graph,eager,plain,seed-style,compile_graph,compile"
 TRAINING_IMAGES, LONG_EPOCHS = 50_000, 100
@@ -70,11 +69,10 @@ def parts(out: Path, images: Images) -> list[Part]:
     """Every part, most telling first. What one waits for is looked up in `out`."""
     found = [*tests(COMPARED), *throughput(out, COMPARED, "compared"), *image_loading(images)]
     found += throughput(out, ("native", "none"), "fused", gpu_claims.OPTIONS["throughput-fused"])
-    found += comparison(out, images, [(backend, ()) for backend in COMPARED])
-    found += [*tests(OTHERS), *throughput(out, ("native", *OTHERS), "half")]
-    found += throughput(out, TAKE_BF16, "bf16", (BF16,))
-    bf16 = [(backend, (BF16,)) for backend in TAKE_BF16]
-    found += comparison(out, images, [*((backend, ()) for backend in OTHERS), *bf16])
+    found += comparison(out, images, COMPARED)
+    found += [*tests((*OTHERS, *BF16)), *throughput(out, ("native", *OTHERS), "half")]
+    found += throughput(out, BF16, "bf16")
+    found += comparison(out, images, (*OTHERS, *BF16))
     recipe = (*AMPCOMPARE, "bench", "recipe", "--device", "cuda")
     found.append(Part("recipe", recipe, 240, needs=BENCHING))
     found += published(out, images)
@@ -105,10 +103,18 @@ def tests(backends: tuple[str, ...]) -> Iterator[Part]:
         of_no_backend = " and ".join(f"not {name}" for name in REGISTRY)
         yield run("-others", 180, "tests/train/test_fit.py", "tests/train/test_graph.py", "-k", of_no_backend)
     for backend in backends:
-        yield run(f"-graph-{backend}", 180, "tests/train/test_graph.py", "-k", f"{backend} and not compile")
+        yield run(
+            f"-graph-{backend}", 180, "tests/train/test_graph.py", "-k", f"{named(backend)} and not compile"
+        )
     for backend in backends:
         both = ("tests/train/test_graph.py", "tests/train/test_fit.py")
-        yield run(f"-compile-{backend}", 360, *both, "-k", f"{backend} and compile")
+        yield run(f"-compile-{backend}", 360, *both, "-k", f"{named(backend)} and compile")
+
+
+def named(backend: str) -> str:
+    """pytest's words for tests with this backend in their name, and none of which it is a part."""
+    longer = [f"not {name}" for name in REGISTRY if backend in name and name != backend]
+    return " and ".join([backend, *longer])
 
 
 def throughput(
@@ -147,19 +153,17 @@ def training(out: Path, runs: str, images: Images, name: str, words: tuple[str, 
     return Part(f"train-{name}", command, needs=TRAINING, images=True, after=after, **how)
 
 
-def comparison(out: Path, images: Images, backends: list[tuple[str, tuple[str, ...]]]) -> Iterator[Part]:
+def comparison(out: Path, images: Images, backends: tuple[str, ...]) -> Iterator[Part]:
     """The strong recipe, shortened. The order is drawn within each seed: machines get warm, lent ones end."""
-    drawn = f"gpu-check {' '.join(backend for backend, _ in backends)}"
-    for (backend, own), seed in in_blocks(drawn, backends, SEEDS):
+    for backend, seed in in_blocks(f"gpu-check {' '.join(backends)}", backends, SEEDS):
         how = (
             "execution=cuda_graph",
             f"epochs={EPOCHS}",
             "schedule.warmup_epochs=1",
             "wandb.group=gpu-check",
         )
-        words = ("--config", "strong", f"backend={backend}", *own, f"seed={seed}", *how)
-        name = f"comparison-{seed}-{backend}{'-bf16' if own else ''}"
-        yield training(out, "runs-comparison", images, name, words)
+        words = ("--config", "strong", f"backend={backend}", f"seed={seed}", *how)
+        yield training(out, "runs-comparison", images, f"comparison-{seed}-{backend}", words)
 
 
 def published(out: Path, images: Images) -> Iterator[Part]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from ampcompare.config.arguments import parse
+from ampcompare.config.sweep_choice import OF_BACKENDS, chooses
 from ampcompare.errors import UserError, exit_with
 from ampcompare.program.stopping import EXIT_INTERRUPTED
 
@@ -32,7 +33,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     try:
-        config = parse(words)
+        config = parse(words, of_several=chooses(*OF_BACKENDS))
         from ampcompare.experiment import run  # torch and W&B load here, when the input is known to be good
 
         return run(config, brief=brief).exit_code

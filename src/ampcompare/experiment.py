@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ampcompare.checkpoint.files import Store
 from ampcompare.checkpoint.keeper import RunKeeper
 from ampcompare.checkpoint.resume import FOLDER, Identity, find_together, writes_checkpoints
 from ampcompare.checkpoint.state import restore
-from ampcompare.config.backend_choice import settle
+from ampcompare.config.backend_choice import remarks, settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.sources import source_of
@@ -48,11 +48,12 @@ def run(config: Config, console: Console | None = None, *, brief: bool = False) 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
     check_chosen(config)
+    said = remarks(config)
     config = settle(config)
     console = console or Console(highlight=False)
     try:
         with join(config) as world:
-            return _run(config, world, console, brief)
+            return _run(config, world, console, said, brief)
     except RuntimeError as problem:
         if not is_loss_of_another(problem):
             raise
@@ -64,7 +65,7 @@ def _loss(problem: RuntimeError) -> str:
     return f"another process of this run has ended, its own message says why ({reason(problem)})"
 
 
-def _run(config: Config, world: World, console: Console, brief: bool = False) -> Result:
+def _run(config: Config, world: World, console: Console, said: Sequence[str], brief: bool) -> Result:
     parts = prepare(config, world)
     if not world.leads:
         console = Console(quiet=True)
@@ -73,6 +74,8 @@ def _run(config: Config, world: World, console: Console, brief: bool = False) ->
     with TrainingDisplay(console, parts.total_steps, name) as display:
         say = display.say
         say(_headline(config, parts))
+        for line in said:
+            say(line)
         device = parts.environment["device_type"]
         sources = {key: value for key, value in parts.environment.items() if key.endswith("_source")}
         identity = Identity(config, parts.data.fingerprint, device, world.size, sources)

@@ -51,6 +51,7 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 GPU = "a GPU"
+HALF_UPDATES = "weights that are updated in half precision"
 
 
 def declare(key: str, words: str, when: str, unit: str = "", **more: Any) -> str:
@@ -75,6 +76,9 @@ ACCURACY = declare("train/accuracy", "training accuracy", INTERVAL, SHARE, bette
 LEARNING_RATE = declare("train/learning_rate", "learning rate", INTERVAL)
 SCALE = declare("amp/scale_factor", "loss scale factor", INTERVAL)
 SKIPPED = declare("amp/skipped_steps", "skipped steps", INTERVAL, "steps", better=LOWER)
+NONFINITE_BUFFERS = declare(
+    "amp/nonfinite_buffers", "buffers left non-finite by skipped steps", INTERVAL, "buffers", better=LOWER
+)
 THROUGHPUT = declare("throughput/images_per_second", "throughput", INTERVAL, "images/s", better=HIGHER)
 STEP_TIME = declare("throughput/step_time_ms", "step time", INTERVAL, "ms", better=LOWER)
 DATA_TIME = declare("throughput/data_time_ms", "time for the batch", INTERVAL, "ms", better=LOWER)
@@ -91,6 +95,17 @@ UNDERFLOW_UNSCALED = declare(
 OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **PART)
 ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **PART)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")
+# Of the weights that an optimizer updates in half precision, likewise.
+LOST_UPDATES = declare(
+    "update/lost_fraction", "weights whose update is lost to rounding", **PART, needs=HALF_UPDATES
+)
+UPDATE_SIZE = declare(
+    "update/relative_size",
+    "size of the update relative to the weights",
+    DIAGNOSIS,
+    by_group=True,
+    needs=HALF_UPDATES,
+)
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
 EVAL_ACCURACY = declare("eval/accuracy", "eval accuracy", EVALUATION, SHARE, better=HIGHER)
@@ -113,6 +128,14 @@ SCALE_COLLAPSED = declare(
     "steps",
     needs="a dynamic loss scale",
     no_goal="null in every run whose loss scale holds",
+)
+NONFINITE_AT = declare(
+    "amp/nonfinite_buffers_at_step",
+    "step at which buffers became non-finite",
+    END,
+    "steps",
+    needs="a dynamic loss scale",
+    no_goal="null in every run whose buffers stay finite",
 )
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")

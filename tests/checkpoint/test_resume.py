@@ -15,6 +15,8 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import ADDED_LATER, LEAVES
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
+from ampcompare.machine import low_type
+from ampcompare.machine.probe import Rates
 from ampcompare.records import load_runs
 from ampcompare.train.display import TrainingDisplay
 
@@ -217,3 +219,33 @@ def test_what_a_run_may_go_on_with_follows_from_the_roles():
         "log.warmup_steps",
     }
     assert {key for key in LEAVES if key.startswith(("wandb.", "checkpoint.", "plan."))} < MAY_DIFFER
+
+
+def test_a_run_of_auto_goes_on_in_its_first_parts_type(play, monkeypatch, tmp_path: Path):
+    """On a machine where another type would be taken, as on one where the same would."""
+    fp16 = Rates({"float32": 1.0, "float16": 2.0, "bfloat16": 0.1})
+    bf16 = Rates({"float32": 1.0, "float16": 0.1, "bfloat16": 2.0})
+    words = ("backend=native", "precision.dtype=auto", "wandb.mode=offline")
+    for first, then, taken in ((bf16, fp16, "bfloat16"), (fp16, fp16, "float16")):
+        monkeypatch.setattr(low_type, "probe", lambda *_, found=first, **__: found)
+        play(*words, until=6)
+        monkeypatch.setattr(low_type, "probe", lambda *_, found=then, **__: found)
+        said = play(*words, "resume=must")
+        assert f"precision.dtype=auto: {taken}, as in this run's first part" in said
+        assert said.count("precision.dtype=auto") == 1
+        (record,) = [r for r in load_runs([tmp_path]) if r.state == "finished"]
+        assert record.summary["environment"]["precision_dtype"] == taken
+        assert record.option("precision.dtype") == "auto"
+        shutil.rmtree(tmp_path)
+
+
+def test_a_run_of_auto_that_was_stopped_ends_as_one_that_was_not(play, monkeypatch, tmp_path: Path):
+    bf16 = Rates({"float32": 1.0, "float16": 0.1, "bfloat16": 2.0})
+    words = ("backend=apex_o1", "precision.dtype=auto", "wandb.mode=offline")
+    monkeypatch.setattr(low_type, "probe", lambda *_, **__: bf16)
+    play(*words)
+    play(*words, until=6)
+    play(*words, "resume=must")
+    whole, parts = load_runs([tmp_path])
+    assert whole.history["train/loss"].dropna().tolist() == parts.history["train/loss"].dropna().tolist()
+    assert whole.summary["eval/loss"] == parts.summary["eval/loss"]

@@ -73,7 +73,14 @@ def test_words_become_values(word: str, key: str, value: object):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("backend=apex_o1", "precision.dtype=bfloat16"), "backend=apex_o1 is float16 by definition"),
+        (("backend=apex_o2", "precision.dtype=bfloat16"), "backend=apex_o2 is float16 by definition"),
+        (("backend=bf16", "precision.dtype=float16"), "backend=bf16 is bfloat16 by definition"),
+        (
+            ("backend=none", "precision.dtype=bfloat16"),
+            "precision.dtype='bfloat16': backend=none is fp32 and has no type to choose; leave it out, or "
+            "use backend=native",
+        ),
+        (("precision.dtype=float16",), "precision.dtype='float16': backend=none is fp32"),
         (("backend=native", "precision.min_loss_scale=1"), "backend=native has neither floor nor ceiling"),
         (
             ("backend=native", "precision.keep_batchnorm_fp32=true"),
@@ -200,3 +207,13 @@ def test_a_plan_is_read_as_people_and_agents_write_it(words):
     plan = load_config(None, words).plan
     assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "bookends")
     assert (plan.target, plan.arm, plan.block, plan.place) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "auto", "null"])
+def test_of_several_backends_each_may_be_given_a_type(dtype: str):
+    config = load_config(None, ["backend=none", f"precision.dtype={dtype}"], of_several=True)
+    assert config.backend == "none"
+
+
+def test_what_suits_the_device_suits_fp32_too():
+    assert load_config(None, ["backend=none", "precision.dtype=auto"]).precision.dtype == "auto"

@@ -90,9 +90,17 @@ def outputs(right: int, images: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
+@pytest.fixture(params=["looked at", "copied"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How values come to the host: each by itself on a CPU, all in one copy from elsewhere."""
+    if request.param == "copied":
+        monkeypatch.setattr("ampcompare.train.interval.is_host", lambda device: False)
+    return request.param
+
+
 @pytest.mark.parametrize("most_kept", [0, 40, 2**20])
 def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones(
-    monkeypatch: pytest.MonkeyPatch, most_kept: int
+    monkeypatch: pytest.MonkeyPatch, way: str, most_kept: int
 ):
     monkeypatch.setattr("ampcompare.train.interval.MAX_KEPT", most_kept)
     interval = Interval()
@@ -113,7 +121,7 @@ def test_interval_weighs_steps_by_their_images_and_names_the_bad_ones(
     assert again.nonfinite_steps == []
 
 
-def test_a_reading_keeps_what_held_at_the_intervals_end():
+def test_a_reading_keeps_what_held_at_the_intervals_end(way: str):
     interval, scale = Interval(), torch.tensor(4.0)
     interval.add(torch.tensor(1.0), outputs(1, 2), 2)
     counts = torch.tensor([3, 2**30 + 1])  # more than fp32 can count
@@ -123,6 +131,17 @@ def test_a_reading_keeps_what_held_at_the_intervals_end():
     values = reading.read()
     assert values.scalars["scale"] == 4.0
     assert values.looks == [{"counts": [3, 2**30 + 1], "norm": 0.5}, {}]
+    assert isinstance(values.looks[0]["counts"][0], float)  # a record says 3.0, whichever way
+
+
+def test_half_precision_losses_reach_the_row_as_they_are(way: str):
+    interval = Interval()
+    for loss in (torch.tensor(0.3), torch.tensor(7.7)):
+        interval.add(loss.bfloat16().requires_grad_(), outputs(1, 2), 2)
+    scalars = {"scale": torch.tensor(3.0, dtype=torch.float16), "skipped": torch.tensor(2)}
+    values = interval.close(scalars).read()
+    assert values.loss == (0.30078125 + 7.6875) / 2
+    assert [type(x) for x in values.scalars.values()] == [float, float]
 
 
 def test_underflow_is_what_the_cast_to_fp16_does():

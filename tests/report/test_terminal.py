@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
+from support.fakes import make
 
+from ampcompare import metrics
+from ampcompare.precision.backends import REGISTRY
 from ampcompare.report import analyse_runs
 from ampcompare.report.exports import to_markdown
 from ampcompare.report.on_wandb.workspace import as_json
-from ampcompare.report.terminal import print_table
+from ampcompare.report.terminal import LONGEST_WORD, print_table
 from report.analysis.test_decision import BASE, FAST, FASTER, SAME, less, runs
 
 RECORDS = [
@@ -34,7 +37,8 @@ def test_the_table_fits_80_columns_and_cuts_no_figure():
     lines = printed(RECORDS)
     assert max(len(line) for line in lines) <= 80
     assert "…" not in "".join(lines)
-    rows = {line.split()[0]: line for line in lines if line.startswith(" ") and line.split()}
+    start = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    rows = {line.split()[0]: line for line in lines[start + 1 : lines.index("", start)]}
     assert "2 of 5" in rows["fp16"]
     assert rows["native"].split()[-1] == "equivalent"
     assert rows["fp16"].split()[-1] == "failed"
@@ -49,3 +53,17 @@ def test_the_decision_comes_first_and_is_the_same_everywhere():
     for label, line in analysis.verdict.lines:
         assert flat(f"{label}: {line}") in flat(" ".join(printed(RECORDS)))
         assert flat(f"**{label}**: {line}") in flat(to_markdown(analysis))
+
+
+def test_no_name_of_a_built_in_backend_is_broken():
+    slow = [make("native", seed, edit=in_bf16) for seed in (1, 2)]
+    for run in slow:
+        run.summary[metrics.THROUGHPUT_MEDIAN] = 1.0
+    lines = printed([*RECORDS, *slow])
+    assert max(len(line) for line in lines) <= 80
+    assert any(line.startswith("native_bf16 ") for line in lines)
+    assert max(len(name) for name in REGISTRY) <= LONGEST_WORD
+
+
+def in_bf16(plan):
+    plan["config"]["precision"]["dtype"] = "bfloat16"

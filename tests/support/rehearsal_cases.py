@@ -35,7 +35,8 @@ FEW = ("eager", "graph", "graph_clip", "graph_fuse")  # with the real networks
 def cases(*ways: str) -> list[tuple[str, ...]]:
     """The words of each backend in each way; then of each of its other types, captured."""
     found = [(f"backend={name}", *WAYS[way]) for name in REGISTRY for way in ways]
-    others = [(name, dtype) for name, backend in REGISTRY.items() for dtype in backend.dtypes[1:]]
+    typed = {name: backend.dtypes[1:] for name, backend in REGISTRY.items() if not backend.is_fp32}
+    others = [(name, dtype) for name, dtypes in typed.items() for dtype in dtypes]
     found += [(f"backend={name}", f"precision.dtype={dtype}", *WAYS["graph_fuse"]) for name, dtype in others]
     half = [name for name, backend in REGISTRY.items() if backend.half_weights]
     kept = [f"precision.keep_batchnorm_fp32={value}" for value in ("true", "false")]

@@ -432,6 +432,7 @@ def test_every_listed_metric_will_do_or_is_refused_with_the_reason(tmp_path, mon
         **dict.fromkeys(("data/test_images", "data/classes"), "is the same in every run"),
         "grad/exponents": "is a histogram",
         "amp/scale_collapsed_at_step": "is null in every run whose loss scale holds",
+        "amp/nonfinite_buffers_at_step": "is null in every run whose buffers stay finite",
     }
     said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name})
     if name in reasons:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from support.quick import HANG
 
+from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import load_runs
 from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.file.parameters import DISTRIBUTIONS
@@ -26,6 +27,7 @@ SMALL = """model.name=tiny data.source=synthetic data.train_limit=64 data.test_l
 # What is left of each sweep here: the parameters replaced, and the runs that come of it.
 SHRUNK = {
     "compare_backends": ({"seed": {"values": [223]}}, 3),
+    "compare_all": ({"backend": {"values": ["bf16", "bf16_sr"]}, "seed": {"values": [223]}}, 2),
     "batch_size": ({"backend": {"values": ["native"]}, "batch_size": {"values": [16, 32]}}, 2),
     "learning_rate": ({}, 2),
     "loss_scale": (
@@ -140,6 +142,13 @@ def test_a_plan_anywhere_else_is_one_that_wandb_would_refuse(change):
     content = yaml.safe_load((ROOT / "sweeps" / "compare_backends.yaml").read_text())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(content | change, SCHEMA)
+
+
+def test_one_file_has_every_backend():
+    (parameter,) = [
+        p for p in read_sweep(ROOT / "sweeps" / "compare_all.yaml").parameters if p.key == "backend"
+    ]
+    assert [*parameter.settings["values"]] == [*REGISTRY]
 
 
 def test_the_plan_of_a_file_is_that_of_every_run(monkeypatch):

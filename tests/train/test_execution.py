@@ -62,7 +62,10 @@ def test_compiled_steps_give_the_losses_of_eager_ones(backend: str):
         statistics = [b.float().sum().item() for b in made.model.buffers()]
         found[f"{execution} statistics"] = statistics
     assert found["compile"] == pytest.approx(found["eager"], rel=TOLERANCE)
-    assert found["compile statistics"] == pytest.approx(found["eager statistics"], rel=TOLERANCE, abs=1e-3)
+    # Statistics that are kept in bf16 are rounded in each step, and of other numbers.
+    rounded = 6 * 2.0**-8 if made.precision.input_dtype in {b.dtype for b in made.model.buffers()} else 0
+    near = {"rel": max(TOLERANCE, rounded), "abs": 1e-3}
+    assert found["compile statistics"] == pytest.approx(found["eager statistics"], **near)
     assert cold == {"eager": [False] * 6, "compile": [True, False, False, True, False, False]}
 
 

@@ -47,11 +47,13 @@ def examine() -> Iterator[Finding]:
         try:
             with redirect_stderr(StringIO()):  # libraries warn of what is said here in a line
                 found = list(check())
+        except UserError as problem:  # says itself what to do
+            found = [Finding(topic, one_line(problem))]
         except Exception as problem:
-            needs = topic in NEEDED
+            is_missing = isinstance(problem, ImportError)
             why = f"cannot be told ({type(problem).__name__}: {one_line(reason(problem))})"
-            todo = "install the package again" if isinstance(problem, ImportError) else ""
-            found = [Finding(topic, why, todo, is_fatal=needs)]
+            todo = "install AMP Compare again, with what it needs" if is_missing else ""
+            found = [Finding(topic, why, todo, is_fatal=is_missing or topic in NEEDED)]
         yield from found
 
 

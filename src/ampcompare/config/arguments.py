@@ -13,8 +13,8 @@ from ampcompare.errors import UserError, reason
 DEFAULT_CONFIG = "reference"
 
 
-def parse(words: Sequence[str]) -> Config:
-    """The config that the words ask for; the later word wins. Raises UserError.
+def parse(words: Sequence[str], *, of_several: bool = False) -> Config:
+    """The config that the words ask for; the later word wins. Raises UserError. `of_several`: see `check`.
 
     `key=value`, `--key=value`, `--key value`, `--flag` for true, a JSON object or the name of a `.json` file
     with one, Hydra's `+key=value`, and `--config NAME`.
@@ -40,7 +40,7 @@ def parse(words: Sequence[str]) -> Config:
             overrides += _words(_content(word), word)
         else:
             overrides.append(word)  # load_config says what is wrong with it
-    return load_config(name, overrides)
+    return load_config(name, overrides, of_several=of_several)
 
 
 def _value_after(key: str, rest: list[str]) -> str:

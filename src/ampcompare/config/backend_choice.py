@@ -10,6 +10,21 @@ from ampcompare.config.check import check_backend
 from ampcompare.config.schema import LEAVES, Config
 from ampcompare.plugins import left_out
 from ampcompare.precision import backend_of
+from ampcompare.precision.backends import AUTO, REGISTRY, in_type
+
+
+def remarks(config: Config) -> list[str]:
+    """What is to be said of a backend and a type that were given, a line each: before `settle`, which fills
+    in what was not.
+    """
+    dtype, backend = config.precision.dtype, config.backend
+    if dtype in (None, AUTO) or not config.precision.enabled or backend not in REGISTRY:
+        return []
+    if REGISTRY[backend].is_fp32:
+        return [f"precision.dtype={dtype!r} has no effect: backend={backend} is fp32"]
+    if (same := in_type(backend, dtype)) != backend:
+        return [f"backend={backend} precision.dtype={dtype} is backend={same}: reports call it so"]
+    return []
 
 
 def settle(config: Config) -> Config:

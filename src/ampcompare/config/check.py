@@ -11,8 +11,12 @@ from ampcompare.errors import UserError
 from ampcompare.precision.backends import AUTO, REGISTRY, Backend
 
 
-def check(config: Config) -> None:
-    """Raise UserError for values that are fine alone and wrong together."""
+def check(config: Config, *, of_several: bool = False) -> None:
+    """Raise UserError for values that are fine alone and wrong together.
+
+    `of_several`: the run is one that a sweep makes of lists of backends and types. There a type for a backend
+    that has none is no mistake: every backend gets one.
+    """
     _check_optimizer(config)
     _check_data(config)
     _check_scale_bounds(config.precision)
@@ -21,6 +25,18 @@ def check(config: Config) -> None:
         _check_execution(config)
     if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
         check_backend(config, REGISTRY[config.backend])
+        if not of_several:
+            _check_type_of_fp32(config)
+
+
+def _check_type_of_fp32(config: Config) -> None:
+    dtype = config.precision.dtype
+    if dtype in (None, AUTO) or not REGISTRY[config.backend].is_fp32:  # what suits fp32 is no type
+        return
+    others = [name for name, other in REGISTRY.items() if dtype in other.dtypes and not other.is_fp32]
+    instead = f", or use backend={others[0]}" if others else ""
+    why = "is fp32 and has no type to choose"
+    raise UserError(f"precision.dtype={dtype!r}: backend={config.backend} {why}; leave it out{instead}")
 
 
 def _check_optimizer(config: Config) -> None:

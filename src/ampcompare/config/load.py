@@ -19,10 +19,13 @@ from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 
 
-def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Config:
+def load_config(
+    name: str | None = None, overrides: Iterable[str] = (), *, of_several: bool = False
+) -> Config:
     """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
 
     `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None: the defaults alone.
+    `of_several`: see `check`.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
     values = Values(Config)
@@ -40,7 +43,7 @@ def load_config(name: str | None = None, overrides: Iterable[str] = ()) -> Confi
         key, value = split_override(word)
         _put(values, {key: value})
     config = values.finished()
-    check(config)
+    check(config, of_several=of_several)
     return config
 
 

@@ -133,6 +133,13 @@ class TrainingConfig:
     gradient_penalty: float = option(0.0, "weight of the L2 norm of the gradients in the loss", low=0)
     label_smoothing: float = option(0.0, "label smoothing of the cross entropy", low=0, below=1)
     on_nan: str = option("stop", "when the loss is not finite at a scale of 1", choices=("stop", "continue"))
+    on_nonfinite_buffers: str = option(
+        "say",
+        "when a forward overflows and BatchNorm's running statistics with it, although the step is skipped: "
+        "say it, or put all buffers back to those before the step (a copy of them each step)",
+        choices=("say", "restore"),
+        before="say",
+    )
 
 
 @dataclass

@@ -16,21 +16,41 @@ from ampcompare.config.load import typed_values
 from ampcompare.config.schema import GROUPS, LEAVES, Config
 from ampcompare.errors import UserError
 
+OF_BACKENDS = ("backend", "precision.dtype")
+
+
+def chooses(*keys: str) -> bool:
+    """Whether the run is under a sweep that chooses one of these options."""
+    try:
+        chosen = _chosen()
+    except UserError:  # check_chosen says it
+        return False
+    groups = [(key.rpartition("."), key) for key in keys]
+    return any(
+        key in chosen or (isinstance(inner := chosen.get(group), Mapping) and last in inner)
+        for (group, _, last), key in groups
+    )
+
 
 def check_chosen(config: Config) -> None:
     """Compare the config with what an agent left for W&B's client. Raises UserError where they differ."""
-    import yaml
+    check_parameters(config, _chosen())
 
+
+def _chosen() -> dict[str, Any]:
+    """What the sweep chose for this run; nothing without one. Raises UserError for what cannot be read."""
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
     if not path or not Path(path).is_file():
-        return
+        return {}
+    import yaml
+
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as problem:
         why = f"cannot be read ({problem}); is it from W&B's agent?"
         raise UserError(f"WANDB_SWEEP_PARAM_PATH={path}: {why}") from None
     entries = content.items() if isinstance(content, Mapping) else ()
-    check_parameters(config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v})
+    return {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v}
 
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -56,6 +57,11 @@ def widest_float(device: torch.device) -> torch.dtype:
     return torch.float64 if has_float64(device) else torch.float32
 
 
+def is_host(device: torch.device) -> bool:
+    """Whether the values of its tensors are there for the host at once, at no more than a look."""
+    return device.type == "cpu"
+
+
 def queues_copies(device: torch.device) -> bool:
     """Whether copies from and to pinned memory are queued behind the steps, and the host goes on."""
     return is_cuda(device)
@@ -81,6 +87,11 @@ def mark(device: torch.device) -> Mark:
     if device.type == "mps":
         torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
     return time.perf_counter()
+
+
+def marker(device: torch.device) -> Callable[[], Mark]:
+    """What gives `mark(device)`, looked up once: it is asked twice a step."""
+    return time.perf_counter if is_host(device) else partial(mark, device)
 
 
 def wait_for(device: torch.device) -> None:

@@ -58,7 +58,7 @@ def with_type(config: Config, taken: str) -> Config:
 def first_type(config: Config, state: Mapping[str, Any]) -> Taken | None:
     """What `auto` came to in the first part of a run that goes on; None where there is nothing to keep."""
     before = state.get("environment", {}).get(PRECISION_DTYPE)
-    if config.precision.dtype != AUTO or not isinstance(before, str):
+    if config.precision.dtype != AUTO or before not in (*backend_of(config.backend).dtypes, "float32"):
         return None
     return Taken(before, f"precision.dtype={AUTO}: {before}, as in this run's first part")
 

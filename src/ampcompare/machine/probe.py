@@ -11,7 +11,7 @@ machine has other work too that wait is all one sees (100 ms for a convolution o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -79,7 +79,7 @@ def probe(device: torch.device, dtypes: Sequence[str] = TYPES, *, channels_last:
 
 
 def _measure(device: torch.device, dtypes: Sequence[str], last: bool) -> Rates:
-    _seconds(device, "float32", SIZES[0], last)  # what the first use of library and threads costs
+    _convolution(device, "float32", SIZES[0], last)()  # what the first use of library and threads costs
     return Rates({dtype: rate for dtype in dtypes if (rate := _rate(device, dtype, last))})
 
 
@@ -92,10 +92,11 @@ def _rate(device: torch.device, dtype: str, last: bool) -> float:
         if spent > SECONDS_PER_TYPE or (len(known) > 1 and _expected(work, *known[-2:]) > SECONDS_PER_CALL):
             break
         try:
-            first = _seconds(device, dtype, size, last)  # prepares the kernel
-            times = [_seconds(device, dtype, size, last)]
+            call = _convolution(device, dtype, size, last)
+            first = call()  # prepares the kernel
+            times = [call()]
             while len(times) < REPEATS and sum(times) < SECONDS_PER_CALL:
-                times.append(_seconds(device, dtype, size, last))
+                times.append(call())
         except RuntimeError:  # no such kernel, or no memory for this size
             break
         spent += first + sum(times)
@@ -110,24 +111,30 @@ def _expected(work: float, before: tuple[float, float], last: tuple[float, float
     return last[1] + max(per_work, 0.0) * (work - last[0])
 
 
-def _seconds(device: torch.device, dtype: str, size: tuple[int, int, int], last: bool) -> float:
-    """How long forward and backward of one convolution take."""
+def _convolution(
+    device: torch.device, dtype: str, size: tuple[int, int, int], last: bool
+) -> Callable[[], float]:
+    """Forward and backward of one convolution; each call gives the seconds that it took."""
     images, channels, side = size
     layout = torch.channels_last if last else torch.contiguous_format
-    random = torch.Generator().manual_seed(0)
+    random = torch.Generator(device).manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        values = torch.randn(shape, generator=random)
-        return values.to(device, getattr(torch, dtype), memory_format=layout).requires_grad_()
+        values = torch.randn(shape, generator=random, device=device)
+        return values.to(getattr(torch, dtype), memory_format=layout).requires_grad_()
 
     x, weight = normal(images, channels, side, side), normal(channels, channels, 3, 3)
-    wait_for(device)  # sync: the clock starts behind the copies
-    start = time.perf_counter()
-    with torch.enable_grad():
-        y = F.conv2d(x, weight, padding=1)
-        torch.autograd.grad(y, (x, weight), y.detach())
-    wait_for(device)  # sync: the clock stops when the work is done
-    return time.perf_counter() - start
+
+    def call() -> float:
+        wait_for(device)  # sync: the clock starts on an idle device
+        start = time.perf_counter()
+        with torch.enable_grad():
+            y = F.conv2d(x, weight, padding=1)
+            torch.autograd.grad(y, (x, weight), y.detach())
+        wait_for(device)  # sync: the clock stops when the work is done
+        return time.perf_counter() - start
+
+    return call
 
 
 def _gflop(size: tuple[int, int, int]) -> float:

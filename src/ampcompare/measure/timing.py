@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ampcompare.machine.device import Mark, mark, wait_until
+from ampcompare.machine.device import Mark, marker, wait_until
 
 
 class StepTimer:
@@ -17,7 +17,7 @@ class StepTimer:
     """
 
     def __init__(self, device: torch.device, warmup_steps: int) -> None:
-        self._device = device
+        self._mark = marker(device)
         self._warmup = warmup_steps
         self._laps = 0
         self._last: Mark = 0.0
@@ -31,26 +31,25 @@ class StepTimer:
 
     def resume(self) -> None:
         """Start a window here: what happened since the last `pause` is not timed."""
-        self._last = mark(self._device)
+        self._last = self._mark()
         self._window = Window()
 
     def restart(self) -> None:
         """The next lap begins here, in the same window: what came since the last one is no step's time."""
-        self._last = mark(self._device)
+        self._last = self._mark()
 
     def fetched(self) -> None:
         """The step's batch is there: what came before was making it."""
-        self._fetched = mark(self._device)
+        self._fetched = self._mark()
 
     def lap(self, images: int, *, cold: bool = False) -> None:
         """End a step that trained on so many images. A `cold` one, which compiled something, is left out."""
         self._laps += 1
-        now = mark(self._device)
+        now = self._mark()
         if self._laps > self._warmup and not cold:
-            self._window.spans.append((self._last, now))
-            if self._fetched is not None:
-                self._window.data_spans.append((self._last, self._fetched))
-            self._window.images += images
+            window = self._window
+            window.laps.append((self._last, self._fetched, now))
+            window.images += images
         self._last, self._fetched = now, None
 
     def pause(self) -> Window:
@@ -61,24 +60,26 @@ class StepTimer:
 
 @dataclass
 class Window:
-    """The steps between a `resume` and a `pause`: where each began and ended, and the images of them all."""
+    """The steps between a `resume` and a `pause`, with their images: where each began, had its batch (None if
+    nobody said so) and ended.
+    """
 
-    spans: list[tuple[Mark, Mark]] = field(default_factory=list)
+    laps: list[tuple[Mark, Mark | None, Mark]] = field(default_factory=list)
     images: int = 0
-    data_spans: list[tuple[Mark, Mark]] = field(default_factory=list)
 
     def times_ms(self) -> list[float]:
         """The time of each step. Waits until the device has done the last of them."""
-        if self.spans and not isinstance(self.spans[-1][1], float):
-            wait_until(self.spans[-1][1])  # sync: the window ends when its last step has
-        return [_between_ms(*span) for span in self.spans]
+        return self._between_ms([(began, ended) for began, _, ended in self.laps])
 
     def data_times_ms(self) -> list[float]:
         """The part of each step that went into making its batch. As `times_ms`."""
-        return [_between_ms(*span) for span in self.data_spans] if self.times_ms() else []
+        return self._between_ms([(began, there) for began, there, _ in self.laps if there is not None])
 
-
-def _between_ms(start: Mark, end: Mark) -> float:
-    if isinstance(start, float):
-        return (end - start) * 1e3  # type: ignore[operator]
-    return start.elapsed_time(end)  # type: ignore[arg-type]
+    def _between_ms(self, spans: list[tuple[Mark, Mark]]) -> list[float]:
+        if not self.laps:
+            return []
+        last = self.laps[-1][-1]
+        if isinstance(last, float):
+            return [(end - start) * 1e3 for start, end in spans]  # type: ignore[operator]
+        wait_until(last)  # sync: the window ends when its last step has
+        return [start.elapsed_time(end) for start, end in spans]  # type: ignore[union-attr,arg-type]

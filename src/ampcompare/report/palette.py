@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from ampcompare.precision.backends import REGISTRY, Backend, in_type
 
 SOLID: tuple[int, ...] = (1, 0)
+# As paths, beside Vega's own symbols: of these a stroke is none, and others are not told from a triangle.
+HOURGLASS, BOW = "M-1,-1L1,-1L-1,1L1,1Z", "M-1,-1L-1,1L1,-1L1,1Z"
 
 
 @dataclass(frozen=True)
 class Style:
-    """Look and meaning of one backend; `dash` in pixels on and off, `marker` a Vega symbol."""
+    """Look and meaning of one backend; `dash` in pixels on and off, `marker` a Vega symbol or its path."""
 
     label: str
     colour: str
@@ -50,8 +52,8 @@ CHIPS = {
 }
 
 # Looks of the built-in backends by label, with the type where that is not their own; what is not in here
-# takes a spare one. Those beyond Okabe and Ito's were chosen by the least difference (CIE L*a*b*, Machado 2009's
-# simulation of protan and deutan vision) to any other: 18, where the least among the first six is 11.
+# takes a spare one. Those beyond Okabe and Ito's were chosen by the least difference to any other (CIE
+# L*a*b*, also as seen without red or green cones, by Machado 2009): 18; that among the others is 11.
 _LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "none": ("#767c88", SOLID, "circle"),
     "native": ("#0072b2", SOLID, "square"),
@@ -60,14 +62,14 @@ _LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "apex_o1 bf16": ("#e69f00", (4, 2), "triangle-right"),
     "apex_o2": ("#009e73", (2, 3), "triangle-down"),
     "fp16": ("#cc79a7", (8, 3, 2, 3), "cross"),
-    "bf16": ("#5f3dc4", (12, 4), "stroke"),
+    "bf16": ("#5f3dc4", (12, 4), HOURGLASS),
     "bf16_sr": ("#a83232", (3, 2, 1, 2), "triangle-left"),
 }
 _SPARE_LOOKS: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("#17a2a2", (4, 2, 2, 2), "wedge"),
     ("#b8a500", (1, 2), "triangle-left"),
-    ("#7a5195", (10, 3), "stroke"),
-    ("#8c564b", (6, 2, 1, 2), "arrow"),
+    ("#7a5195", (10, 3), BOW),
+    ("#8c564b", (6, 2, 1, 2), "square"),
 )
 AGAIN = " again (A/A)"  # ends the name of the baseline's control: it has the baseline's colour
 AGAIN_DASH: tuple[int, ...] = (3, 3)
@@ -127,7 +129,7 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
     values = ordered(value.removesuffix(AGAIN) for _, value in pairs)
     known = {style.label: style for style in KNOWN}
     spare = len(_SPARE_LOOKS)
-    free = [*_SPARE_LOOKS, *((s.colour, SOLID, "stroke") for s in KNOWN if s.label not in values)]
+    free = [*_SPARE_LOOKS, *((s.colour, SOLID, BOW) for s in KNOWN if s.label not in values)]
     others = [value for value in values if value not in known]
     base, taken = dict(known), set()
     for number, value in enumerate(others):

@@ -14,7 +14,14 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.markdown import runs_of
 from ampcompare.report.runs.metric import DEFAULT_METRIC
 
-SHAPE: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "collapse_padding": True}
+LONGEST_WORD = len("native_bf16")  # of a label that is never broken
+# Without edges: a name and seven figures take all of 80 columns.
+SHAPE: dict[str, Any] = {
+    "box": box.SIMPLE_HEAD,
+    "pad_edge": False,
+    "show_edge": False,
+    "collapse_padding": True,
+}
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
@@ -24,7 +31,8 @@ def print_table(analysis: Analysis, console: Console) -> None:
     console.print(Text(words.printable(verdict.headline), style="bold"))
     title = Text(words.printable(analysis.setting.whole), style="dim")
     table = Table(title=title, title_justify="left", header_style="dim", **SHAPE)
-    table.add_column("backend", overflow="fold")
+    longest = max((len(word) for group in analysis.groups for word in group.label.split()), default=0)
+    table.add_column("backend", overflow="fold", min_width=min(longest, LONGEST_WORD))
     name = "accuracy" if metric.key == DEFAULT_METRIC else words.printable(metric.key)
     for column in ("runs", "images/s", "speed-up", "peak MiB", name, "differs", "quality"):
         table.add_column(column, justify="right", overflow="fold")
@@ -43,6 +51,7 @@ def print_table(analysis: Analysis, console: Console) -> None:
             "" if compared is None else compared.chip,
         )
     console.print(table)
+    console.print()
     for label, line in verdict.lines:
         console.print(Text(words.printable(f"{label}: {line}")))
     for note in verdict.notes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from ampcompare.config.schema import Config
 from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.sweeps.file.command import build_command
-from ampcompare.sweeps.file.parameters import nested
+from ampcompare.sweeps.file.parameters import Parameter, nested
 from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.points import BACKEND
 
 OF_A_RUN = ("arm", "block", "place")  # of the plan's options
+MOST_TRIED = 20  # combinations of backend and type, for one that runs
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 
 
@@ -66,7 +68,7 @@ def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> li
     if trains_here(sweep) and is_whole and not problems:
         # The words of the command and of the command line, with the first value of everything.
         try:
-            check_parameters(first_config(sweep, words), first_parameters(sweep))
+            check_parameters(*_first(sweep, words))
         except UserError as problem:
             problems.append(f"the first run would end at once: {problem}")
     return problems
@@ -74,12 +76,46 @@ def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> li
 
 def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
     """The config of our training's first run. Raises UserError where it would take no step."""
-    return parse(_first_command(sweep, words))
+    return _first(sweep, words)[0]
 
 
-def first_parameters(sweep: Sweep) -> dict[str, Any]:
-    """The parameters with the first value of everything."""
-    return nested(sweep.parameters, [parameter.examples()[0] for parameter in sweep.parameters])
+def _first(sweep: Sweep, words: Sequence[str]) -> tuple[Config, dict[str, Any]]:
+    """The first of a sweep's runs that the training takes, and its parameters: not every backend has every
+    type. Raises UserError, that of the very first, where it takes none of the first few.
+    """
+    refusal: UserError | None = None
+    for chosen in islice(_combinations(sweep), MOST_TRIED):
+        try:
+            return config_of(sweep, words, chosen), _parameters(sweep, chosen)
+        except UserError as problem:
+            refusal = refusal or problem
+    assert refusal
+    raise refusal
+
+
+def is_of_backend(parameter: Parameter) -> bool:
+    """Whether it is one of those that can make two points one run, or a point none."""
+    return parameter.key == BACKEND or parameter.key.startswith("precision.")
+
+
+def _combinations(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Values of backend and precision, the first of each first; of a search the first alone."""
+    tried = [p for p in sweep.parameters if sweep.is_grid and is_of_backend(p)]
+    for values in product(*(p.examples() for p in reversed(tried))):
+        yield dict(zip((p.key for p in tried), reversed(values), strict=True))
+
+
+def config_of(sweep: Sweep, words: Sequence[str], chosen: Mapping[str, Any]) -> Config:
+    """The config of our training's run with these values, by key, and the first one of every other parameter.
+
+    Raises UserError where it would take no step.
+    """
+    return parse(_command(sweep, words, _parameters(sweep, chosen)), of_several=True)
+
+
+def _parameters(sweep: Sweep, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    values = [chosen[p.key] if p.key in chosen else p.examples()[0] for p in sweep.parameters]
+    return nested(sweep.parameters, values)
 
 
 def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
@@ -136,9 +172,9 @@ def _metric_problems(name: str, early: bool) -> Iterator[str]:
         yield f"metric.name={name!r}: {why}"
 
 
-def _first_command(sweep: Sweep, words: Sequence[str]) -> list[str]:
-    """What the training of the first run would be given."""
-    template, parameters = sweep.command[_options_start(sweep) :], first_parameters(sweep)
+def _command(sweep: Sweep, words: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:
+    """What the training of a run would be given."""
+    template = sweep.command[_options_start(sweep) :]
     with tempfile.TemporaryDirectory() as folder:
         given = build_command(template, sweep.program, parameters, Path(folder) / "parameters.json")
         # A file that is read here and now stands for the words in it.

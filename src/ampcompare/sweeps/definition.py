@@ -19,11 +19,12 @@ from ampcompare.sweeps.file.command import DEFAULT_COMMAND
 from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.ledger import Ledger
-from ampcompare.sweeps.points import SEED
+from ampcompare.sweeps.points import SEED, Cells
 
 KEY, GROUP = "sweep", "seeds:"
 DEFINING = ("method", "parameters", "metric", "early_terminate", "program", "command")
 WORDS, CONTROL, ORDER = "words of the command line", "control", "order"
+CELLS = "runs of a seed"  # of sweeps in which not each point is a run of its own; others do not say it
 BLOCKS = "blocks"  # the order of sweeps from here on; those that say none have the file's
 MOST_SEEDS = 10_000  # that are compared one by one
 
@@ -49,7 +50,9 @@ def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
     ours: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
     # In their order, which is that of the grid.
     ours["parameters"] = [*(sweep.raw.get("parameters") or {}).items()]
-    made = {WORDS: sorted(words), CONTROL: sweep.control, ORDER: BLOCKS}
+    made: dict[str, Any] = {WORDS: sorted(words), CONTROL: sweep.control, ORDER: BLOCKS}
+    if sweep.cells is not None:
+        made[CELLS] = sweep.cells
     return json.loads(json.dumps(ours | made))
 
 
@@ -59,10 +62,11 @@ def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> 
     Raises UserError with the keys in which the file says something else.
     """
     old = {CONTROL: False, ORDER: None, **theirs}
-    changed = [key for key in ours if key != ORDER and _differ(ours[key], old.get(key))]
+    began_so = (ORDER, CELLS)  # a sweep goes on as it began, whatever would be made of its file now
+    changed = [key for key in ours if key not in began_so and _differ(ours[key], old.get(key))]
     if {"program", "command"} & set(changed) and _trains_the_same(sweep, old):
         changed = [key for key in changed if key not in ("program", "command")]
-    sweep = dataclasses.replace(sweep, in_file_order=old[ORDER] is None)
+    sweep = dataclasses.replace(sweep, in_file_order=old[ORDER] is None, cells=_cells(old.get(CELLS)))
     words = sorted({*ours[WORDS]} ^ {*(old.get(WORDS) or ())})
     if words and WORDS in changed:  # by their names, as the file's keys
         changed[changed.index(WORDS)] = f"{WORDS} ({', '.join(words[:3])}{', ...' if len(words) > 3 else ''})"
@@ -81,6 +85,12 @@ def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> 
     began = tuple(_began(p, before[SEED]) if p.path == (SEED,) else p for p in sweep.parameters)
     more = tuple(seed for seed in seeds[1] or () if seed not in (seeds[0] or ()))
     return dataclasses.replace(_unless(changed, sweep), parameters=began), more
+
+
+def _cells(written: Any) -> Cells | None:
+    if written is None:
+        return None
+    return tuple(tuple(cell and (cell[0], cell[1]) for cell in block) for block in written)
 
 
 class Changed(UserError):

@@ -31,6 +31,7 @@ from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
 from ampcompare.sweeps.plan import looks_of, plan_of, shown, told_to_runs, with_control
 from ampcompare.sweeps.process import Guard
+from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import shown as shown_url
 from ampcompare.sweeps.storage import sqlite_url
@@ -72,6 +73,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         raise UserError(f"--storage {request.storage!r}: {expected}")
     plan = plan_of(sweep, words)
     sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, request.control))
+    same = same_runs(sweep, words)
+    sweep = dataclasses.replace(sweep, cells=same.cells)
     looks = looks_of(plan) if request.until_decided else ()
     if looks:
         check_can_be_decided(sweep, looks)
@@ -81,6 +84,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     told = told_to_runs(sweep, plan, looks, here)
     url = request.storage or sqlite_url(folder)
     search = Search(sweep, url, sweep.name, request.grace_seconds, own, told)
+    for line in same.said(search.sweep):
+        print_line(console, one_line(line))
     if looks:
         check_can_be_decided(search.sweep, looks)
         fill_first_look(search, looks)

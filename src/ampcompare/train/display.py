@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ampcompare import metrics
-from ampcompare.program.console import clock, print_line
+from ampcompare.program.console import clock, is_plain, print_line
 
 
 class TrainingDisplay:
@@ -19,6 +19,7 @@ class TrainingDisplay:
     def __init__(self, console: Console, total_steps: int, name: str) -> None:
         self.console, self.total = console, total_steps
         self._latest: dict[str, Any] = {}
+        self._plain = is_plain(console)
         self._progress: Progress | None = None
         if console.is_terminal:
             self._progress = Progress(
@@ -63,7 +64,7 @@ class TrainingDisplay:
 
     def say(self, line: str) -> None:
         """One line for the user, above the bar where there is one."""
-        print_line(self.console, line)
+        print_line(self.console, line, plain=self._plain)
 
     @staticmethod
     def _metrics(row: Mapping[str, Any]) -> str:

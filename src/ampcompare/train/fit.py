@@ -68,6 +68,7 @@ class Fit:
             self.world,
             clock=self._clock,
             memory=trainer.memory,
+            buffers=trainer.buffers,
             on_row=on_row,
             on_note=on_note,
             lag=lag,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.machine.device import start_copy, wait_until, widest_float
+from ampcompare.machine.device import is_host, start_copy, wait_until, widest_float
 from ampcompare.machine.processes import World
 
 # Logits that wait to be counted: 4 MiB in fp32, more steps of the usual kind than an interval has.
@@ -54,7 +54,8 @@ class Interval:
         self._losses.append(loss)
         self._images.append(images)
         self._outputs.extend(outputs)
-        self._kept += sum(logits.numel() for logits, _ in outputs)
+        for logits, _ in outputs:  # a generator would cost more than its work, at each step
+            self._kept += logits.numel()
         if self._kept > MAX_KEPT:
             self._correct = self._count()
 
@@ -91,38 +92,61 @@ class Interval:
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
-        totals = [self._mean_losses(), self._world.sum_(self._count())]
+        correct = self._world.sum_(self._count())
+        # On the host a look at each loss costs less than to stack them.
+        alone = is_host(correct.device) and self._world.size == 1
+        losses = [*self._resumed, *self._losses] if alone else [self._mean_losses()]
         images = self._images
         self._losses, self._resumed, self._correct, self._images = [], [], None, []
-        tensors = [*totals, *scalars.values(), *(x for look in looks for x in look.values())]
-        return Reading(images, tensors, list(scalars), [list(look) for look in looks])
+        others = [correct, *scalars.values(), *(x for look in looks for x in look.values())]
+        return Reading(images, losses, others, list(scalars), [list(look) for look in looks])
 
 
 class Reading:
     """The values of a closed interval on their way to the host, on a GPU behind the queued steps."""
 
     def __init__(
-        self, images: list[int], tensors: Sequence[Tensor], scalars: list[str], looks: list[list[str]]
+        self,
+        images: list[int],
+        losses: Sequence[Tensor],
+        others: Sequence[Tensor],
+        scalars: list[str],
+        looks: list[list[str]],
     ) -> None:
         self._images, self._scalars, self._looks = images, scalars, looks
-        self._shapes = [tensor.shape for tensor in tensors]
-        wide = widest_float(tensors[0].device)
-        values = torch.cat([x.detach().reshape(-1).to(wide) for x in tensors])
-        self._values, self._arrived = start_copy(values)
+        self._shapes = [tensor.shape for tensor in others]
+        self._numbers: list[list[float]] | None = None
+        device = others[0].device
+        if is_host(device):  # a look at each costs less than the launches that would put them together
+            self._numbers = [[n for x in losses for n in _numbers(x)], *map(_numbers, others)]
+            return
+        values = [x.detach().reshape(-1).to(widest_float(device)) for x in (*losses, *others)]
+        self._values, self._arrived = start_copy(torch.cat(values))
 
     def read(self) -> IntervalValues:
         """The values. Waits for the device up to the interval's end, not for what was queued after it."""
-        if self._arrived is not None:
-            wait_until(self._arrived)  # sync: the copy of this interval; one interval later it is there
-        numbers = iter(self._values.tolist())
-        losses, (correct,), *rest = [[next(numbers) for _ in range(shape.numel())] for shape in self._shapes]
-        values = iter(zip(rest, self._shapes[2:], strict=True))
+        losses, (correct,), *rest = self._copied() if self._numbers is None else self._numbers
+        values = iter(zip(rest, self._shapes[1:], strict=True))
         scalars = {key: next(values)[0][0] for key in self._scalars}
         looks = [{key: _plain(*next(values)) for key in keys} for keys in self._looks]
         images = sum(self._images)
         loss = sum(n * x for n, x in zip(self._images, losses, strict=True)) / images
         bad = [i for i, x in enumerate(losses) if not math.isfinite(x)]
         return IntervalValues(loss, correct / images, bad, scalars, looks)
+
+    def _copied(self) -> list[list[float]]:
+        """The numbers of each tensor, from the one copy of all."""
+        if self._arrived is not None:
+            wait_until(self._arrived)  # sync: the copy of this interval; one interval later it is there
+        numbers = iter(self._values.tolist())
+        sizes = [len(self._images), *(shape.numel() for shape in self._shapes)]
+        return [[next(numbers) for _ in range(size)] for size in sizes]
+
+
+def _numbers(tensor: Tensor) -> list[float]:
+    """The elements of a tensor on the host, all as floats as a copy in float64 would have them."""
+    values = tensor.tolist() if tensor.ndim < 2 else tensor.flatten().tolist()
+    return [float(x) for x in values] if tensor.ndim else [float(values)]
 
 
 def _plain(values: list[float], shape: torch.Size) -> float | list[float]:

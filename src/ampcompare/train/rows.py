@@ -24,7 +24,9 @@ from ampcompare.machine.processes import World
 from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import Window
+from ampcompare.measure.updates import is_missing
 from ampcompare.precision.base import Precision
+from ampcompare.train.buffers import Buffers, BufferWatch
 from ampcompare.train.interval import Interval, IntervalValues, Reading
 from ampcompare.train.scale_watch import ScaleWatch
 from ampcompare.train.trainer import StepResult
@@ -96,6 +98,7 @@ class Rows:
         *,
         clock: Clock,
         memory: Memory,
+        buffers: Buffers,
         on_row: Callable[[Row], None],
         on_note: Callable[[str], None],
         lag: bool | None = None,
@@ -105,6 +108,7 @@ class Rows:
         self.lag = queues_copies(self.device) if lag is None else lag
         self.interval = Interval(world)
         self.watch = ScaleWatch(config.precision.min_scale_warning)
+        self.buffers, self.buffer_watch = buffers, BufferWatch(restores=buffers.restores)
         self._looks: list[tuple[int, float, dict[str, Tensor]]] = []
         self._waiting: list[PendingRow] = []
         # Plain arrays: a run of two million steps must not keep two million Python floats.
@@ -129,6 +133,7 @@ class Rows:
         steps = len(self.interval)
         scale, skipped = self.precision.scale_factor(), self.precision.skipped_steps()
         scalars = {metrics.SCALE: scale, metrics.SKIPPED: skipped}
+        scalars[metrics.NONFINITE_BUFFERS] = self.buffers.count(skipped)
         norm = metrics.GRADIENT_NORM
         if norm in result.gradients:
             scalars[norm] = result.gradients[norm]
@@ -165,6 +170,8 @@ class Rows:
             found[metrics.STEP_TIME_P95] = twentieths[-1]
         if self.precision.scales_dynamically():
             found[metrics.SCALE_COLLAPSED] = self.watch.collapsed_at
+        if self.precision.scales_dynamically() or self.buffer_watch.found_at is not None:
+            found[metrics.NONFINITE_AT] = self.buffer_watch.found_at
         return found
 
     def _read(self, count: int, *, judge: bool = True) -> None:
@@ -173,7 +180,8 @@ class Rows:
             waiting = self._waiting.pop(0)
             values = waiting.reading.read()
             for row, look in zip(waiting.looks, values.looks, strict=True):
-                found = {k: exponent_histogram(x) if isinstance(x, list) else x for k, x in look.items()}
+                said = {k: x for k, x in look.items() if not is_missing(k, x)}
+                found = {k: exponent_histogram(x) if isinstance(x, list) else x for k, x in said.items()}
                 self.on_row(row | found)
             self.on_row(waiting.row | self._figures(values, waiting.windows))
             if judge:
@@ -181,7 +189,8 @@ class Rows:
 
     def _figures(self, values: IntervalValues, windows: list[Window]) -> Row:
         row: Row = {metrics.LOSS: values.loss, metrics.ACCURACY: values.accuracy, **values.scalars}
-        row[metrics.SKIPPED] = round(row[metrics.SKIPPED])
+        for key in (metrics.SKIPPED, metrics.NONFINITE_BUFFERS):
+            row[key] = round(row[key])
         if times := [t for window in windows for t in window.times_ms()]:
             throughput = sum(window.images for window in windows) / sum(times) * 1e3
             data_time = sum(t for window in windows for t in window.data_times_ms()) / len(times)
@@ -196,8 +205,14 @@ class Rows:
         step, steps = waiting.step, waiting.steps
         if self.precision.scales_dynamically() and (note := self.watch.check(step, steps, scale, skipped)):
             self.on_note(note)
-        if values.nonfinite_steps:
-            self._judge_loss(step - steps + values.nonfinite_steps[0] + 1, scale)
+        bad = values.nonfinite_steps
+        first = step - steps + bad[0] + 1 if bad else step
+        buffers = round(values.scalars[metrics.NONFINITE_BUFFERS])
+        # Where BatchNorm sees inf or nan, so does the loss of the step.
+        if note := self.buffer_watch.check(first, buffers, is_exact=bool(bad)):
+            self.on_note(note)
+        if bad:
+            self._judge_loss(first, scale)
 
     def _judge_loss(self, step: int, scale: float) -> None:
         """Stop on a loss that was not finite at a step and that no loss scale can mend."""
@@ -216,6 +231,7 @@ class Rows:
             "interval": self.interval.state_dict(),
             "looks": list(self._looks),
             "watch": self.watch.state_dict(),
+            "buffers": {**self.buffers.state_dict(), **self.buffer_watch.state_dict()},
             "step_times": torch.tensor(self._step_times),
             "throughputs": torch.tensor(self._throughputs),
         }
@@ -225,6 +241,9 @@ class Rows:
         looks, device = state["looks"], self.device
         self._looks = [(n, x, {k: v.to(device) for k, v in look.items()}) for n, x, look in looks]
         self.watch.load_state_dict(state["watch"])
+        if (buffers := state.get("buffers")) is not None:  # a checkpoint from before there were any has none
+            self.buffers.load_state_dict(buffers)
+            self.buffer_watch.load_state_dict(buffers)
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
 

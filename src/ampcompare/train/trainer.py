@@ -24,9 +24,13 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.fusion.compiled import compiled_count
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
+from ampcompare.measure.updates import look_at_updates, unless_skipped
 from ampcompare.precision.base import Precision
+from ampcompare.train.buffers import Buffers
 from ampcompare.train.evaluation import Batch, Evaluation, Loader
 from ampcompare.train.execution import build_forward
+
+NOTHING = nullcontext()  # one for all steps
 
 
 @dataclass
@@ -36,7 +40,8 @@ class StepResult:
     loss: Tensor
     outputs: list[Batch]  # logits [B, classes] and labels [B] of each micro-batch
     images: int
-    gradients: dict[str, Tensor] = field(default_factory=dict)  # grad/... metrics, where they were asked for
+    # grad/... and update/... metrics, where they were asked for
+    gradients: dict[str, Tensor] = field(default_factory=dict)
     cold: bool = False  # whether something was compiled in it: no step to time
 
 
@@ -66,6 +71,7 @@ class Trainer:
         self.processes = 1
         self._pieces = compiled_count()
         self.memory = Memory(precision.device)
+        self.buffers = Buffers(model, precision.device, restores=config.on_nonfinite_buffers == "restore")
 
     def begin(self) -> None:
         """Steps come from here on: what an evaluation had compiled is none of theirs."""
@@ -82,7 +88,8 @@ class Trainer:
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
-        With `diagnose` it holds `grad/norm` and underflow fractions; with clipping by norm, `grad/norm`.
+        With `diagnose` it holds `grad/norm`, underflow fractions and, of half weights, lost updates; with
+        clipping by norm, `grad/norm`.
         """
         result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()
@@ -93,6 +100,7 @@ class Trainer:
         precision, config = self.precision, self.config
         if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
+        kept = self.buffers.keep() if self.buffers.restores else None
         images = self.count_images(batches)
         losses, outputs, cold = [], [], False
         for number, (inputs, labels) in enumerate(batches, 1):
@@ -113,20 +121,23 @@ class Trainer:
             # Who was right is counted at the interval's end: here it took two thirds of the loop's own time.
             outputs.append((logits.detach(), labels))
 
-        gradients = self._look_and_clip(diagnose)
-        precision.step(self.optimizer)
+        found = self._look_and_clip(diagnose)
+        found |= self._step(diagnose, kept)
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
         pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
-        return StepResult(loss, outputs, images, gradients, cold or self._pieces > pieces)
+        return StepResult(loss, outputs, images, found, cold or self._pieces > pieces)
 
     def count_images(self, batches: Sequence[Batch]) -> int:
         """The images of a step, in all processes."""
-        return sum(labels.shape[0] for _, labels in batches)
+        images = 0
+        for _, labels in batches:
+            images += labels.shape[0]
+        return images
 
     def reducing(self, last: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch: in a step's last one alone processes add up their gradients."""
-        return nullcontext()
+        return NOTHING
 
     def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
         config, precision = self.config, self.precision
@@ -150,6 +161,27 @@ class Trainer:
             norm = self._norm(parameters) if config.clip_value else found[metrics.GRADIENT_NORM]
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
         return found
+
+    def _step(self, diagnose: bool, kept: list[Tensor] | None) -> dict[str, Tensor]:
+        """The optimizer's step, or the skip, after which buffers may have to be put back as `kept`.
+
+        With `diagnose` what rounding does to the update.
+        """
+        precision, updates = self.precision, {}
+        if diagnose and precision.declares.updates_half:
+            groups: dict[str, list[Tensor]] = {}
+            for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
+                groups.setdefault(name, []).append(parameter)
+            updates = look_at_updates(self.optimizer, groups)
+        if not updates and kept is None:
+            precision.step(self.optimizer)
+            return {}
+        before = precision.skipped_steps().clone()  # counted in place
+        precision.step(self.optimizer)
+        skipped = precision.skipped_steps() > before
+        if kept is not None:
+            self.buffers.put_back(kept, skipped)
+        return unless_skipped(updates, skipped)
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:

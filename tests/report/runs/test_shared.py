@@ -11,7 +11,7 @@ from support.fakes import make
 
 from ampcompare import metrics
 from ampcompare.report import analyse_runs
-from ampcompare.report.charts.bars import peak_memory, throughput_bars
+from ampcompare.report.charts.bars import peak_memory, step_time, throughput_bars
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.shared import with_overlap
@@ -166,9 +166,9 @@ def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
     assert (found.speed, found.energy, found.time) == (None, None, None)
     assert found.memory is not None
     assert found.quality is not None
-    said = "Runs shared the machine with others of these (none: 4 of 4 runs, native: 4 of 4 runs): "
     assert [line for line in at_once.verdict.cautions if "shared" in line] == [
-        f"{said.replace(', ', ' and ', 1)}their times are not compared."
+        "Runs shared the machine with others of these (none: 4 of 4 runs and native: 4 of 4 runs): "
+        "their times are not compared."
     ]
     assert at_once.verdict.headline.startswith("Their runs shared the machine: times are not compared.")
     assert at_once.baseline.means["images_per_second"] is not None  # what was measured is shown
@@ -191,10 +191,15 @@ def test_speed_is_compared_of_the_runs_that_were_alone():
         alone.group.means["images_per_second"].value
     )
     assert ("seed 7", "it shared its machine with other runs") in found.group.lost("images_per_second")
+    assert [line for line in analysis.verdict.cautions if "shared" in line] == [
+        "Runs shared the machine with others of these (none: 1 of 4 runs and native: 1 of 4 runs): "
+        "their times are not compared."
+    ]
 
 
 def test_no_chart_sets_times_of_runs_at_once_beside_each_other_without_a_word():
     at_once = analyse_runs(pairs(3, 0))
     assert not accuracy_against_throughput(at_once)["datasets"]["data"]
     assert "not to be compared" in str(throughput_bars(at_once)["title"])
+    assert "not to be compared" in str(step_time(at_once)["title"])
     assert "not to be compared" not in str(peak_memory(at_once)["title"])

@@ -29,6 +29,7 @@ from ampcompare.machine.low_type import take_type, with_type
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import backend_of
+from ampcompare.precision.backends import AUTO
 from ampcompare.train.build import build_trainer, is_fused, make_loader
 from ampcompare.train.execution import check_execution
 from ampcompare.train.trainer import micro_batches
@@ -63,7 +64,7 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps,
     over the median step without the profiler. None off a GPU.
     """
-    config = settle(load_config(None, words))
+    config = settle(load_config(None, words, of_several=True))
     device = resolve_device(config.device)
     set_numerics(config)
     config = with_type(config, take_type(config, device).dtype)
@@ -112,8 +113,9 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
 
 def count_traffic(words: list[str]) -> dict[str, Any]:
     """Bytes and FLOP of one image and the type of its products, for the roofline; a plug-in's source."""
-    config = settle(load_config(None, words))
-    config = with_type(config, take_type(config, resolve_device(config.device)).dtype)
+    config = settle(load_config(None, words, of_several=True))
+    if config.precision.dtype == AUTO:
+        config = with_type(config, take_type(config, resolve_device(config.device)).dtype)
     model, size, dtype = config.model, config.batch_size, str(config.precision.dtype)
     backend = config.backend if config.precision.enabled else BASELINE
     return {

@@ -94,7 +94,7 @@ def combinations(
         own = [f"backend={backend}", f"execution={'eager' if by_hand else execution}", f"batch_size={size}"]
         own += ["fuse=false"] * by_hand  # whatever is asked of ours
         every = [*common, *words, *own]
-        config = load_config(None, every)
+        config = load_config(None, every, of_several=True)
         if not by_hand or backend in HAND_WRITTEN:
             found.append(Combination(backend, execution, size, every, config))
     if not found:

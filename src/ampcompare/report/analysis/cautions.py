@@ -12,7 +12,9 @@ from ampcompare.report.runs.figures import RunFigures
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.informative import information, test_set
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.sample import NOT_ALONE
 from ampcompare.report.runs.settings import Setting
+from ampcompare.report.runs.spoiled import spoiled_buffers
 from ampcompare.report.words import capital, count, listed, plural, short, some
 
 
@@ -121,7 +123,8 @@ def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
         if without := some([g.label for g in groups if g.counted and g.means[name] is None]):
             said.append(f"No {words} is recorded for {without}.")
         for group in groups:
-            gone = [f"{run} ({why})" for run, why in group.lacking(name)]
+            lacking = group.lacking(name)
+            gone = [f"{run} ({why})" for run, why in lacking if why != NOT_ALONE]  # that is said once for all
             if gone and group.means[name] is not None:
                 said.append(f"The {words} of {group.label} lacks {some(gone, MAX_KEYS)}.")
     for group in groups:
@@ -151,10 +154,33 @@ def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str
         said.append(f"The training loss of {who} is not finite in {rows}{since}.")
     if len(bad) > MAX_KEYS:
         said.append(f"So it is in {len(bad) - MAX_KEYS} more runs; the table of runs says which.")
+    said += _spoiled(figures)
     if jumping := some([f.run.name for f in figures if f.clock_jumps]):
         said.append(f"The clock of {jumping} goes backwards: left out of the charts by wall-clock time.")
     if damaged := some([f.run.name for f in figures if f.run.problems]):
         said.append(f"The record of {damaged} has problems; the table of runs says which.")
+    return said
+
+
+def _spoiled(figures: Sequence[RunFigures]) -> list[str]:
+    """Each run whose running statistics an overflow spoiled for good, with the step."""
+    found = [(f, spoiled) for f in figures if (spoiled := spoiled_buffers(f.run)) is not None]
+    names = [f.run.name for f, _ in found]
+    said = []
+    for f, spoiled in found[:MAX_KEYS]:
+        who = f.run.name if names.count(f.run.name) == 1 else f"{f.run.name} ({f.run.id})"
+        at = (
+            ""
+            if spoiled.step is None
+            else f" {'at' if spoiled.is_exact else 'by'} step {count(spoiled.step)}"
+        )
+        said.append(
+            f"A forward of {who} overflowed{at} and left {plural(spoiled.buffers, 'buffer')} (BatchNorm's "
+            "running statistics) non-finite for good, although the step was skipped: its evaluations from "
+            "there on say nothing of the model. training.on_nonfinite_buffers=restore puts them back."
+        )
+    if len(found) > MAX_KEYS:
+        said.append(f"So it is in {len(found) - MAX_KEYS} more runs.")
     return said
 
 

@@ -95,7 +95,7 @@ def step_time(analysis: Analysis) -> Spec:
         box.encode(x=over(parts.x, "p25"), x2=alt.X2(field="p75"), color=parts.colour(), **shared),
         tick.encode(x=parts.x, **shared).add_params(parts.pick),
     ]
-    note = "box: middle half, line: 5 to 95 %, mark: median"
+    note = "; ".join(["box: middle half, line: 5 to 95 %, mark: median", *_sharing(analysis)])
     return finish(layers, analysis.setting, "Step time after warm-up", rows, note=note, height=_height(rows))
 
 
@@ -146,10 +146,16 @@ def _bars(analysis: Analysis, title: str, bars: Bars) -> Spec:
     if bars is TIME:
         few = [g for g in analysis.groups if 0 < g.reached.runs < g.reached.of]
         notes += [f"{g.label}: {g.reached.words}" for g in few]
-    if bars.figure in TIMED and (sharing := [g.label for g in analysis.groups if g.shares_machine]):
-        notes.append(f"not to be compared, as runs shared the machine: {some(sharing)}")
+    if bars.figure in TIMED:
+        notes += _sharing(analysis)
     note = "; ".join(notes) or None
     return finish(layers, analysis.setting, title, rows, note=note, height=_height(rows))
+
+
+def _sharing(analysis: Analysis) -> list[str]:
+    """What is to be said of groups whose times are not their own."""
+    labels = [group.label for group in analysis.groups if group.shares_machine]
+    return [f"not to be compared, as runs shared the machine: {some(labels)}"] if labels else []
 
 
 def _cut(rows: list[Datum]) -> None:

@@ -35,6 +35,7 @@ from ampcompare.report.charts.forest import memory_ratios, quality_differences, 
 from ampcompare.report.charts.gradients import underflow, underflow_by_layer
 from ampcompare.report.charts.parts import DATA, Spec, Varied
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
+from ampcompare.report.charts.updates import lost_updates, lost_updates_by_layer
 from ampcompare.report.runs.groups import Group
 
 CHARTS: dict[str, Callable[[Analysis], Spec]] = {
@@ -53,6 +54,8 @@ CHARTS: dict[str, Callable[[Analysis], Spec]] = {
     "scale-factor": scale_factor,
     "underflow": underflow,
     "underflow-layers": underflow_by_layer,
+    "lost-updates": lost_updates,
+    "lost-updates-layers": lost_updates_by_layer,
     "train-loss": train_loss,
     "train-accuracy": train_accuracy,
     "throughput": throughput_curve,

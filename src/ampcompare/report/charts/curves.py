@@ -33,14 +33,14 @@ def train_loss(analysis: Analysis) -> Spec:
     """Training loss (mean over the log interval) by optimizer step."""
     rows = curves(analysis.groups, metrics.STEP, metrics.LOSS)
     x, y = steps("optimizer step"), quantity(alt.Y, "training loss")
-    return _curves(analysis, "Training loss", rows, x, y, ".4g")
+    return line_chart(analysis, "Training loss", rows, x, y, ".4g")
 
 
 def train_accuracy(analysis: Analysis) -> Spec:
     """Training accuracy (mean over the log interval, augmented images) by optimizer step, in percent."""
     rows = curves(analysis.groups, metrics.STEP, metrics.ACCURACY, y_factor=100)
     y = quantity(alt.Y, "training accuracy, %")
-    return _curves(analysis, "Training accuracy", rows, steps("optimizer step"), y, ".2f")
+    return line_chart(analysis, "Training accuracy", rows, steps("optimizer step"), y, ".2f")
 
 
 def eval_accuracy(analysis: Analysis) -> Spec:
@@ -52,7 +52,7 @@ def metric_curve(analysis: Analysis, metric: ComparedMetric) -> Spec:
     """One metric by epoch."""
     rows = curves(analysis.groups, metrics.EPOCH, metric.key, y_factor=metric.factor)
     title, y = f"{capital(metric.name)} by epoch", quantity(alt.Y, metric.axis)
-    return _curves(analysis, title, rows, steps(metrics.EPOCH), y, ".4~g", markers=True)
+    return line_chart(analysis, title, rows, steps(metrics.EPOCH), y, ".4~g", markers=True)
 
 
 def eval_accuracy_time(analysis: Analysis) -> Spec:
@@ -65,14 +65,14 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
         row["x"] = round(row["x"] / factor, 4)
     x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
     title = f"{capital(metric.name)} by wall-clock time"
-    return _curves(analysis, title, rows, x, quantity(alt.Y, metric.axis), ".4~g", markers=True)
+    return line_chart(analysis, title, rows, x, quantity(alt.Y, metric.axis), ".4~g", markers=True)
 
 
 def throughput_curve(analysis: Analysis) -> Spec:
     """Images per second of training by optimizer step."""
     rows = curves(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
     y = quantity(alt.Y, "images/s", zero=True)
-    return _curves(analysis, "Throughput during training", rows, steps("optimizer step"), y, ",.4~r")
+    return line_chart(analysis, "Throughput during training", rows, steps("optimizer step"), y, ",.4~r")
 
 
 def scale_factor(analysis: Analysis) -> Spec:
@@ -105,15 +105,18 @@ def line_note(parts: Parts) -> str | None:
     return "line: mean over seeds; band: lowest to highest seed" if parts.has_intervals else None
 
 
-def _curves(
+def line_chart(
     analysis: Analysis,
     title: str,
     rows: list[Datum],
     x: alt.X,
     y: alt.Y,
     y_format: str,
+    *,
     markers: bool = False,
+    note: str = "",
 ) -> Spec:
+    """A line for each group, and its runs on demand; `note` goes before what the lines are."""
     drawn = drawn_styles(analysis, rows)
     markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(drawn)
     parts = Parts(rows, drawn, x, y, legend="symbols" if markers else "lines")
@@ -123,7 +126,8 @@ def _curves(
         points = parts.of("line").mark_point(filled=True, size=55, opacity=1, clip=True)
         layers.append(points.encode(x=x, y=y, color=parts.colour(), shape=shape, opacity=parts.dimmed(1.0)))
     layers += parts.hover(y_format)
-    return finish(layers, analysis.setting, title, rows, note=line_note(parts), params=[parts.show_runs])
+    said = "; ".join(part for part in (note, line_note(parts)) if part)
+    return finish(layers, analysis.setting, title, rows, note=said, params=[parts.show_runs])
 
 
 def _log2_axis(rows: Sequence[Datum]) -> alt.Y:

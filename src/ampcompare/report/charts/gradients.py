@@ -52,8 +52,8 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
     """The same for each layer group, the mean over the run: hollow without loss scaling, filled with it."""
     rows: list[Datum] = []
     for group in analysis.groups[:MAX_GROUPS]:
-        for layer in _layers(group):
-            low, high = (_mean_percent(group, f"{key}/{layer}") for key in (WITH, WITHOUT))
+        for layer in layers_of(group, WITH):
+            low, high = (mean_percent(group, f"{key}/{layer}") for key in (WITH, WITHOUT))
             if low is None or high is None:
                 continue
             head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {group.n} runs"}
@@ -82,8 +82,9 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
     return finish(layers, analysis.setting, title, rows, note=note, height=height)
 
 
-def _layers(group: Group) -> list[str]:
-    start = f"{WITH}/"
+def layers_of(group: Group, key: str) -> list[str]:
+    """The layer groups for which a metric is recorded, in the order in which one would list them."""
+    start = f"{key}/"
     names = dict.fromkeys(str(name) for f in group.counted for name in f.run.history.columns)
     return sorted((n.removeprefix(start) for n in names if n.startswith(start)), key=_natural)
 
@@ -95,6 +96,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(last, 0, ""), *((0, int(p), "") if p.isdigit() else (0, 0, p) for p in parts if p)]
 
 
-def _mean_percent(group: Group, key: str) -> float | None:
+def mean_percent(group: Group, key: str) -> float | None:
+    """A share in percent: the mean over the runs that count of each one's mean over its steps."""
     means = [float(np.mean(v)) for f in group.counted if len(v := f.run.values(key))]
     return float(f"{np.mean(means) * 100:.5g}") if means else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
+from ampcompare.precision.backends import AUTO
 from ampcompare.program.place import as_typed
 from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
@@ -16,14 +17,14 @@ from ampcompare.report.exports import to_markdown
 from ampcompare.report.on_wandb.charts import columns_of, custom_chart, preset_name, table_of
 from ampcompare.report.runs.figures import label_of
 from ampcompare.report.runs.groups import BACKEND
-from ampcompare.report.runs.settings import AUTO, DTYPE
+from ampcompare.report.runs.settings import DTYPE
 from ampcompare.report.words import capital
 
 VIEW_TITLE = "AMP Compare"
 VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one
 REPORT_TITLE = "What does mixed precision buy?"
 FINISH_TIMEOUT_SECONDS = 60.0
-RECORDED_DTYPE = "environment.precision_dtype"  # in the config of a run whose type was left to the machine
+RECORDED_DTYPE = f"{metrics.ENVIRONMENT}.{metrics.PRECISION_DTYPE}"  # in the config too
 CHARTS_RUN = "ampcompare-charts"  # id of the run that holds the tables of the charts
 FIND_VIEWS = """
 query AmpCompareViews($entityName: String, $projectName: String, $viewType: String) {

@@ -157,7 +157,7 @@ def dtype_of(run: RunRecord) -> Any:
     """The low-precision type that a run computed in: as recorded where it was left to the machine (`auto`),
     else what its config says; None where neither does.
     """
-    took = environment_of(run).get("precision_dtype")
+    took = environment_of(run).get(metrics.PRECISION_DTYPE)
     return took if isinstance(took, str) and took else run.option("precision.dtype")
 
 

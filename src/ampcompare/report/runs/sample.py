@@ -16,6 +16,7 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import OF_THE_SEED, TIMED, RunFigures
 from ampcompare.report.statistics.samples import mean_of_seeds
 
+NOT_ALONE = "it shared its machine with other runs"
 Ignored = tuple[str, ...]  # a run's values of the settings that its group ignores
 
 
@@ -82,7 +83,7 @@ def lost(runs: Sequence[RunFigures], counted: Sequence[RunFigures], name: str) -
         elif _value(run, name) is None:
             why = _missing(run, name)
         elif id(run) not in own:
-            why = "it shared its machine with other runs"
+            why = NOT_ALONE
         else:
             continue
         is_one = run.seed is not None and seeds.count(seed) == 1

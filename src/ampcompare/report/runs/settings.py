@@ -10,6 +10,7 @@ from typing import Any
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
+from ampcompare.precision.backends import AUTO
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.runs.arithmetic import is_on_cpu
@@ -38,7 +39,6 @@ SPLITS = frozenset(
 HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of code and data
 # What differs between backends because they are others.
 OF_BACKEND = ("precision.", "environment.backend_source")
-AUTO = "auto"
 DTYPE = "precision.dtype"
 
 

@@ -15,7 +15,7 @@ from ampcompare.sweeps.file.command import DEFAULT_COMMAND
 from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of
 from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations
 from ampcompare.sweeps.methods import METHODS
-from ampcompare.sweeps.points import Points
+from ampcompare.sweeps.points import Cells, Points
 
 CONTROL, BOOKENDS = "plan.control", "bookends"
 LONGEST = 400  # characters of what is said of one thing
@@ -60,6 +60,7 @@ class Sweep:
     raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
     control: bool = False  # the baseline once more, before and behind the others
     added: tuple[tuple[Any, ...], ...] = ()  # groups of seeds beyond the file's, in the order of their coming
+    cells: Cells | None = None  # the runs of one seed, where not each point is one of its own
     in_file_order: bool = False  # as sweeps went that began before there were blocks
 
     @property
@@ -71,7 +72,7 @@ class Sweep:
     def points(self) -> Points:
         """The runs of a grid, by their number."""
         is_drawn = not (self.in_file_order or self.hyperband)
-        return Points(self.name, self.parameters, self.added, self.control, is_drawn)
+        return Points(self.name, self.parameters, self.added, self.control, is_drawn, self.cells)
 
     def total(self) -> int | None:
         """How many runs it comes to; None for a search without `run_cap`: it goes on until it is stopped."""

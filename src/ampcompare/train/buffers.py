@@ -1,0 +1,124 @@
+"""Buffers that an overflowing forward left non-finite: counted, and put back where that is wanted.
+
+A step that overflows in its forward is skipped, but the forward has updated BatchNorm's running statistics
+before anybody knew: inf or nan in them stays for good, whatever comes after, and is in every evaluation
+(pytorch 90342, 115500). Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+# Those of which torch knows whether they are finite.
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Buffers:
+    """The floating buffers of a model. With `restores`, a step keeps a copy of them until it is over."""
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module, device: torch.device, *, restores: bool) -> None:
+        # Looked up at each use: a module may put another tensor in the place of one.
+        self._places = [(m, key) for m in model.modules() for key, b in m._buffers.items() if _is_floating(b)]
+        self.restores = restores and bool(self._places)
+        self._restored = torch.zeros((), dtype=torch.int64, device=device)
+        # A mask of -inf is not. In the order of `_by_type`, as all answers of `_are_finite`.
+        self._finite_at_first = _are_finite(self._buffers()) if self._places else None
+
+    @torch.no_grad()
+    def count(self, skipped_steps: Tensor) -> Tensor:
+        """Buffers that skipped steps left non-finite so far, 0-d: none as long as no step was skipped.
+
+        Those that are so now; where they are put back, each as often as it was.
+        """
+        if self.restores or not self._places:
+            return self._restored
+        return self._bad(self._buffers()) * (skipped_steps > 0)
+
+    @torch.no_grad()
+    def keep(self) -> list[Tensor]:
+        """Copies of all that a step may spoil: one flat tensor for each type. Before the step's forward."""
+        return [_flat(alike) for alike in _by_type(self._buffers())]
+
+    @torch.no_grad()
+    def put_back(self, kept: Sequence[Tensor], skipped: Tensor) -> None:
+        """Behind a step: give all buffers the values `kept`, if it was `skipped` (0-d) and spoiled any.
+
+        All of them, so that they are of one time. What a forward left finite stays although the step was
+        skipped. One launch for every few dozen buffers; decided on the device, so that a graph can hold it.
+        """
+        buffers = self._buffers()
+        bad = self._bad(buffers) * skipped
+        for before, alike in zip(kept, _by_type(buffers), strict=True):
+            chosen = torch.where(bad > 0, before, _flat(alike)).split([b.numel() for b in alike])
+            torch._foreach_copy_(alike, [x.view(b.shape) for x, b in zip(chosen, alike, strict=True)])
+        self._restored += bad
+
+    def _buffers(self) -> list[Tensor]:
+        return [module._buffers[key] for module, key in self._places]  # type: ignore[misc]
+
+    def _bad(self, buffers: Sequence[Tensor]) -> Tensor:
+        """How many are not finite and once were, 0-d."""
+        return (self._finite_at_first > _are_finite(buffers)).sum()  # type: ignore[operator]
+
+    def state_dict(self) -> dict[str, int]:
+        """What was put back so far. Waits for the device."""
+        return {"restored": int(self._restored)}  # sync: a checkpoint needs the number
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self._restored.fill_(state["restored"])
+
+
+class BufferWatch:
+    """Says once that buffers became non-finite, and knows the step."""
+
+    def __init__(self, *, restores: bool) -> None:
+        self._restores = restores
+        self.found_at: int | None = None
+
+    def check(self, step: int, count: int, *, is_exact: bool) -> str | None:
+        """Check the `count` of such buffers so far, at a step: the very one, or one by which it happened."""
+        if self.found_at is not None or not count:
+            return None
+        self.found_at = step
+        what = f"{'' if is_exact else 'by '}step {step}: {count} of the model's buffers"
+        if self._restores:
+            how = "of a forward that overflowed were put back to those from before the step"
+            return f"{what} {how} (training.on_nonfinite_buffers=restore)"
+        return (
+            f"{what} (BatchNorm's running statistics) are no longer finite, as a forward overflowed; its "
+            "step was skipped, but they stay so, and every evaluation from here on uses them. Try "
+            "training.on_nonfinite_buffers=restore"
+        )
+
+    def state_dict(self) -> dict[str, int | None]:
+        return {"found_at": self.found_at}
+
+    def load_state_dict(self, state: Mapping[str, int | None]) -> None:
+        self.found_at = state["found_at"]
+
+
+def _is_floating(buffer: Tensor | None) -> bool:
+    return (
+        buffer is not None
+        and buffer.dtype in FLOATING
+        and buffer.layout is torch.strided
+        and buffer.numel() > 0
+    )
+
+
+def _by_type(buffers: Sequence[Tensor]) -> list[list[Tensor]]:
+    return [alike for kind in FLOATING if (alike := [b for b in buffers if b.dtype is kind])]
+
+
+def _are_finite(buffers: Sequence[Tensor]) -> Tensor:
+    """Of each buffer whether all of it, and so its largest magnitude, is finite. Bool [buffers]."""
+    found = [torch.stack(torch._foreach_norm(alike, torch.inf)) < torch.inf for alike in _by_type(buffers)]
+    return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _flat(buffers: Sequence[Tensor]) -> Tensor:
+    return torch.cat([b.flatten() for b in buffers])

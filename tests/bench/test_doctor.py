@@ -1,0 +1,109 @@
+"""`ampcompare doctor`: a line for each thing, whatever is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.quick import HANG
+
+from ampcompare.bench import doctor
+from ampcompare.bench.doctor import Finding, examine, run_doctor
+from ampcompare.cli import main
+from ampcompare.machine import probe
+from ampcompare.machine.probe import Rates
+
+TOPICS = ["software", "device", "processor", "threads", "float32", "float16", "bfloat16", "auto"]
+TOPICS += ["compiler", "account", "data"]
+
+
+@pytest.fixture
+def amx(monkeypatch: pytest.MonkeyPatch):
+    """The rates of a machine, without the second that they take."""
+    found = Rates({"float32": 100.0, "float16": 0.5, "bfloat16": 450.0})
+    monkeypatch.setattr(probe, "probe", lambda *_, **__: found)
+
+
+def found() -> dict[str, Finding]:
+    return {finding.topic: finding for finding in examine()}
+
+
+def test_every_topic_has_a_line_and_the_file_has_them_all(amx, tmp_path: Path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", "--json", str(tmp_path / "doctor.json")])
+    assert end.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == TOPICS
+    written = json.loads((tmp_path / "doctor.json").read_text())
+    assert [one["topic"] for one in written] == TOPICS
+    assert next(one for one in written if one["topic"] == "bfloat16")["facts"]["relative"] == 4.5
+
+
+def test_types_are_said_with_rate_and_what_to_do(amx):
+    said = found()
+    assert "0.005 times fp32's" in said["float16"].said
+    assert "slower than fp32 here" in said["float16"].todo
+    assert "apex_o2, fp16 take no other type" in said["float16"].todo
+    assert said["bfloat16"].todo == ""
+    assert said["auto"].said.startswith("precision.dtype=auto takes bfloat16 for native, apex_o1")
+
+
+@pytest.mark.parametrize("topic", list(doctor.CHECKS))
+def test_a_check_that_breaks_is_a_line_and_the_others_go_on(amx, monkeypatch, topic: str):
+    def broken():
+        raise OSError("no such\nthing \x1b[31m")
+
+    monkeypatch.setitem(doctor.CHECKS, topic, broken)
+    lines: list[str] = []
+    code = run_doctor(lines.append)
+    (line,) = [line for line in lines if "cannot be told (OSError: no such" in line]
+    assert line.isprintable()
+    assert code == int(topic in doctor.NEEDED)
+    assert len([line for line in lines if not line.startswith(" ")]) >= len(TOPICS) - 4
+
+
+def test_no_compiler_no_account_and_no_data_are_said_with_what_to_do(amx, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path))
+    said = found()
+    assert "no C++ compiler (no-such-compiler)" in said["compiler"].said
+    assert "execution=eager does not" in said["compiler"].todo
+    assert "no account, runs are recorded offline" in said["account"].said
+    assert "wandb login" in said["account"].todo
+    assert f"fetches it (170 MB) into {tmp_path}" in said["data"].said
+    assert "cifar-10-python.tar.gz" in said["data"].todo
+
+
+def test_data_that_is_there_is_found(amx, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path))
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+    assert found()["data"].said == f"CIFAR-10 is in {tmp_path}/cifar-10-python.tar.gz"
+
+
+def test_an_account_is_seen_without_asking_anybody(amx, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    assert "logged in" in found()["account"].said
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert "the environment says offline" in found()["account"].said
+
+
+def test_a_file_that_cannot_be_written_is_a_line(amx, tmp_path: Path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", "--json", str(tmp_path / "no" / "file.json")])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("error: --json ")
+
+
+@pytest.mark.rest
+def test_a_capped_machine_is_seen_as_it_is(tmp_path: Path):
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    command = [sys.executable, "-m", "ampcompare", "doctor"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "limited by ONEDNN_MAX_CPU_ISA=AVX2 and ATEN_CPU_CAPABILITY=avx2" in done.stdout
+    assert "bfloat16" in done.stdout

@@ -1,0 +1,88 @@
+"""The probe of rates: how much work it dares, what it leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ampcompare.machine import probe as module
+from ampcompare.machine.probe import SIZES, Rates, probe
+
+CPU = torch.device("cpu")
+
+
+def _machine(monkeypatch: pytest.MonkeyPatch, gflops: dict[str, float], call: float = 1e-4) -> list:
+    """A machine with these rates, a call of which takes so long beside its work; gives what it was asked."""
+    asked = []
+
+    def convolution(device, dtype, size, last):
+        def seconds():
+            asked.append((dtype, size))
+            if dtype not in gflops:
+                raise RuntimeError("no kernel")
+            return call + module._gflop(size) / gflops[dtype]
+
+        return seconds
+
+    monkeypatch.setattr(module, "_convolution", convolution)
+    return asked
+
+
+def _sizes(asked: list, dtype: str) -> list:
+    return [size for name, size in asked if name == dtype]
+
+
+def test_a_hopeless_type_is_told_by_the_two_smallest_sizes(monkeypatch):
+    asked = _machine(monkeypatch, {"float32": 100.0, "bfloat16": 500.0, "float16": 0.1})
+    rates = probe(CPU)
+    assert set(_sizes(asked, "float16")) == set(SIZES[:2])
+    assert rates.rate("float16") == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("gflops", [0.1, 1.0, 30.0, 1e3, 1e5])
+def test_all_convolutions_of_a_type_together_take_little_time(monkeypatch, gflops: float):
+    asked = _machine(monkeypatch, {"float32": gflops})
+    probe(CPU, ["float32"])
+    spent = sum(1e-4 + module._gflop(size) / gflops for _, size in asked)
+    assert spent < 2
+
+
+def test_a_fast_machine_is_measured_at_the_largest_size(monkeypatch):
+    asked = _machine(monkeypatch, {"float32": 5e4, "float16": 5e5, "bfloat16": 5e5})
+    rates = probe(torch.device("meta"))
+    assert _sizes(asked, "float16")[-1] == SIZES[-1]
+    assert rates.relative("float16") == pytest.approx(10, rel=0.1)
+
+
+def test_calls_that_wait_for_a_busy_machine_hide_no_rate(monkeypatch):
+    _machine(monkeypatch, {"float32": 100.0, "bfloat16": 500.0, "float16": 0.5}, call=0.04)
+    rates = probe(CPU)
+    assert rates.fastest(["float16", "bfloat16"]) == "bfloat16"
+    assert rates.relative("float16") < 0.1
+
+
+def test_a_type_without_a_kernel_has_no_rate(monkeypatch):
+    _machine(monkeypatch, {"float32": 100.0, "float16": 10.0})
+    rates = probe(CPU)
+    assert (rates.rate("bfloat16"), rates.relative("bfloat16")) == (0.0, 0.0)
+    assert rates.fastest(["float16", "bfloat16"]) == "float16"
+    assert Rates({}).relative("float16") == 0.0
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_this_machine_has_a_rate_for_fp32_and_half_types(last: bool):
+    rates = probe(CPU, channels_last=last)
+    assert all(rates.rate(dtype) > 0 for dtype in ("float32", "float16", "bfloat16"))
+    assert rates.relative("float32") == 1.0
+
+
+def test_threads_and_random_numbers_are_as_before():
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(2)
+    try:
+        with torch.no_grad():  # which a caller may be in
+            probe(CPU, ["float32"])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(torch.get_rng_state(), state)

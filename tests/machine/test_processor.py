@@ -1,0 +1,98 @@
+"""What half types run on: by flags, by the limit on instruction sets, by what oneDNN takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ampcompare.machine import processor
+from ampcompare.machine.processor import arithmetic_of, isa_limit
+
+CPU = torch.device("cpu")
+SAPPHIRE = frozenset("avx2 avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16".split())
+GRANITE = SAPPHIRE | {"amx_fp16"}
+ZEN4 = frozenset("avx2 avx512f avx512_bf16".split())
+SKYLAKE = frozenset("avx2 avx512f".split())
+ROME = frozenset({"avx2"})
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """An x86 machine with these flags, of which oneDNN takes the types named."""
+
+    def make(flags, takes=("bfloat16", "float16"), name="x86_64", limit=None):
+        monkeypatch.setattr(processor, "processor_flags", lambda: flags)
+        monkeypatch.setattr(processor, "_onednn_takes", lambda dtype: dtype in takes)
+        monkeypatch.setattr(platform, "machine", lambda: name)
+        monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit or "")
+        return arithmetic_of(CPU)["arithmetic"]
+
+    return make
+
+
+def test_each_kind_of_processor_has_its_units(machine):
+    assert machine(GRANITE) == {"bfloat16": "amx_bf16", "float16": "amx_fp16"}
+    assert machine(SAPPHIRE) == {"bfloat16": "amx_bf16", "float16": "emulated"}
+    assert machine(ZEN4, takes=["bfloat16"]) == {"bfloat16": "avx512_bf16", "float16": "emulated"}
+    assert machine(SKYLAKE, takes=["bfloat16"]) == {"bfloat16": "emulated", "float16": "emulated"}
+    assert machine(ROME, takes=[]) == {"bfloat16": "emulated", "float16": "emulated"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "bfloat16", "float16"),
+    [
+        ("", "amx_bf16", "amx_fp16"),
+        ("ALL", "amx_bf16", "amx_fp16"),
+        ("AVX512_CORE_AMX_FP16", "amx_bf16", "amx_fp16"),
+        ("AVX10_1_512_AMX_FP16", "amx_bf16", "amx_fp16"),
+        ("AVX512_CORE_AMX", "amx_bf16", "emulated"),
+        ("avx512_core_fp16", "avx512_bf16", "emulated"),
+        ("AVX10_1_512", "avx512_bf16", "emulated"),
+        ("AVX512_CORE_BF16", "avx512_bf16", "emulated"),
+        ("AVX512_CORE", "emulated", "emulated"),
+        ("AVX2", "emulated", "emulated"),
+        ("no such set", "amx_bf16", "amx_fp16"),
+    ],
+)
+def test_a_limit_on_instruction_sets_is_heeded(machine, limit: str, bfloat16: str, float16: str):
+    assert machine(GRANITE, limit=limit) == {"bfloat16": bfloat16, "float16": float16}
+
+
+def test_what_is_not_known_is_said_to_be_unknown(machine):
+    unknown = {"bfloat16": "unknown", "float16": "unknown"}
+    assert machine(None) == unknown
+    assert machine(frozenset({"asimdhp", "bf16"}), name="aarch64") == unknown
+    assert machine(frozenset({"asimdhp"}), name="arm64", takes=[]) == unknown
+
+
+def test_a_gpu_has_no_such_record():
+    assert arithmetic_of(torch.device("cuda")) == {}
+
+
+def test_without_onednn_all_is_emulated(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert set(arithmetic_of(CPU)["arithmetic"].values()) == {"emulated"}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the limit is of oneDNN on x86")
+def test_a_process_capped_to_avx2_emulates_both_types():
+    code = "import json, torch; from ampcompare.machine.processor import arithmetic_of, isa_limit;"
+    code += "print(json.dumps([isa_limit(), arithmetic_of(torch.device('cpu'))]))"
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    both = {"bfloat16": "emulated", "float16": "emulated"}
+    assert json.loads(done.stdout) == ["AVX2", {"arithmetic": both}]
+
+
+def test_the_older_name_of_the_limit_is_heeded_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "avx512_core")
+    assert isa_limit() == "AVX512_CORE"

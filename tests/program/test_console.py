@@ -1,0 +1,60 @@
+"""Lines for the user: the same letters whichever way they go."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from ampcompare.program.console import print_line
+
+
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+    def fileno(self) -> int:
+        return self.copy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 10/100  epoch 0.20  loss 0.1234  acc 10.0%  1,234.5 img/s  scale 65536  0:10 left",
+        "[bold]no markup[/bold] :smile: https://example.org 3.5",
+        "Größe 好 🙂 " + "long " * 60,
+        "a\tb\x07c\rd\x1b[31me\nf",
+        "",
+    ],
+)
+def test_a_line_off_a_terminal_is_what_rich_would_print(line: str):
+    plain, rich = io.StringIO(), io.StringIO()
+    print_line(Console(file=plain, width=40), line)
+    how = {"markup": False, "highlight": False, "emoji": False, "soft_wrap": True}
+    Console(file=rich, width=40).print(line, **how)
+    assert plain.getvalue() == rich.getvalue()
+
+
+def test_a_quiet_console_and_one_that_keeps_a_record_are_as_they_were():
+    file = io.StringIO()
+    print_line(Console(file=file, quiet=True), "line")
+    assert file.getvalue() == ""
+    console = Console(file=file, record=True)
+    print_line(console, "line")
+    assert console.export_text() == "line\n"
+
+
+def test_a_line_that_cannot_be_written_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path):
+    with (tmp_path / "out").open("wb") as out:
+        file = Full()
+        file.copy = out.fileno()
+        console = Console(file=file)
+        print_line(console, "first")
+        print_line(console, "second")
+    assert console.quiet
+    assert sys.stderr is not None
+    assert capsys.readouterr().err.count("No space left on device") == 1

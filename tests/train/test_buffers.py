@@ -1,0 +1,169 @@
+"""Buffers that an overflowing forward leaves non-finite: found, said once, put back where that is wanted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from rehearsal.launches import step_ops
+from test_trainer import batch, trainer
+from torch import Tensor, nn
+
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.models import tiny
+from ampcompare.precision import REGISTRY
+from ampcompare.train.buffers import Buffers, BufferWatch
+from ampcompare.train.trainer import Trainer
+
+CPU = torch.device("cpu")
+RESTORE = TrainingConfig(on_nonfinite_buffers="restore")
+SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]
+
+
+def made(backend: str, config: TrainingConfig | None = None, **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    return trainer(backend, tiny(4), config, init_scale=256.0, **options)
+
+
+def overflowing(seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Images that fp32 holds and fp16 does not."""
+    images, labels = batch(seed=seed)
+    return images * 1e30, labels
+
+
+def floating(model: nn.Module) -> list[Tensor]:
+    return [b.clone() for b in model.buffers() if b.is_floating_point()]
+
+
+def same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+def evaluated(one: Trainer) -> Tensor:
+    """What the model says of sound images, by its running statistics."""
+    with torch.no_grad():
+        return one.model.eval()(batch(seed=3)[0])
+
+
+@pytest.mark.parametrize("backend", SKIPS)
+def test_an_overflowing_forward_spoils_every_evaluation_after_it(backend: str):
+    one = made(backend)
+    one.step([batch()])
+    assert one.buffers.count(one.precision.skipped_steps()) == 0
+    one.step([overflowing()])
+    assert one.precision.skipped_steps() == 1
+    for seed in range(3):  # it does not heal
+        one.step([batch(seed=seed)])
+    assert one.buffers.count(one.precision.skipped_steps()) == len(floating(one.model)) > 0
+    assert not evaluated(one).isfinite().any()
+
+
+@pytest.mark.parametrize("backend", SKIPS)
+def test_restored_buffers_are_those_of_a_run_without_the_step(backend: str):
+    one, other = made(backend, RESTORE), made(backend)
+    for step, images in enumerate([batch(), overflowing(), batch(seed=2)]):
+        one.step([images])
+        if step != 1:
+            other.step([images])
+    assert same(floating(one.model), floating(other.model))
+    assert one.buffers.count(one.precision.skipped_steps()) == len(floating(one.model))
+    assert evaluated(one).isfinite().all()
+
+
+def test_a_skip_by_the_backward_alone_leaves_the_statistics_of_its_forward():
+    one, other = made("native", RESTORE), made("native")
+    for each in (one, other):
+        each.precision.scaler._scale.fill_(2.0**100)
+        each.step([batch()])
+        assert each.precision.skipped_steps() == 1
+    assert same(floating(one.model), floating(other.model))
+    assert not same(floating(one.model), floating(made("native").model))
+    assert one.buffers.count(one.precision.skipped_steps()) == 0
+
+
+def test_all_micro_batches_of_a_skipped_step_are_taken_back():
+    one = made("native", RESTORE)
+    before = floating(one.model)
+    one.step([batch(), overflowing(), batch(seed=2)])
+    assert same(floating(one.model), before)
+
+
+def test_each_time_counts():
+    one = made("native", RESTORE)
+    for images in (batch(), overflowing(), batch(), overflowing(), overflowing()):
+        one.step([images])
+    assert one.buffers.count(one.precision.skipped_steps()) == 3 * len(floating(one.model))
+
+
+def test_a_step_that_was_not_skipped_is_left_alone():
+    buffers = Buffers(tiny(4), CPU, restores=True)
+    (first, *_) = buffers._buffers()
+    kept = buffers.keep()
+    first.fill_(math.nan)
+    buffers.put_back(kept, torch.tensor(False))
+    assert first.isnan().all()
+    assert buffers.count(torch.tensor(0)) == 0
+
+
+class Odd(nn.Module):
+    """A mask of -inf, a counter, an empty and a missing buffer, two types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("empty", torch.zeros(0))
+        self.register_buffer("missing", None)
+        self.register_buffer("narrow", torch.ones(2, 3, dtype=torch.float16).t())
+        self.register_buffer("scalar", torch.ones(()))
+
+
+@pytest.mark.parametrize("name", ["narrow", "scalar"])
+def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(name: str):
+    model = Odd()
+    say, restore = Buffers(model, CPU, restores=False), Buffers(model, CPU, restores=True)
+    setattr(model, name, getattr(model, name) + 1)  # as careless forwards do: another tensor
+    kept = restore.keep()
+    spoiled = getattr(model, name)
+    assert say.count(torch.tensor(1)) == 0  # the mask was so from the start
+    model.count += 1
+    spoiled[(0,) * spoiled.dim()] = math.inf  # its first element
+    assert say.count(torch.tensor(0)) == 0
+    assert say.count(torch.tensor(1)) == 1
+    restore.put_back(kept, torch.tensor(True))
+    assert (spoiled == 2).all()
+    assert model.mask.tolist() == [0, -math.inf]
+    assert (model.count, restore.count(torch.tensor(1))) == (1, 1)
+
+
+def test_a_model_without_buffers_has_nothing_to_count_or_keep():
+    buffers = Buffers(nn.Linear(2, 2), CPU, restores=True)
+    assert not buffers.restores
+    assert buffers.count(torch.tensor(3)) == 0
+
+
+def test_it_is_said_once_with_the_step_and_what_to_do():
+    watch = BufferWatch(restores=False)
+    assert watch.check(5, 0, is_exact=True) is None
+    said = watch.check(7, 4, is_exact=True)
+    assert said is not None
+    assert said.startswith("step 7: 4 of the model's buffers")
+    assert "training.on_nonfinite_buffers=restore" in said
+    assert watch.check(8, 4, is_exact=True) is None
+    assert watch.found_at == 7
+    again = BufferWatch(restores=False)
+    again.load_state_dict(watch.state_dict())
+    assert again.check(9, 4, is_exact=True) is None
+    assert str(BufferWatch(restores=True).check(9, 2, is_exact=False)).startswith(
+        "by step 9: 2 of the model's"
+    )
+
+
+def test_restoring_costs_few_launches_however_many_buffers_there_are():
+    def launches(*words: str) -> int:
+        more = step_ops("backend=native", *words, "training.on_nonfinite_buffers=restore")
+        return len(more) - len(step_ops("backend=native", *words))
+
+    assert 0 < launches("model.name=tiny") == launches("model.name=resnet18") <= 14

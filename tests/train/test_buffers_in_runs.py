@@ -1,0 +1,188 @@
+"""A whole training in which one forward overflows: what is logged and said, evaluations, resumes, graphs."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from support.properties import backends
+from test_graph import fit, played, timeless  # noqa: F401  a fixture
+from torch.optim.lr_scheduler import LambdaLR
+
+from ampcompare import metrics
+from ampcompare.checkpoint.state import capture, restore
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.experiment import run
+from ampcompare.machine.processes import World
+from ampcompare.models import tiny
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.records import load_runs
+from ampcompare.train.fit import Fit
+from ampcompare.train.sharded import ShardedTrainer, wrap
+from ampcompare.train.trainer import StepResult, Trainer
+
+AT = 5  # the step that overflows, of six in an epoch
+SMALL = ("data.train_limit=24", "batch_size=4", "data.test_limit=8")  # fp16 is slow where it is emulated
+WORDS = ("backend=native", "precision.init_scale=256", "epochs=2", "log.every=3", *SMALL)
+BIG = ("data.train_limit=180", "batch_size=32", "diagnostics.every=null")  # as `played` plays it
+RESTORE = "training.on_nonfinite_buffers=restore"
+COUNT = metrics.NONFINITE_BUFFERS
+SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]
+
+
+@pytest.fixture(autouse=True)
+def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The images of step AT of a training are those that fp32 holds and fp16 does not."""
+    compute = Trainer.compute
+
+    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> StepResult:
+        step = vars(self)["steps"] = vars(self).get("steps", 0) + 1
+        factor = 1e30 if step == AT else 1.0
+        return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
+
+    monkeypatch.setattr(Trainer, "compute", spoil)
+
+
+def trained(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]], list[str]]:
+    made, rows = fit(quick, *WORDS, *words)
+    notes: list[str] = []
+    made.rows.on_note = notes.append
+    made.run()
+    return made, rows, notes
+
+
+def column(rows: list[dict[str, Any]], key: str) -> dict[int, Any]:
+    return {row[metrics.STEP]: row[key] for row in rows if key in row}
+
+
+@pytest.mark.parametrize("backend", SKIPS)
+def test_by_default_it_is_said_once_with_its_step_and_evaluations_come_to_nothing(
+    quick_overrides: tuple[str, ...], backend: str
+):
+    made, rows, notes = trained(quick_overrides, f"backend={backend}")
+    assert made.precision.skipped_steps() == 1
+    assert [note for note in notes if "buffers" in note] == notes[:1]
+    assert notes[0].startswith(f"step {AT}: ")
+    assert column(rows, COUNT) == {3: 0, 6: 4, 9: 4, 12: 4}
+    assert made.summary()[metrics.NONFINITE_AT] == AT
+    assert not any(map(math.isfinite, column(rows, metrics.EVAL_LOSS).values()))
+
+
+@pytest.mark.parametrize("backend", SKIPS)
+def test_restored_buffers_leave_every_evaluation_finite(quick_overrides: tuple[str, ...], backend: str):
+    made, rows, notes = trained(quick_overrides, f"backend={backend}", RESTORE)
+    assert made.precision.skipped_steps() == 1
+    assert notes[0].startswith(f"step {AT}: 4 of the model's buffers")
+    assert "put back" in notes[0]
+    assert column(rows, COUNT) == {3: 0, 6: 4, 9: 4, 12: 4}
+    assert all(map(math.isfinite, column(rows, metrics.EVAL_LOSS).values()))
+
+
+def test_a_sound_run_is_the_same_with_and_without(quick_overrides: tuple[str, ...], monkeypatch):
+    monkeypatch.setitem(globals(), "AT", 0)
+    said, restored = (trained(quick_overrides, *words) for words in ((), (RESTORE,)))
+    assert timeless(said[1]) == timeless(restored[1])
+    assert (said[2], restored[2]) == ([], [])
+    assert set(column(said[1], COUNT).values()) == {0}
+    assert said[0].summary()[metrics.NONFINITE_AT] is None
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("words", [(), (RESTORE,)])
+def test_a_graphed_run_does_the_same(
+    quick_overrides: tuple[str, ...],
+    words: tuple[str, ...],
+    played: list[str],  # noqa: F811
+):
+    eager = trained(quick_overrides, *BIG, *words)
+    graphed = trained(quick_overrides, *BIG, *words, "execution=cuda_graph")
+    assert played.count("launch") > 3  # step AT among them, the second
+    assert str(timeless(graphed[1])) == str(timeless(eager[1]))  # as text: nan is not nan
+    assert graphed[2] == eager[2] != []
+
+
+@pytest.mark.rest
+@backends([name for name in SKIPS if name != "fp16"])
+def test_a_compiled_run_puts_them_back_too(quick_overrides: tuple[str, ...], backend: str):
+    _, rows, notes = trained(quick_overrides, f"backend={backend}", RESTORE, "execution=compile")
+    assert column(rows, COUNT) == {3: 0, 6: 4, 9: 4, 12: 4}
+    assert "put back" in notes[0]
+    assert all(map(math.isfinite, column(rows, metrics.EVAL_LOSS).values()))
+
+
+@pytest.mark.parametrize("words", [(), (RESTORE,)])
+@pytest.mark.parametrize("at", [4, 5, 7])  # before the overflow, behind it, behind its row
+def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(
+    quick_overrides: tuple[str, ...], words: tuple[str, ...], at: int
+):
+    whole = trained(quick_overrides, *words)
+    notes: list[str] = []
+    first, rows = fit(quick_overrides, *WORDS, *words)
+    first.rows.on_note = notes.append
+    saved: dict[str, Any] = {}
+
+    def save(step: int) -> None:
+        if step == at:
+            first.rows.read_all()
+            buffer = io.BytesIO()
+            torch.save(capture(first), buffer)
+            buffer.seek(0)
+            saved.update(torch.load(buffer, weights_only=True), rows=len(rows), notes=len(notes))
+
+    first.on_step = save
+    first.run()
+    second, later = fit(quick_overrides, *WORDS, *words)
+    vars(second.trainer)["steps"] = at
+    notes = notes[: saved["notes"]]
+    second.rows.on_note = notes.append
+    restore(second, saved)
+    summary = second.run()
+    assert str(timeless(rows[: saved["rows"]] + later)) == str(timeless(whole[1]))
+    assert notes == whole[2]
+    assert summary[metrics.NONFINITE_AT] == AT
+
+
+def test_a_checkpoint_from_before_there_was_a_count_is_gone_on_with(quick_overrides: tuple[str, ...]):
+    made, _ = fit(quick_overrides, *WORDS)
+    made.run()
+    state = capture(made)
+    del state["fit"]["buffers"]
+    again, _ = fit(quick_overrides, *WORDS)
+    restore(again, state)
+    assert again.rows.buffer_watch.found_at is None
+
+
+def test_buffers_of_a_model_in_ddp_are_found_and_put_back(tmp_path: Path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        precision = build_precision("native", "cpu", init_scale=256.0)
+        model = tiny(10)
+        model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        schedule = LambdaLR(optimizer, lambda _: 1.0)
+        config = TrainingConfig(on_nonfinite_buffers="restore")
+        made = ShardedTrainer(wrap(model), optimizer, schedule, precision, config, world=World())
+        images, labels = torch.randn(8, 3, 8, 8), torch.arange(8)
+        for _ in range(AT):
+            made.step([((images, labels), 8)])
+        assert made.buffers.count(precision.skipped_steps()) == 4
+        assert all(buffer.isfinite().all() for buffer in model.buffers())
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_record_and_the_console_name_the_step(tmp_path: Path, quick_overrides: tuple[str, ...]):
+    text = io.StringIO()
+    words = [*quick_overrides, *WORDS, f"output_dir={tmp_path}"]
+    result = run(load_config(None, words), Console(file=text, width=400))
+    (record,) = load_runs([tmp_path])
+    assert text.getvalue().count("of the model's buffers") == 1
+    assert f"step {AT}: 4 of the model's buffers" in text.getvalue()
+    assert record.summary[metrics.NONFINITE_AT] == result.summary[metrics.NONFINITE_AT] == AT
+    assert record.summary[COUNT] == 4
