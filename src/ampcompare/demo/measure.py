@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from itertools import islice
 from statistics import median
 
@@ -26,30 +27,43 @@ from ampcompare.machine.probe import probe
 
 SECONDS_PER_TYPE = 2.0  # after which no further step is timed
 MOST_STEPS = 8
+TRIED = {"float32": options_of("none", "float32"), "float16": options_of("native", "float16")}
 
 
 def measure(words: list[str], asked: str | None = None) -> Costs:
-    """Probe the types, then time steps of the network itself: in fp32, and in the type that will be trained.
+    """Probe the types, then time steps of the network itself, in fp32 and in the type that will be trained.
 
-    fp16 is timed too where that decides whether it is taken. Raises UserError for what cannot be trained.
+    Where the probe leaves fp16 a chance, steps on one core decide whether it is taken. Raises UserError for
+    what cannot be trained.
     """
     config = parse(words)
     device = resolve_device(config.device)
     set_numerics(config)
     rates = probe(device, channels_last=is_channels_last(config, device)).by_type
-    seconds = {"float32": seconds_a_step([*words, *options_of("none", "float32")])}
-    costs = Costs(describe_environment(device)["device_name"], rates, seconds)
+    costs = Costs(describe_environment(device)["device_name"], rates, {})
     if asked is None and is_worth_a_try(costs, "float16"):
-        with suppress(RuntimeError):  # no such kernel here
-            seconds["float16"] = seconds_a_step([*words, *options_of("native", "float16")])
-    taken = asked or choose_type(costs)
-    if taken not in seconds:
-        seconds[taken] = seconds_a_step([*words, *options_of("native", taken)])
-    return costs
+        with suppress(RuntimeError), one_thread():  # no such kernel here
+            step = {dtype: seconds_a_step([*words, *options], min) for dtype, options in TRIED.items()}
+            costs = replace(costs, shares={"float16": step["float32"] / step["float16"]})
+    tried = "float32", asked or choose_type(costs)
+    backends = dict(zip(tried, ("none", "native"), strict=True))
+    seconds = {dtype: seconds_a_step([*words, *options_of(of, dtype)]) for dtype, of in backends.items()}
+    return replace(costs, seconds=seconds)
 
 
-def seconds_a_step(words: list[str]) -> float:
-    """The median of a few steps of this run, the first left out."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one core meanwhile."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def seconds_a_step(words: list[str], of: Callable[[list[float]], float] = median) -> float:
+    """The median of a few steps of this run, the first left out; or what `of` makes of them."""
     config = parse(words)
     device = resolve_device(config.device)
     images = 2 * config.batch_size * config.training.accumulate
@@ -65,7 +79,7 @@ def seconds_a_step(words: list[str]) -> float:
             times.append(time.perf_counter() - start)
             if len(times) > 1 and time.perf_counter() - began > SECONDS_PER_TYPE:
                 break
-    return median(times[1:])
+    return of(times[1:])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from measured rates in coarse rungs, so that one machine comes to the same choic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 BACKENDS = ("none", "native", "apex_o1")
 HALF = ("float16", "bfloat16")
@@ -34,19 +34,22 @@ PAGE = 15.0  # the report with its pictures
 
 @dataclass(frozen=True)
 class Costs:
-    """What was measured: the device's name, GFLOP/s of a convolution by type, seconds of a step by type.
+    """What was measured: the device's name, GFLOP/s of a convolution by type, seconds of a step by type, and
+    the rate of steps in a type as a share of fp32's, on one core.
 
-    A step is one of the demo's network; a type that was not tried has none.
+    A step is one of the demo's network; a type that was not tried has none. `shares` are of one core because
+    beside other work several wait for each other, which says more of that work than of the types.
     """
 
     device: str
     rates: Mapping[str, float]
     seconds: Mapping[str, float]
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     def share(self, dtype: str) -> float:
-        """The rate in a type as a share of fp32's: of steps where both were timed, else of convolutions."""
-        if dtype in self.seconds:
-            return self.seconds["float32"] / self.seconds[dtype]
+        """The rate in a type as a share of fp32's: of steps where these were timed, else of convolutions."""
+        if dtype in self.shares:
+            return self.shares[dtype]
         base = self.rates.get("float32", 0.0)
         return self.rates.get(dtype, 0.0) / base if base else 0.0
 

@@ -25,9 +25,8 @@ SHAPE: dict[str, Any] = {
 
 
 def print_table(analysis: Analysis, console: Console) -> None:
-    """Print what was done, the decision, the table, a line for each group, the doubts. Fits 80 columns."""
+    """Print the decision, the table, a line for each group, the reasons for doubt. Fits 80 columns."""
     metric, verdict = analysis.metric, analysis.verdict
-    console.print(Text(words.printable(analysis.lead)))
     console.print(Text(words.printable(verdict.headline), style="bold"))
     title = Text(words.printable(analysis.setting.whole), style="dim")
     table = Table(title=title, title_justify="left", header_style="dim", **SHAPE)
