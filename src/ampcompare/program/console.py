@@ -29,7 +29,7 @@ def print_line(console: Console, line: str, *, plain: bool | None = None) -> Non
     try:
         if plain is None:
             plain = is_plain(console)
-        # Rich takes 60 µs over such a line, of the thread that trains; control characters and tabs it changes.
+        # Rich takes 60 µs over such a line, of the training thread; control characters and tabs it changes.
         if plain and line.isprintable() and not console.quiet:
             console.file.write(f"{line}\n")
             console.file.flush()

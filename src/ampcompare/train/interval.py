@@ -115,7 +115,8 @@ class Reading:
     ) -> None:
         self._images, self._scalars, self._looks = images, scalars, looks
         self._shapes = [tensor.shape for tensor in others]
-        self._numbers: list[list[float]] | None = None
+        self._numbers: list[list[float]] | None = None  # on the host they are there
+        self._arrived: torch.cuda.Event | None = None
         device = others[0].device
         if is_host(device):  # a look at each costs less than the launches that would put them together
             self._numbers = [[n for x in losses for n in _numbers(x)], *map(_numbers, others)]
@@ -125,6 +126,8 @@ class Reading:
 
     def read(self) -> IntervalValues:
         """The values. Waits for the device up to the interval's end, not for what was queued after it."""
+        if self._arrived is not None:
+            wait_until(self._arrived)  # sync: the copy of this interval; one interval later it is there
         losses, (correct,), *rest = self._copied() if self._numbers is None else self._numbers
         values = iter(zip(rest, self._shapes[1:], strict=True))
         scalars = {key: next(values)[0][0] for key in self._scalars}
@@ -135,9 +138,7 @@ class Reading:
         return IntervalValues(loss, correct / images, bad, scalars, looks)
 
     def _copied(self) -> list[list[float]]:
-        """The numbers of each tensor, from the one copy of all."""
-        if self._arrived is not None:
-            wait_until(self._arrived)  # sync: the copy of this interval; one interval later it is there
+        """The numbers of each tensor, from the one copy of all, which has come."""
         numbers = iter(self._values.tolist())
         sizes = [len(self._images), *(shape.numel() for shape in self._shapes)]
         return [[next(numbers) for _ in range(size)] for size in sizes]
@@ -145,8 +146,9 @@ class Reading:
 
 def _numbers(tensor: Tensor) -> list[float]:
     """The elements of a tensor on the host, all as floats as a copy in float64 would have them."""
-    values = tensor.tolist() if tensor.ndim < 2 else tensor.flatten().tolist()
-    return [float(x) for x in values] if tensor.ndim else [float(values)]
+    if tensor.ndim == 0:
+        return [float(tensor.item())]
+    return [float(x) for x in tensor.flatten().tolist()]
 
 
 def _plain(values: list[float], shape: torch.Size) -> float | list[float]:
