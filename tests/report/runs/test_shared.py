@@ -174,6 +174,18 @@ def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
     assert at_once.baseline.means["images_per_second"] is not None  # what was measured is shown
 
 
+@pytest.mark.parametrize(("apart", "is_said"), [(200, True), (0, False)])
+def test_of_runs_at_once_it_is_not_said_that_they_were_unsteady(apart, is_said):
+    runs = pairs(4, apart)
+    for number, one in enumerate(runs):
+        one.history = one.history.loc[one.history.index.repeat(10)].reset_index(drop=True)
+        rows = np.linspace(300, 100, len(one.history)) * (3 if number == 5 else 1)
+        one.history[metrics.THROUGHPUT] = rows
+        one.summary[metrics.THROUGHPUT_MEDIAN] = float(np.median(rows))
+    said = " ".join(analyse_runs(runs).verdict.cautions)
+    assert ("drifts within" in said, "Unlike all others" in said) == (is_said, is_said)
+
+
 def test_a_speed_up_cannot_be_required_of_runs_at_once():
     (answer,) = analyse_runs(pairs(4, 0), require=["native: speedup >= 1.1"]).requirements
     assert (answer.is_shown, answer.why) == (False, "their runs shared the machine: times are not compared")

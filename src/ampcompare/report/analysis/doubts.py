@@ -82,8 +82,8 @@ def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
                 f"By medians {group.label} trains {ratio(gap[0])} as fast as {base.label}, by whole training "
                 f"seconds {ratio(gap[1])}: warm-up, compilation and stalls are not in a median."
             )
-    every = [(group, f) for group in groups for f in group.counted]
-    states = [(group, f, f.steadiness) for group, f in every]
+    # Of a run that shared its machine the times are not compared, and what disturbed it is known.
+    states = [(group, f, f.steadiness) for group in groups for f in group.counted if not f.shares_machine]
     if stalled := [f"{of(g, f)}: {s.stalled * 100:.0f} % of its time" for g, f, s in states if s.stalled]:
         said.append(f"Stalls, which a median does not show: {some(stalled, MOST_NAMED)}.")
     if drifting := [f"{of(g, f)}: {change(s.change)}" for g, f, s in states if s.change]:

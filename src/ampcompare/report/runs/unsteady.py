@@ -52,8 +52,11 @@ def _speeds(runs: Sequence[RunFigures]) -> list[tuple[float, float]]:
 
 def odd_ones(group: Group) -> list[tuple[RunFigures, float]]:
     """Runs whose throughput is unlike that of all others of the group, as ratios to the others' median: off
-    by 15 % and by five times the range of the others. Of three runs or more.
+    by 15 % and by five times the range of the others. Of three runs or more that had their machine to
+    themselves.
     """
+    if group.shares_machine:
+        return []
     speeds = [(f, f.images_per_second) for f in group.timed if f.images_per_second]
     found = []
     for number, (figures, speed) in enumerate(speeds):
