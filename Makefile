@@ -33,7 +33,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, %s is %d.%d: set PYTHON=..." % (sys.executable, *v))'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PYTHON) .ci/install.py "installing into $(VENV): PyTorch with its CUDA libraries and what else is needed," \
-	  "about 3 GB to download and 5.5 GB on the disk, some minutes" -- \
+	  "about 3 GB to download and 6 GB on the disk, some minutes" -- \
 	  $(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e '.[test]'
 	@touch $@
 
