@@ -71,7 +71,7 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "Missing command; see ampcompare --help"),
+        ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),
         (("bench",), "Missing command; see ampcompare bench --help"),
         (("bench", "recipe", "--rounds", "0"), "; see ampcompare bench recipe --help"),
         (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
@@ -133,6 +133,7 @@ def test_help_names_the_commands():
     done = ampcompare("--help")
     assert done.returncode == 0
     assert "report" in done.stdout
+    assert "New here? `ampcompare demo`" in " ".join(done.stdout.split())
     assert "--baseline" in ampcompare("report", "--help").stdout
 
 

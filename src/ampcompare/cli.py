@@ -18,7 +18,8 @@ from ampcompare.program.utf8 import use_utf8
 
 app = typer.Typer(
     name="ampcompare",
-    help="Compare training runs under several precision backends.",
+    help="Compare training runs under several precision backends. New here? `ampcompare demo` shows all of "
+    "it in minutes, without account or data; `ampcompare doctor` says what this machine is good for.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -252,7 +253,11 @@ def main(arguments: list[str] | None = None) -> None:
         if not hasattr(error, "format_message") or getattr(error, "exit_code", None) != EXIT_BAD_INPUT:
             raise
         place = getattr(getattr(error, "ctx", None), "command_path", "ampcompare")
-        exit_with(UserError(f"{error.format_message().rstrip('.')}; see {place} --help"))
+        said = error.format_message().rstrip(".")
+        begin = (
+            ", or begin with ampcompare demo" if said == "Missing command" and place == app.info.name else ""
+        )
+        exit_with(UserError(f"{said}; see {place} --help{begin}"))
     raise SystemExit(status if isinstance(status, int) else 0)
 
 
