@@ -126,12 +126,13 @@ def why_type(costs: Costs, dtype: str, asked: bool = False) -> str:
     """
     if asked:
         return f"mixed precision in {SHORT[dtype]}, as precision.dtype={dtype} asks for"
-    reached, least = (f"{part * 100:.2g} %" for part in (min(costs.share("float16"), 1.0), LEAST_SHARE))
+    shares = min(costs.share("float16"), 1.0), LEAST_SHARE
+    reached, least = (f"{share * 100:.2g} %" for share in shares)
     if dtype == "float16":
         return f"mixed precision in fp16: at {reached} of fp32's rate here, {least} are enough"
     return (
-        f"mixed precision in bf16: fp16 trains at {reached} of the rate of fp32 here, and less than {least} is "
-        "too slow"
+        f"mixed precision in bf16: fp16 trains at {reached} of the rate of fp32 here, and less than {least} "
+        "is too slow"
     )
 
 
