@@ -36,7 +36,7 @@ def measure(words: list[str], asked: str | None = None) -> Costs:
     Where the probe leaves fp16 a chance, steps on one core decide whether it is taken. Raises UserError for
     what cannot be trained.
     """
-    config = parse(words)
+    config = parse([*words, *options_of("none", "float32")])
     device = resolve_device(config.device)
     set_numerics(config)
     rates = probe(device, channels_last=is_channels_last(config, device)).by_type

@@ -126,13 +126,13 @@ def why_type(costs: Costs, dtype: str, asked: bool = False) -> str:
     """
     if asked:
         return f"mixed precision in {SHORT[dtype]}, as precision.dtype={dtype} asks for"
-    share = f"{costs.share('float16') * 100:.2g} %" if costs.share("float16") < 1 else "all"
+    shares = min(costs.share("float16"), 1.0), LEAST_SHARE
+    reached, least = (f"{share * 100:.2g} %" for share in shares)
     if dtype == "float16":
-        return f"mixed precision in fp16: it trains at {share} of the rate of fp32 here, or better"
-    limit = f"{LEAST_SHARE:.0%}".replace("%", " %")
+        return f"mixed precision in fp16: at {reached} of fp32's rate here, {least} are enough"
     return (
-        f"mixed precision in bf16: fp16 trains at {share} of the rate of fp32 here, and less than {limit} is "
-        "too slow"
+        f"mixed precision in bf16: fp16 trains at {reached} of the rate of fp32 here, and less than {least} "
+        "is too slow"
     )
 
 

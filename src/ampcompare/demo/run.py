@@ -24,6 +24,7 @@ from ampcompare.sweeps.order import in_blocks
 
 MEASURING = 20.0  # seconds: PyTorch begins, the probe, a few steps of the network in two types
 CONFIG = ("--config", "demo")
+MIXED = "backend=native"  # one that takes a type, to read words that may give one
 # A worker that waits for another sleeps instead of spinning: beside other work on the same cores spinning
 # made ResNet50's steps ten times as long (two cores, a load of 8: 12 s instead of 1.3 s). W&B's own lines
 # would say thrice that nothing is uploaded.
@@ -43,7 +44,7 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
             + as_typed("ampcompare", "run", *CONFIG, *words)
         )
     words = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *words]
-    config = parse([*CONFIG, *words])
+    config = parse([*CONFIG, *words, MIXED])
     asked = _asked(config)
     say(
         f"{config.model.name} is trained three times on made-up images, once in fp32 and twice in mixed "
@@ -56,7 +57,7 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
     say(plan.why_type(costs, dtype, asked is not None))
     rung = plan.choose_rung(costs.seconds["float32"] + 2 * costs.seconds[dtype])
     own = [*plan.words_of(rung, config.batch_size * config.training.accumulate), *words]
-    final = parse([*CONFIG, *own])
+    final = parse([*CONFIG, *own, MIXED])
     order = [backend for backend, _ in in_blocks(final.output_dir, plan.BACKENDS, [None])]
     steps = _steps(final)
     expected = plan.parts(order, dtype, costs, steps, -(-final.epochs // final.eval.every))
