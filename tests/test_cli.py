@@ -77,7 +77,7 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
         (("demo", "epochs=1", "backend=native"), "run --config demo epochs=1 backend=native"),
         (("nonsense",), "No such command 'nonsense'"),
         (("--nonsense",), "No such option"),
-        (("run", "backend=O1"), "backend='O1': expected one of none, native, apex_o1"),
+        (("run", "backend=O1"), "backend='O1': expected one of none, native, native_bf16"),
         (
             ("run", "--config", "nowhere"),
             "--config 'nowhere': no such file; expected a path or one of demo, ",

@@ -275,7 +275,7 @@ def test_float_is_plain_training():
 
 
 def test_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match=r"backend='o1': expected one of none, native, apex_o1"):
+    with pytest.raises(ValueError, match=r"backend='o1': expected one of none, native, native_bf16"):
         build_precision("o1")
 
 

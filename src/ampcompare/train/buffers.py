@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ampcompare.machine.device import is_host
+
 # Those of which torch knows whether they are finite.
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,8 +37,8 @@ class Buffers:
 
         Those that are so now; where they are put back, each as often as it was.
         """
-        on_host = skipped_steps.device.type == "cpu"  # where it can be read without waiting for a device
-        if self.restores or not self._places or (on_host and not skipped_steps):
+        no_skip = is_host(skipped_steps.device) and not skipped_steps
+        if self.restores or not self._places or no_skip:
             return self._restored
         return self._bad(self._buffers()) * (skipped_steps > 0)
 
