@@ -146,5 +146,6 @@ TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goa
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
 # In it: the type that the backend computes in, and what each half type's products run on on a CPU.
 PRECISION_DTYPE, ARITHMETIC = "precision_dtype", "arithmetic"
+EMULATED, UNKNOWN = "emulated", "unknown"  # instead of the unit that a type ran on
 # Among the run's files: the class of each test image in the last evaluation, in the order of the test split.
 PREDICTIONS_FILE = "predictions.npy"

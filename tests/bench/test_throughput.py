@@ -13,7 +13,7 @@ from rich.console import Console
 from ampcompare.bench.throughput import table as throughput_table
 from ampcompare.bench.throughput.baselines import BASELINES, HandWritten
 from ampcompare.bench.throughput.measure import count_traffic, run_throughput
-from ampcompare.bench.throughput.table import bench_throughput, combinations, limit
+from ampcompare.bench.throughput.table import bench_throughput, combinations, is_ceiling, limit
 from ampcompare.bench.throughput.traffic import KINDS, Traffic, megabytes, per_image
 from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import load_config
@@ -70,6 +70,21 @@ def test_the_limit_takes_the_longer_of_arithmetic_and_traffic_of_each_op():
     assert limit(ops, roofline, "float32") == pytest.approx(1 / (2 + 3))
     assert limit(ops, roofline, "float32", tf32=True) == pytest.approx(1 / (2 + 1))
     assert limit(ops, roofline, "float16") == pytest.approx(1 / (2 + 1))
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "arithmetic", "expected"),
+    [
+        ("cuda", "float16", None, True),
+        ("cpu", "float32", None, True),
+        ("cpu", "bfloat16", {"bfloat16": "amx_bf16"}, True),
+        ("cpu", "float16", {"bfloat16": "amx_bf16", "float16": "emulated"}, False),
+        ("cpu", "bfloat16", {"bfloat16": "unknown"}, False),
+        ("cpu", "bfloat16", None, False),  # measured before it was recorded
+    ],
+)
+def test_products_that_a_cpu_emulates_are_no_ceiling(device: str, dtype: str, arithmetic, expected: bool):
+    assert is_ceiling(dtype, {"device_type": device, "arithmetic": arithmetic}) is expected
 
 
 @pytest.mark.parametrize(

@@ -146,8 +146,8 @@ def _threads() -> Iterator[Finding]:
 def _types() -> Iterator[Finding]:
     from ampcompare.machine.device import resolve_device
     from ampcompare.machine.probe import TYPES, probe
-    from ampcompare.machine.processor import EMULATED, arithmetic_of
-    from ampcompare.metrics import ARITHMETIC
+    from ampcompare.machine.processor import arithmetic_of
+    from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 
     device = resolve_device("auto")
     is_cpu = device.type == "cpu"
@@ -161,7 +161,7 @@ def _types() -> Iterator[Finding]:
         elif dtype == "float32":
             yield Finding(dtype, absolute, facts=facts)
         else:
-            how = {"": "", EMULATED: ", emulated", "unknown": ", on what is not known"}
+            how = {"": "", EMULATED: ", emulated", UNKNOWN: ", on what is not known"}
             words = how.get(runs_on, f", on the processor's own units ({runs_on})")
             said = f"{absolute}, {relative:.2g} times fp32's{words}"
             yield Finding(dtype, said, _slow_type(dtype) if relative < SLOW else "", facts)

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from ampcompare.metrics import ARITHMETIC
+from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 
 # Beside what is shown to people, what a convolution in the type needs for forward and both gradients. The
 # first that is there is used. On avx512_fp16 alone fp16's weight gradients are a plain loop (`ref:any`), a
 # hundred times slower than fp32; without avx512_bf16 bf16 is widened to fp32 on its way into the products.
 UNITS = {"bfloat16": ("amx_bf16", "avx512_bf16"), "float16": ("amx_fp16",)}
 SHOWN = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
-EMULATED, UNKNOWN = "emulated", "unknown"
 X86 = ("x86_64", "AMD64", "amd64", "i386", "i686")
 
 

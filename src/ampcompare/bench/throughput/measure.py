@@ -26,6 +26,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.low_type import take_type, with_type
+from ampcompare.machine.processor import arithmetic_of
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import backend_of
@@ -107,7 +108,9 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
         "loss": float(done.loss),
         "loop": loop,
         "config": config.to_dict(),
-        "environment": describe_environment(device, **numerics, **backend_of(config.backend).record()),
+        "environment": describe_environment(
+            device, **numerics, **arithmetic_of(device), **backend_of(config.backend).record()
+        ),
     }
 
 

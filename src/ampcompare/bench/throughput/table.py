@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from ampcompare.bench.throughput.kept import Kept
 from ampcompare.config.load import LEAVES, load_config
 from ampcompare.config.schema import Config
 from ampcompare.errors import UserError
+from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 
 COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "merged", "busy", "MiB")
 BASELINES = ("seed-style", "plain")
 LONGEST = 5  # kernels that the Markdown lists; the JSON has more
-# A ResNet50 step takes a CPU a minute, and proves nothing: fp16 is emulated there.
+# A step of ResNet50 in fp16 takes a CPU that emulates it minutes.
 CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
 GPU_WORDS = ("data.train_limit=12800",)
 
@@ -116,6 +117,15 @@ def limit(ops: Sequence[Sequence[float]], roofline: dict[str, Any], dtype: str, 
     return 1 / sum(max(size / copy, flop / rates[name]) for size, flop in ops)
 
 
+def is_ceiling(dtype: str, environment: Mapping[str, Any]) -> bool:
+    """Whether the rate of products in the type bounds a training: not where a CPU emulates it, worse in
+    products than in convolutions.
+    """
+    arithmetic = environment.get(ARITHMETIC) or {}
+    on_units = arithmetic.get(dtype, EMULATED) not in (EMULATED, UNKNOWN)
+    return environment["device_type"] != "cpu" or dtype == "float32" or on_units
+
+
 def bench_throughput(
     backends: Sequence[str],
     executions: Sequence[str],
@@ -192,7 +202,6 @@ def _report(
     base = {(r.execution, r.batch_size): r.rate.median for r in rows if r.backend == BASELINE and r.results}
     cells: list[list[str]] = []
     records: list[dict[str, Any]] = []
-    on_cpu = roofline["environment"]["device_type"] == "cpu"
     for row in rows:
         name = [row.backend, row.execution, str(row.batch_size)]
         if not row.results:
@@ -207,8 +216,8 @@ def _report(
         peak = max(r["peak_mib"] for r in row.results)
         ratio = None if own is None else row.rate.median / own
         speed = "" if ratio is None else f"{ratio:.2f}x"
-        # fp16 products are emulated on a CPU, worse than convolutions: their rate is no ceiling there.
-        shares = ["", ""] if on_cpu and dtype != "float32" else [f"{share:.0%}", f"{merged:.0%}"]
+        has_ceiling = is_ceiling(dtype, row.results[0]["environment"])
+        shares = [f"{share:.0%}", f"{merged:.0%}"] if has_ceiling else ["", ""]
         busy = "" if row.busy is None else f"{row.busy:.0%}"
         cells.append([*name, str(row.rate), speed, *shares, busy, f"{peak:,.0f}"])
         run = {"backend": row.backend, "execution": row.execution, "batch_size": row.batch_size}

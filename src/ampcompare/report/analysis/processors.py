@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampcompare.report.runs.arithmetic import EMULATED, UNKNOWN, half_type, is_on_cpu, runs_on
+from ampcompare.metrics import EMULATED, UNKNOWN
+from ampcompare.report.runs.arithmetic import half_type, is_on_cpu, runs_on
 from ampcompare.report.runs.figures import RunFigures
 from ampcompare.report.words import capital, listed, some
 

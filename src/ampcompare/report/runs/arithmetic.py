@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 
 from ampcompare import metrics
+from ampcompare.metrics import UNKNOWN
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.report.palette import SHORT
 from ampcompare.report.runs.figures import RunFigures, dtype_of, environment_of
 
-EMULATED, UNKNOWN = "emulated", "unknown"
 _UNIT = re.compile(r"[A-Za-z0-9_.+-]{1,30}")  # a processor's flag; records may hold anything
 
 
