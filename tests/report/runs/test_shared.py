@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -13,6 +14,7 @@ from ampcompare import metrics
 from ampcompare.report import analyse_runs
 from ampcompare.report.charts.bars import peak_memory, step_time, throughput_bars
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
+from ampcompare.report.page.render import render_page
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.shared import with_overlap
 
@@ -220,3 +222,11 @@ def test_no_chart_sets_times_of_runs_at_once_beside_each_other_without_a_word():
         throughput_bars,
         step_time,
     ]
+
+
+@pytest.mark.parametrize(("apart", "begins"), [(200, "as fast as"), (0, "points of eval accuracy against")])
+def test_the_card_of_runs_at_once_begins_with_their_quality(apart, begins):
+    page = render_page(analyse_runs(pairs(4, apart))).decode("utf-8")
+    units = re.findall(r'<p class="unit">([^<]*)<bdi>none</bdi>', page)
+    assert {unit.strip() for unit in units} == {begins}
+    assert ("images/s beside other runs" in page) == (apart == 0)
