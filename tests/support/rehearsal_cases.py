@@ -34,13 +34,21 @@ FEW = ("eager", "graph", "graph_clip", "graph_fuse")  # with the real networks
 
 def cases(*ways: str) -> list[tuple[str, ...]]:
     """The words of each backend in each way; then of each of its other types, captured."""
-    found = [(f"backend={name}", *WAYS[way]) for name in REGISTRY for way in ways]
+    found = [(f"backend={name}", *_taken(name, WAYS[way])) for name in REGISTRY for way in ways]
     typed = {name: backend.dtypes[1:] for name, backend in REGISTRY.items() if not backend.is_fp32}
     others = [(name, dtype) for name, dtypes in typed.items() for dtype in dtypes]
     found += [(f"backend={name}", f"precision.dtype={dtype}", *WAYS["graph_fuse"]) for name, dtype in others]
     half = [name for name, backend in REGISTRY.items() if backend.half_weights]
     kept = [f"precision.keep_batchnorm_fp32={value}" for value in ("true", "false")]
     return found + [(f"backend={name}", keep, *WAYS["graph_clip"]) for name in half for keep in kept]
+
+
+def _taken(name: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words without a loss scale, where the backend refuses one."""
+    backend = REGISTRY[name]
+    if backend.scales or backend.is_fp32:
+        return words
+    return tuple(word for word in words if not word.startswith("precision.loss_scale"))
 
 
 def big(model: str) -> list:
