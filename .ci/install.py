@@ -45,7 +45,8 @@ class Progress:
         elif text.startswith(("Obtaining ", "Installing build", "Preparing ", "Building ")):
             self.doing = "preparing ampcompare"
         elif text.startswith(("Collecting ", "Requirement already")) and not self.packages:
-            self.doing = f"looking for {re.split('[^A-Za-z0-9_.-]', text.split()[1])[0]}"
+            name = text.removeprefix("Requirement already satisfied:").removeprefix("Collecting ").strip()
+            self.doing = f"looking for {re.split('[^A-Za-z0-9_.-]', name)[0]}"
 
     def at(self, seconds: float) -> str:
         """`1:05  1.2 GB in 34 packages, downloading torch (532.6 MB)`."""

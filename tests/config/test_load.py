@@ -217,3 +217,14 @@ def test_of_several_backends_each_may_be_given_a_type(dtype: str):
 
 def test_what_suits_the_device_suits_fp32_too():
     assert load_config(None, ["backend=none", "precision.dtype=auto"]).precision.dtype == "auto"
+
+
+def test_the_recorded_config_of_a_run_can_be_run_again_though_fp32_has_no_type(tmp_path: Path):
+    file = tmp_path / "recorded.yaml"
+    file.write_text("backend: none\nprecision:\n  dtype: float16\n")
+    assert load_config(str(file)).precision.dtype == "float16"
+    with pytest.raises(UserError, match="has no type to choose"):
+        load_config(str(file), ["precision.dtype=float16"])
+    file.write_text("backend: none\nprecision:\n  dtype: bfloat16\n")  # no record says so
+    with pytest.raises(UserError, match="has no type to choose"):
+        load_config(str(file))

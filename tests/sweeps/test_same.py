@@ -131,6 +131,12 @@ def test_a_type_in_the_words_counts_too(sweep_of):
     assert [backend for backend, *_ in sorted(runs_of(sweep))] == ["native_bf16", "none"]
 
 
+def test_a_type_for_fp32_in_the_words_is_refused_before_the_first_run_as_each_run_would(sweep_of):
+    words = ["backend=none", "precision.dtype=bfloat16"]
+    (problem,) = problems_of(sweep_of({"optimizer.lr": [0.1, 0.2]}, words), words)
+    assert "has no type to choose" in problem
+
+
 def test_scales_do_not_matter_to_what_scales_no_loss(sweep_of):
     sweep = sweep_of({"backend": ["native", "bf16"], "precision.init_scale": [1024, 65536]})
     assert Counter(backend for backend, *_ in runs_of(sweep)) == {"native": 2, "bf16": 1}

@@ -29,9 +29,14 @@ def check(config: Config, *, of_several: bool = False) -> None:
             _check_type_of_fp32(config)
 
 
+def has_recorded_type(config: Config) -> bool:
+    """Whether the type is the one that every run of this backend has in its record, given or not."""
+    return config.backend in REGISTRY and config.precision.dtype == REGISTRY[config.backend].dtypes[0]
+
+
 def _check_type_of_fp32(config: Config) -> None:
-    dtype = config.precision.dtype
-    if dtype in (None, AUTO) or not REGISTRY[config.backend].is_fp32:  # what suits fp32 is no type
+    dtype, is_fp32 = config.precision.dtype, REGISTRY[config.backend].is_fp32
+    if dtype in (None, AUTO) or not (is_fp32 and config.precision.enabled):  # what suits fp32 is no type
         return
     others = [name for name, other in REGISTRY.items() if dtype in other.dtypes and not other.is_fp32]
     instead = f", or use backend={others[0]}" if others else ""

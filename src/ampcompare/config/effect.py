@@ -9,9 +9,12 @@ from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 
 GROUP = "precision."
 ENABLED, DTYPE = "precision.enabled", "precision.dtype"
-OF_SCALE = (
-    *("loss_scale", "init_scale", "growth_interval", "growth_factor", "backoff_factor"),
-    *("min_loss_scale", "max_loss_scale", "min_scale_warning"),
+SCALE_KEYS = tuple(
+    f"{GROUP}{name}"
+    for name in (
+        *("loss_scale", "init_scale", "growth_interval", "growth_factor", "backoff_factor"),
+        *("min_loss_scale", "max_loss_scale", "min_scale_warning"),
+    )
 )
 
 
@@ -33,6 +36,6 @@ def effect_of(config: Config) -> dict[str, Any]:
     found[DTYPE] = (has_choice and config.precision.dtype) or declared.dtypes[0]
     found["backend"] = name = in_type(config.backend, found[DTYPE])
     if not REGISTRY[name].scales:
-        for key in OF_SCALE:
-            del found[f"{GROUP}{key}"]
+        for key in SCALE_KEYS:
+            del found[key]
     return found

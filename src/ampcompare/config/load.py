@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.check import check
+from ampcompare.config.check import check, has_recorded_type
+from ampcompare.config.effect import DTYPE
 from ampcompare.config.options import Leaf
 from ampcompare.config.schema import GROUPS, KEY_HINTS, LEAVES, Config
 from ampcompare.config.values import Values
@@ -39,11 +40,12 @@ def load_config(
             _put(values, content)
         except UserError as problem:
             raise UserError(f"{path.name}: {problem}") from None
-    for word in overrides:
-        key, value = split_override(word)
+    given = [split_override(word) for word in overrides]
+    for key, value in given:
         _put(values, {key: value})
     config = values.finished()
-    check(config, of_several=of_several)
+    # A record's config has a type for fp32 too: a file may say so, people may not.
+    check(config, of_several=of_several or (DTYPE not in dict(given) and has_recorded_type(config)))
     return config
 
 

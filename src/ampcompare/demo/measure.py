@@ -24,6 +24,7 @@ from ampcompare.demo.plan import Costs, choose_type, is_worth_a_try, options_of
 from ampcompare.machine.device import is_channels_last, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.probe import probe
+from ampcompare.program.utf8 import use_utf8
 
 SECONDS_PER_TYPE = 2.0  # after which no further step is timed
 MOST_STEPS = 8
@@ -83,6 +84,7 @@ def seconds_a_step(words: list[str], of: Callable[[list[float]], float] = median
 
 
 if __name__ == "__main__":
+    use_utf8()
     request = json.loads(sys.argv[1])
     torch.manual_seed(0)
     print(json.dumps(asdict(measure(request["words"], request["dtype"]))))

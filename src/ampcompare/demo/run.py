@@ -38,9 +38,9 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
     `report(folder, out)` writes the page. Raises UserError.
     """
     began = time.monotonic()
-    if chosen := [word for word in words if word.removeprefix("--").startswith("backend")]:
+    if names_backend(words):
         raise UserError(
-            f"{chosen[0]}: the demo trains {', '.join(plan.BACKENDS)}; one backend alone: "
+            f"{' '.join(words)}: the demo trains {', '.join(plan.BACKENDS)}; one backend alone: "
             + as_typed("ampcompare", "run", *CONFIG, *words)
         )
     words = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *words]
@@ -75,6 +75,12 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
     say(f"what this machine is good for:   {as_typed('ampcompare', 'doctor')}")
     say(f"a training of your own:          {as_typed('ampcompare', 'run', '--help')}")
     return 0
+
+
+def names_backend(words: Sequence[str]) -> bool:
+    """Whether the words ask for a backend, in whichever of their forms. Raises UserError for bad ones."""
+    by_word = any(word.lstrip("-+").partition("=")[0] == "backend" for word in words)
+    return by_word or parse([*CONFIG, MIXED, *words]).backend != parse([*CONFIG, MIXED]).backend
 
 
 def measured(words: Sequence[str], asked: str | None) -> plan.Costs:

@@ -133,7 +133,7 @@ def styles(labels: Iterable[tuple[str, str]], words: Mapping[str, str] | None = 
     others = [value for value in values if value not in known]
     base, taken = dict(known), set()
     for number, value in enumerate(others):
-        first = zlib.crc32(value.encode()) % spare
+        first = zlib.crc32(value.encode("utf-8", "replace")) % spare
         places = [*((first + i) % spare for i in range(spare)), *range(spare, len(free))]
         place = next((p for p in places if p not in taken), number % len(free))
         taken.add(place)

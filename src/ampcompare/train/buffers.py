@@ -112,6 +112,7 @@ def _is_floating(buffer: Tensor | None) -> bool:
         and buffer.dtype in FLOATING
         and buffer.layout is torch.strided
         and buffer.numel() > 0
+        and not any(size > 1 and step == 0 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
     )
 
 

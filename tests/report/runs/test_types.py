@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
-from support.fakes import make
+from support.fakes import full, make
 
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.report import analyse_runs
 from ampcompare.report.as_json import to_json
 from ampcompare.report.exports import to_csv, to_markdown
 from ampcompare.report.on_wandb.workspace import group_keys
+from ampcompare.report.page.render import render_page
 from ampcompare.report.palette import KNOWN
 from ampcompare.report.runs.figures import words_of
 
@@ -112,3 +114,36 @@ def test_wandb_groups_by_the_type_too_where_a_backend_ran_in_several():
     assert group_keys(analyse_runs(runs(NONE, NATIVE, OLD))) == ["backend", "precision.dtype"]
     left = [run("native", 1, "auto", took="float16"), run("native", 2, "auto", took="bfloat16")]
     assert group_keys(analyse_runs(left, "native")) == ["backend", "environment.precision_dtype"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [({"init_scale": 1024.0}, {"init_scale": 65536.0}), ({"growth_interval": 5}, {})]
+)
+def test_runs_without_a_loss_scale_are_pooled_whatever_it_would_have_been(one, other):
+    mixed = [*runs(NONE), run(OLD[0], 0), run(NEW[0], 1)]
+    for scaled, options in zip(mixed[-2:], (one, other), strict=True):
+        scaled.config["precision"] = scaled.config["precision"] | options
+    assert [(g.label, g.n) for g in analyse_runs(mixed).groups] == [("none", 2), ("native_bf16", 2)]
+
+
+@pytest.mark.parametrize("dtype", ["b\ud800", "x\n\x1b[31mred", "long" * 1000, 7, ["float16"], None, ""])
+@pytest.mark.parametrize("where", ["config", "environment"])
+def test_any_type_that_a_record_may_hold_makes_a_page_without_escapes(dtype, where):
+    made = [*runs(NONE), run("native", 0, "float16"), run("native", 1, "float16")]
+    for one in made[2:]:
+        if where == "config":
+            one.config["precision"]["dtype"] = dtype
+        else:
+            one.summary["environment"]["precision_dtype"] = dtype
+    analysis = analyse_runs(made)
+    labels = [group.label for group in analysis.groups]
+    assert all(label.isprintable() and len(label) < 100 for label in labels)
+    assert b"</html>" in render_page(analysis)
+
+
+def test_a_share_or_a_scale_beyond_all_bounds_is_left_out_of_its_chart():
+    made = [*runs(NONE), make("native", 1, edit=full, id="a"), make("native", 2, edit=full, id="b")]
+    made[2].history["update/lost_fraction/conv1"] = math.inf
+    made[2].history["grad/underflow_fraction/conv1"] = math.inf
+    made[3].history["amp/scale_factor"] = 1.7e308
+    assert b"</html>" in render_page(analyse_runs(made))

@@ -163,8 +163,13 @@ class _Decision:
     def _without_speed(self) -> str:
         if without := [c.group for c in self.all if c.group.is_unfinished or not c.group.counted]:
             return f"Nothing can be compared: {_ended(without)}."
-        if any(c.shared_machine for c in self.all):
+        shared = [bool(c.shared_machine) for c in self.all]
+        if all(shared):
             start = f"{words.capital(SHARED)}."
+        elif any(shared):
+            start = (
+                "No speed-up can be given: of some runs the times are not known, others shared the machine."
+            )
         elif all(c.same_device for c in self.all):
             start = "Throughput is not recorded on both sides: no speed-up can be given."
         else:

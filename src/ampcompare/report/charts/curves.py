@@ -27,6 +27,7 @@ from ampcompare.report.words import capital
 CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_MARKERS = 30  # on a line; more run into each other
+LARGEST_EXPONENT = 1000  # of 2, in float64 with room for the axis
 
 
 def train_loss(analysis: Analysis) -> Spec:
@@ -58,8 +59,9 @@ def metric_curve(analysis: Analysis, metric: ComparedMetric) -> Spec:
 def eval_accuracy_time(analysis: Analysis) -> Spec:
     """The compared metric by wall-clock time since the start of the run, evaluation included."""
     metric = analysis.metric
-    rows = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
-    longest = max((row["x"] or 0 for row in rows), default=0)
+    found = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
+    rows = [row for row in found if row["x"] is not None]
+    longest = max((row["x"] for row in rows), default=0)
     unit, factor = time_unit(longest)
     for row in rows:
         row["x"] = round(row["x"] / factor, 4)
@@ -131,8 +133,9 @@ def line_chart(
 
 
 def _log2_axis(rows: Sequence[Datum]) -> alt.Y:
-    exponents = [math.log2(row["y"]) for row in rows if row["y"]] or [0.0]
-    low, high = math.floor(min(exponents)), math.ceil(max(exponents))
+    exponents = [math.log2(row["y"]) for row in rows if row["y"] and row["y"] > 0] or [0.0]
+    low = max(-LARGEST_EXPONENT, math.floor(min(exponents)))  # a record may hold any number
+    high = min(LARGEST_EXPONENT, math.ceil(max(exponents)))
     high = max(high, low + 1)
     stride = max(1, math.ceil((high - low) / 9))
     ticks = [k for k in range(low, high + 1) if k % stride == 0]

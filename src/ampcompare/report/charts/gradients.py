@@ -13,6 +13,7 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts.curves import line_note
 from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, drawn_styles, finish, quantity, steps, tip
 from ampcompare.report.charts.series import Datum, curves
+from ampcompare.report.runs.figures import LARGEST
 from ampcompare.report.runs.groups import Group
 
 WITH, WITHOUT = metrics.UNDERFLOW, metrics.UNDERFLOW_UNSCALED
@@ -98,5 +99,6 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 
 def mean_percent(group: Group, key: str) -> float | None:
     """A share in percent: the mean over the runs that count of each one's mean over its steps."""
-    means = [float(np.mean(v)) for f in group.counted if len(v := f.run.values(key))]
+    found = (f.run.values(key) for f in group.counted)
+    means = [float(np.mean(v)) for values in found if len(v := values[np.abs(values) <= LARGEST])]
     return float(f"{np.mean(means) * 100:.5g}") if means else None

@@ -19,7 +19,7 @@ from ampcompare.report.palette import meaning, meaning_of, variant
 from ampcompare.report.runs.ending import Outcome, outcome_of
 from ampcompare.report.runs.metric import DEFAULT_METRIC
 from ampcompare.report.runs.steadiness import Steadiness, steadiness
-from ampcompare.report.words import plural, printable
+from ampcompare.report.words import plural, printable, short
 
 LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
 NO_DEVICE = "device not recorded"
@@ -158,7 +158,8 @@ def dtype_of(run: RunRecord) -> Any:
     else what its config says; None where neither does.
     """
     took = environment_of(run).get(metrics.PRECISION_DTYPE)
-    return took if isinstance(took, str) and took else run.option("precision.dtype")
+    found = took if isinstance(took, str) and took else run.option("precision.dtype")
+    return short(printable(found)) if isinstance(found, str) else found
 
 
 def words_of(run: RunRecord) -> str:

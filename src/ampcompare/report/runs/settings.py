@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from ampcompare.config.effect import SCALE_KEYS
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.data import sources
-from ampcompare.precision.backends import AUTO
+from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.runs.arithmetic import is_on_cpu
@@ -91,22 +92,25 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
 def pooling_settings(figures: RunFigures, by: str = "backend") -> dict[str, str]:
     """All of a run's config and environment that must be equal for runs to be pooled: not the seed.
 
-    The precision group is left out where it has no effect (fp32), and `device=auto` where the device itself
-    is known. What was left to the machine (`auto`) counts as what it came to there. The backend is named with
-    its type; where types are compared (`by` is DTYPE), without.
+    What has no effect is left out: the precision group of fp32, the loss scale of a backend without one; and
+    `device=auto` where the device itself is known. What was left to the machine (`auto`) counts as what it
+    came to there. The backend is named with its type; where types are compared (`by` is DTYPE), without.
     """
     run, environment = figures.run, environment_of(figures.run)
     is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
     found = {"backend": backend_without_type(run) if by == DTYPE and not is_fp32 else label_of(run)}
+    built_in = REGISTRY.get(in_type(str(run.option("backend")), dtype_of(run)))
+    idle = () if built_in is None or built_in.scales else SCALE_KEYS
     for key, _ in flatten(run.config):
         head = key.partition(".")[0]
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
+        known_better |= key in idle
         if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
             found[key] = as_text(_as_null(run, key))
     if DTYPE in found:
         found[DTYPE] = as_text(dtype_of(run))
     for key, value in ADDED_LATER.items():
-        if key not in BOOKKEEPING and not (is_fp32 and key.startswith("precision.")):
+        if key not in (*BOOKKEEPING, *idle) and not (is_fp32 and key.startswith("precision.")):
             found.setdefault(key, as_text(value))
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
