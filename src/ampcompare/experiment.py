@@ -28,8 +28,9 @@ from ampcompare.tracking.start import run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.train.build import Parts, keep_type, prepare
 from ampcompare.train.display import TrainingDisplay
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.fit import Fit
-from ampcompare.train.rows import Row, TrainingError
+from ampcompare.train.rows import Row
 
 
 @dataclass(frozen=True)

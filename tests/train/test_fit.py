@@ -14,9 +14,9 @@ from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import wait_for
 from ampcompare.precision import REGISTRY
 from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.fit import Fit
 from ampcompare.train.interval import Reading
-from ampcompare.train.rows import TrainingError
 from ampcompare.train.trainer import Trainer
 
 CPU = torch.device("cpu")

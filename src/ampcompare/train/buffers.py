@@ -8,14 +8,27 @@ before anybody knew: inf or nan in them stays for good, whatever comes after, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ampcompare.machine.device import is_host
+from ampcompare.train.errors import TrainingError
 
 # Those of which torch knows whether they are finite.
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+Kind = tuple[torch.dtype, torch.Size]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Copies of a model's buffers: what each was, and all of one type in one flat tensor."""
+
+    kinds: list[Kind]
+    flat: list[Tensor]
 
 
 class Buffers:
@@ -29,7 +42,8 @@ class Buffers:
         self._restored = torch.zeros((), dtype=torch.int64, device=device)
         self._absent = torch.zeros(1, device=device)  # in the place of one that a module has taken away
         # A mask of -inf is not. In the order of `_by_type`, as all answers of `_are_finite`.
-        self._finite_at_first = _are_finite(self._buffers()) if self._places else None
+        self._finite_at_first = _are_finite(self._buffers()) if self._places else torch.ones(0).bool()
+        self._finite = self._finite_at_first.clone()  # behind the last step, where they are put back
 
     @torch.no_grad()
     def count(self, skipped_steps: Tensor) -> Tensor:
@@ -43,31 +57,49 @@ class Buffers:
         return self._bad(self._buffers()) * (skipped_steps > 0)
 
     @torch.no_grad()
-    def keep(self) -> list[Tensor]:
-        """Copies of all that a step may spoil: one flat tensor for each type. Before the step's forward."""
-        return [_flat(alike) for alike in _by_type(self._buffers())]
+    def keep(self) -> Kept:
+        """Copies of all that a step may spoil. Before the step's forward."""
+        buffers = self._buffers()
+        return Kept(_kinds(buffers), [_flat(alike) for alike in _by_type(buffers)])
 
     @torch.no_grad()
-    def put_back(self, kept: Sequence[Tensor], skipped: Tensor) -> None:
+    def put_back(self, kept: Kept, skipped: Tensor) -> None:
         """Behind a step: give all buffers the values `kept`, if it was `skipped` (0-d) and spoiled any.
 
         All of them, so that they are of one time. What a forward left finite stays although the step was
-        skipped. One launch for every few dozen buffers; decided on the device, so that a graph can hold it.
+        skipped; one that was not finite before it is none of its doing. One launch for every few dozen
+        buffers; decided on the device, so that a graph can hold it.
+
+        Raises TrainingError where the step changed a buffer's type or shape: its copy no longer fits.
         """
         buffers = self._buffers()
-        bad = self._bad(buffers) * skipped
-        for before, alike in zip(kept, _by_type(buffers), strict=True):
-            chosen = torch.where(bad > 0, before, _flat(alike)).split([b.numel() for b in alike])
+        if (kinds := _kinds(buffers)) != kept.kinds:
+            raise TrainingError(self._changed(kept.kinds, kinds))
+        finite = _are_finite(buffers)
+        bad = (self._finite > finite).sum() * skipped
+        spoiled = bad > 0
+        for before, alike in zip(kept.flat, _by_type(buffers), strict=True):
+            chosen = torch.where(spoiled, before, _flat(alike)).split([b.numel() for b in alike])
             torch._foreach_copy_(alike, [x.view(b.shape) for x, b in zip(chosen, alike, strict=True)])
         self._restored += bad
+        torch.where(spoiled, self._finite, finite, out=self._finite)
 
     def _buffers(self) -> list[Tensor]:
         found = (module._buffers.get(key) for module, key in self._places)
         return [b if b is not None and _is_floating(b) else self._absent for b in found]
 
+    def _changed(self, before: list[Kind], after: list[Kind]) -> str:
+        (_, key), was, now = next(
+            found for found in zip(self._places, before, after, strict=True) if found[1] != found[2]
+        )
+        return (
+            f"the forward changed the buffer {key} from {list(was[1])} in {was[0]} to {list(now[1])} in "
+            f"{now[0]}, so it cannot be put back; try training.on_nonfinite_buffers=say"
+        )
+
     def _bad(self, buffers: Sequence[Tensor]) -> Tensor:
         """How many are not finite and once were, 0-d."""
-        return (self._finite_at_first > _are_finite(buffers)).sum()  # type: ignore[operator]
+        return (self._finite_at_first > _are_finite(buffers)).sum()
 
     def state_dict(self) -> dict[str, int]:
         """What was put back so far. Waits for the device."""
@@ -75,35 +107,39 @@ class Buffers:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         self._restored.fill_(state["restored"])
+        if self.restores:
+            self._finite.copy_(_are_finite(self._buffers()))  # the model has been loaded before
 
 
 class BufferWatch:
-    """Says once that buffers became non-finite, and knows the step."""
+    """Says once that buffers became non-finite. `found_at` is the very step, or None where none is known."""
 
     def __init__(self, *, restores: bool) -> None:
         self._restores = restores
+        self._said = False
         self.found_at: int | None = None
 
     def check(self, step: int, count: int, *, is_exact: bool) -> str | None:
         """Check the `count` of such buffers so far, at a step: the very one, or one by which it happened."""
-        if self.found_at is not None or not count:
+        if self._said or not count:
             return None
-        self.found_at = step
+        self._said, self.found_at = True, step if is_exact else None
         what = f"{'' if is_exact else 'by '}step {step}: {count} of the model's buffers"
         if self._restores:
             how = "of a forward that overflowed were put back to those from before the step"
             return f"{what} {how} (training.on_nonfinite_buffers=restore)"
         return (
-            f"{what} (BatchNorm's running statistics) are no longer finite, as a forward overflowed; its "
-            "step was skipped, but they stay so, and every evaluation from here on uses them. Try "
+            f"{what} (BatchNorm's running statistics) are no longer finite, as a forward overflowed: to skip "
+            "a step does not mend them, and every evaluation from here on uses them. Try "
             "training.on_nonfinite_buffers=restore"
         )
 
     def state_dict(self) -> dict[str, int | None]:
-        return {"found_at": self.found_at}
+        return {"said": self._said, "found_at": self.found_at}
 
     def load_state_dict(self, state: Mapping[str, int | None]) -> None:
         self.found_at = state["found_at"]
+        self._said = bool(state.get("said", self.found_at is not None))
 
 
 def _is_floating(buffer: Tensor | None) -> bool:
@@ -124,6 +160,10 @@ def _are_finite(buffers: Sequence[Tensor]) -> Tensor:
     """Of each buffer whether all of it, and so its largest magnitude, is finite. Bool [buffers]."""
     found = [torch.stack(torch._foreach_norm(alike, torch.inf)) < torch.inf for alike in _by_type(buffers)]
     return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _kinds(buffers: Sequence[Tensor]) -> list[Kind]:
+    return [(b.dtype, b.shape) for b in buffers]
 
 
 def _flat(buffers: Sequence[Tensor]) -> Tensor:

@@ -27,15 +27,12 @@ from ampcompare.measure.timing import Window
 from ampcompare.measure.updates import is_missing
 from ampcompare.precision.base import Precision
 from ampcompare.train.buffers import Buffers, BufferWatch
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.interval import Interval, IntervalValues, Reading
 from ampcompare.train.scale_watch import ScaleWatch
 from ampcompare.train.trainer import StepResult
 
 Row = dict[str, Any]
-
-
-class TrainingError(Exception):
-    """The training cannot go on: one line that names the step, the reason and what to try. Exit code 1."""
 
 
 class Clock:

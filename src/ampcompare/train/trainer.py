@@ -26,7 +26,7 @@ from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.updates import look_at_updates, unless_skipped
 from ampcompare.precision.base import Precision
-from ampcompare.train.buffers import Buffers
+from ampcompare.train.buffers import Buffers, Kept
 from ampcompare.train.evaluation import Batch, Evaluation, Loader
 from ampcompare.train.execution import build_forward
 
@@ -162,7 +162,7 @@ class Trainer:
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
         return found
 
-    def _step(self, diagnose: bool, kept: list[Tensor] | None) -> dict[str, Tensor]:
+    def _step(self, diagnose: bool, kept: Kept | None) -> dict[str, Tensor]:
         """The optimizer's step, or the skip, after which buffers may have to be put back as `kept`.
 
         With `diagnose` what rounding does to the update.

@@ -176,7 +176,7 @@ def _spoiled(figures: Sequence[RunFigures]) -> list[str]:
         )
         said.append(
             f"A forward of {who} overflowed{at} and left {plural(spoiled.buffers, 'buffer')} (BatchNorm's "
-            "running statistics) non-finite for good, although the step was skipped: its evaluations from "
+            "running statistics) non-finite for good, which no skipped step mends: its evaluations from "
             "there on say nothing of the model. training.on_nonfinite_buffers=restore puts them back."
         )
     if len(found) > MAX_KEYS:
