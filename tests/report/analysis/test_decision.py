@@ -219,6 +219,18 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
             "chance (10.00 % by guessing among 10 classes): eval accuracy says nothing there."
         ),
     ),
+    "all at chance, the reason said once": (
+        [
+            *runs("none", [0.1] * 3),
+            *runs("native", [0.1] * 3, FAST),
+            *runs("apex_o1", [0.1] * 3, FASTER),
+        ],
+        (
+            "apex_o1 trains 2.07× as fast as none (97.5 %: 2.07 to 2.08), native 1.90×, but whether any of "
+            "them keeps its quality is not shown: all 3 runs of none are at chance (10.00 % by guessing "
+            "among 10 classes): eval accuracy says nothing there."
+        ),
+    ),
     "a failed baseline": (
         [*runs("none", BASE, failed=(3,)), *runs("native", SAME, FAST)],
         (

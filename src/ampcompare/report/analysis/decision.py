@@ -9,6 +9,7 @@ from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import SHARED, Comparison, compare
 from ampcompare.report.runs.groups import BACKEND, Group
+from ampcompare.report.runs.informative import information
 from ampcompare.report.runs.metric import ComparedMetric
 
 MOST = 3  # others of which the headline says why they are not it
@@ -125,9 +126,22 @@ class _Decision:
             return f"{first.group.outcomes.sentence}; those that finished train {self._speed(first)}."
         if len(self.ranked) == 1:
             return f"{self.name(first)} trains {self._speed(first)}, but {why}."
+        if nothing := self._nothing_of_all():
+            others = "".join(f", {self.name(c)} {words.ratio(c.speedup)}" for c in self.faster[1:])
+            kept = "but whether any of them keeps its quality is not shown"
+            return f"{self.name(first)} trains {self._speed(first)}{others}, {kept}: {nothing}."
         start = f"No {self.noun} is shown to be faster and to keep its quality: "
         text = f"{start}{self.name(first)} trains {self._speed(first)}, but {why}."
         return text + self._rivals([c for c in self.faster if c is not first], "is faster too")
+
+    def _nothing_of_all(self) -> str:
+        """Why nothing can be told of the quality of any that is faster, where the baseline is the reason."""
+        (base, *others) = {id(c.baseline): c.baseline for c in self.faster}.values()
+        if others or base is None or base.outcomes.failed or not 1 < len(self.faster) <= MOST + 1:
+            return ""
+        found = information(base.label, base.counted, self.metric)
+        is_all = all(c.silence and not c.has_failed for c in self.faster)
+        return found.sentence if is_all and found.says_nothing else ""
 
     def _none_faster(self) -> str:
         first = next(c for c in self.ranked if "speed" in c.claims)
