@@ -172,7 +172,8 @@ def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
         "Runs shared the machine with others of these (none: 4 of 4 runs and native: 4 of 4 runs): "
         "their times are not compared."
     ]
-    assert at_once.verdict.headline.startswith("Their runs shared the machine: times are not compared.")
+    assert at_once.verdict.headline.startswith("native: its eval accuracy ")
+    assert at_once.verdict.headline.endswith(" Their runs shared the machine: times are not compared.")
     assert at_once.baseline.means["images_per_second"] is not None  # what was measured is shown
 
 

@@ -189,8 +189,9 @@ class _Decision:
         else:
             start = "The backends ran on different devices: no speed-up can be given."
         known = [c for c in self.all if c.quality is not None and c.claims][:MOST]
-        said = [f" {self.name(c)}: {phrases.quality(c)}." for c in known]
-        return f"{start}{''.join(said)}"
+        said = [f"{self.name(c)}: {phrases.quality(c)}." for c in known]
+        # Runs that shared their machine were made for their quality: that is the answer, the rest a remark.
+        return " ".join([*said, start] if all(shared) else [start, *said])
 
     def _speed(self, comparison: Comparison) -> str:
         """`1.90× as fast as none (95 %: 1.88 to 1.92)`."""
