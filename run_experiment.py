@@ -7,9 +7,9 @@ python run_experiment.py --config demo backend=apex_o1 optimizer.lr=0.05
 
 The same as `ampcompare run`.
 
-What it attains on 2 cores of an Intel Xeon with AMX (torch 2.14.1, wandb 0.31.0): ResNet20 on all of CIFAR-10, 5
-epochs, n = 5 seeds each. Accuracy with its 95 % interval; training time of one of two runs at a time, the median of
-the three seeds beside which little else ran. The sweep, the records and the speeds: docs/results.md.
+What it attains on 2 cores of an Intel Xeon with AMX (torch 2.14.1, wandb 0.31.0): ResNet20 on all of CIFAR-10,
+5 epochs, n = 5 seeds each. Accuracy with its 95 % interval; training time of one of two runs at a time, the
+median of the three seeds beside which little else ran. Sweep, records and speeds: docs/results.md.
 
 backend=none          78.50 % (78.23 to 78.78)     15 min 44 s
 backend=native_bf16   78.54 % (78.33 to 78.74)      7 min 46 s
