@@ -7,7 +7,7 @@ python run_experiment.py --config demo backend=apex_o1 optimizer.lr=0.05
 
 The same as `ampcompare run`.
 
-What it attains on 2 cores of an Intel Xeon with AMX (torch 2.14.1, wandb 0.31.0): ResNet20 on all of CIFAR-10,
+What it attains on 2 cores of an Intel Xeon with AMX (torch 2.14.1, wandb 0.31.0): ResNet20, all of CIFAR-10,
 5 epochs, n = 5 seeds each. Accuracy with its 95 % interval; training time of one of two runs at a time, the
 median of the three seeds beside which little else ran. Sweep, records and speeds: docs/results.md.
 
