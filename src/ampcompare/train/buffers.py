@@ -37,7 +37,9 @@ class Buffers:
     @torch.no_grad()
     def __init__(self, model: nn.Module, device: torch.device, *, restores: bool) -> None:
         # Looked up at each use: a module may put another tensor in the place of one.
-        self._places = [(m, key) for m in model.modules() for key, b in m._buffers.items() if _is_floating(b)]
+        found = [(n, m, key, b) for n, m in model.named_modules() for key, b in m._buffers.items()]
+        self._places = [(module, key) for _, module, key, b in found if _is_floating(b)]
+        self._names = [f"{name}.{key}".lstrip(".") for name, _, key, b in found if _is_floating(b)]
         self.restores = restores and bool(self._places)
         self._restored = torch.zeros((), dtype=torch.int64, device=device)
         self._absent = torch.zeros(1, device=device)  # in the place of one that a module has taken away
@@ -89,11 +91,11 @@ class Buffers:
         return [b if b is not None and _is_floating(b) else self._absent for b in found]
 
     def _changed(self, before: list[Kind], after: list[Kind]) -> str:
-        (_, key), was, now = next(
-            found for found in zip(self._places, before, after, strict=True) if found[1] != found[2]
+        name, was, now = next(
+            found for found in zip(self._names, before, after, strict=True) if found[1] != found[2]
         )
         return (
-            f"the forward changed the buffer {key} from {list(was[1])} in {was[0]} to {list(now[1])} in "
+            f"a step changed the buffer {name} from {list(was[1])} in {was[0]} to {list(now[1])} in "
             f"{now[0]}, so it cannot be put back; try training.on_nonfinite_buffers=say"
         )
 

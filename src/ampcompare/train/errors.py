@@ -2,4 +2,4 @@
 
 
 class TrainingError(Exception):
-    """The training cannot go on: one line that names the step, the reason and what to try. Exit code 1."""
+    """The training cannot go on: one line that names the reason and what to try. Exit code 1."""

@@ -188,8 +188,10 @@ class _Decision:
             start = "Throughput is not recorded on both sides: no speed-up can be given."
         else:
             start = "The backends ran on different devices: no speed-up can be given."
-        known = [c for c in self.all if c.quality is not None and c.claims][:MOST]
-        said = [f"{self.name(c)}: {phrases.quality(c)}." for c in known]
+        known = [c for c in self.all if c.quality is not None and c.claims]
+        said = [f"{self.name(c)}: {phrases.quality(c)}." for c in known[:MOST]]
+        if len(known) > MOST:
+            said.append(f"Of {len(known) - MOST} more the lines below tell.")
         # Runs that shared their machine were made for their quality: that is the answer, the rest a remark.
         return " ".join([*said, start] if all(shared) else [start, *said])
 
