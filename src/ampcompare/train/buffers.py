@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -38,11 +39,13 @@ class Buffers:
     def __init__(self, model: nn.Module, device: torch.device, *, restores: bool) -> None:
         # Looked up at each use: a module may put another tensor in the place of one.
         found = [(n, m, key, b) for n, m in model.named_modules() for key, b in m._buffers.items()]
-        self._places = [(module, key) for _, module, key, b in found if _is_floating(b)]
+        self._places = [(module, key, b.dtype) for _, module, key, b in found if _is_floating(b)]
         self._names = [f"{name}.{key}".lstrip(".") for name, _, key, b in found if _is_floating(b)]
         self.restores = restores and bool(self._places)
         self._restored = torch.zeros((), dtype=torch.int64, device=device)
-        self._absent = torch.zeros(1, device=device)  # in the place of one that a module has taken away
+        # In the place of one that a module has taken away, or given another type: order by type stays.
+        types = {kind for *_, kind in self._places}
+        self._absent = {kind: torch.zeros(1, dtype=kind, device=device) for kind in types}
         # A mask of -inf is not. In the order of `_by_type`, as all answers of `_are_finite`.
         self._finite_at_first = _are_finite(self._buffers()) if self._places else torch.ones(0).bool()
         self._finite = self._finite_at_first.clone()  # behind the last step, where they are put back
@@ -87,16 +90,15 @@ class Buffers:
         torch.where(spoiled, self._finite, finite, out=self._finite)
 
     def _buffers(self) -> list[Tensor]:
-        found = (module._buffers.get(key) for module, key in self._places)
-        return [b if b is not None and _is_floating(b) else self._absent for b in found]
+        found = ((module._buffers.get(key), kind) for module, key, kind in self._places)
+        return [b if _is_floating(b) and b.dtype is kind else self._absent[kind] for b, kind in found]
 
     def _changed(self, before: list[Kind], after: list[Kind]) -> str:
-        name, was, now = next(
-            found for found in zip(self._names, before, after, strict=True) if found[1] != found[2]
-        )
+        kinds = zip(self._names, before, after, strict=True)
+        name = next(name for name, was, now in kinds if was != now)
         return (
-            f"a step changed the buffer {name} from {list(was[1])} in {was[0]} to {list(now[1])} in "
-            f"{now[0]}, so it cannot be put back; try training.on_nonfinite_buffers=say"
+            f"a step changed the type or the shape of the buffer {name}, so it cannot be put back; "
+            "try training.on_nonfinite_buffers=say"
         )
 
     def _bad(self, buffers: Sequence[Tensor]) -> Tensor:
@@ -144,7 +146,7 @@ class BufferWatch:
         self._said = bool(state.get("said", self.found_at is not None))
 
 
-def _is_floating(buffer: Tensor | None) -> bool:
+def _is_floating(buffer: Tensor | None) -> TypeGuard[Tensor]:
     return (
         buffer is not None
         and buffer.dtype in FLOATING
