@@ -135,7 +135,7 @@ NONFINITE_AT = declare(
     END,
     "steps",
     needs="a dynamic loss scale",
-    no_goal="null in every run whose buffers stay finite, or whose step is not known",
+    no_goal="null in every run whose buffers stay finite",
 )
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")
