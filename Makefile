@@ -4,11 +4,8 @@ VENV := .venv
 # The oldest PyTorch that pyproject.toml allows, for the rehearsal.
 OLDEST := 2.11
 OLDEST_VENV := .venv-$(OLDEST)
-RUN := $(VENV)/bin/python run_experiment.py
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
-BACKENDS := none native apex_o1
-STAMP := $(shell date +%Y%m%d-%H%M%S)
 ARGS ?=
 PIP := --disable-pip-version-check --progress-bar off
 
@@ -20,7 +17,7 @@ help:
 	@echo "make test       the tests that tell most, in a few minutes (ARGS=tests/test_cli.py: those)"
 	@echo "make test-rest  the others: long runs, many kills, every scene with a server; make test-all: both"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
-	@echo "make reproduce  the seed experiment in full, on a machine with a GPU"
+	@echo "make reproduce  the seed experiment in full, three seeds, on a machine with a GPU (again: goes on)"
 	@echo "make gpu-check  GPU tests, benchmarks, trainings, part by part (ARGS='--minutes 9': end within them)"
 	@echo "make rehearse   train under every backend on fake CUDA tensors: what would fail or wait on a GPU"
 	@echo "make rehearse-oldest  the same under the oldest PyTorch that is supported"
@@ -81,9 +78,7 @@ lint: setup
 	$(VENV)/bin/mypy
 
 reproduce: setup
-	@for backend in $$($(VENV)/bin/python -m ampcompare.sweeps.order reference-$(STAMP) $(BACKENDS)); do \
-	  $(RUN) backend=$$backend device=cuda output_dir=runs/reference-$(STAMP) $(ARGS) || exit $$?; done
-	@$(VENV)/bin/ampcompare report runs/reference-$(STAMP) --out runs/reference-$(STAMP)/report
+	@$(VENV)/bin/ampcompare reproduce tootouch device=cuda $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(OLDEST_VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -20,10 +20,9 @@ class BuildWithShipped(build_py):
         shipped = Path(self.build_lib) / "ampcompare" / "shipped"
         for old in shipped.rglob("*.yaml"):
             old.unlink()
-        for folder in ("configs", "sweeps"):
-            self.mkpath(str(shipped / folder))
-            for file in sorted(Path(folder).glob("*.yaml")):
-                self.copy_file(str(file), str(shipped / folder / file.name))
+        for file in sorted(path for folder in ("configs", "sweeps") for path in Path(folder).rglob("*.yaml")):
+            self.mkpath(str((shipped / file).parent))
+            self.copy_file(str(file), str(shipped / file))
 
 
 setup(cmdclass={"build_py": BuildWithShipped})

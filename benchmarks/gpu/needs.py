@@ -20,7 +20,7 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 # Kept by an earlier run, or torchvision's address of it answers.
 CIFAR10_IS_HAD = """
 import sys, urllib.request as web
-from ampcompare.data.cache import cache_folder
+from ampcompare.program.files import cache_folder
 folder = cache_folder()
 if not (any(folder.glob("cifar10-*.npz")) or any((folder / name).exists() for name in sys.argv[1:])):
     from torchvision.datasets import CIFAR10
