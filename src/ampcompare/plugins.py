@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FORMS = "pkg.mod:Name or ./file.py:Name"
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")  # of a module, and of what is in it
+_NAME_IN_LIBRARY = re.compile(r"\w+(\.\w+)*")  # timm's: flexivit_base.300ep_in1k
 _HASH_DIGITS = 16
 _MOST_SAID = 300  # characters of what an exception says
 
@@ -37,10 +38,12 @@ class Door:
 
     option: str
     group: str
+    libraries: tuple[str, ...] = ()  # of which a part may be named by the library's own name for it
 
     def names(self, built_in: Collection[str]) -> list[str]:
-        """What may be asked for beside what is built in, in words: what is installed, and the two forms."""
-        return [*sorted(installed(self).keys() - set(built_in)), "pkg.mod:Name", "./file.py:Name"]
+        """What may be asked for beside what is built in, in words: what is installed, and the forms."""
+        ours = (f"{library}:NAME" for library in self.libraries)
+        return [*sorted(installed(self).keys() - set(built_in)), *ours, "pkg.mod:Name", "./file.py:Name"]
 
     def takes(self, text: str) -> bool:
         """Whether the text names something from outside. Raises UserError for one that cannot be right."""
@@ -58,7 +61,9 @@ class Door:
 
 BACKENDS = Door("backend", "ampcompare.backends")
 DATA = Door("data.source", "ampcompare.data")
-MODELS = Door("model.name", "ampcompare.models")
+MODELS = Door("model.name", "ampcompare.models", libraries=("timm", "torchvision"))
+LOSSES = Door("task.loss", "ampcompare.losses")
+METRICS = Door("task.metrics", "ampcompare.metrics")
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,10 @@ def short(text: str) -> str:
 def check_name(door: Door, text: str) -> None:
     """Raise UserError unless the text may name a part: all that can be told without importing it."""
     left, _, name = text.partition(":")
+    if left in door.libraries:
+        if not _NAME_IN_LIBRARY.fullmatch(name):
+            raise door.refusal(text, f"expected {left}:NAME, a name that {left} lists")
+        return
     if not left or not _NAME.fullmatch(name) or not (_is_file(left) or _NAME.fullmatch(left)):
         raise door.refusal(text, f"expected {FORMS}, with one colon")
     if _is_file(left):

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from ampcompare import metrics
 from ampcompare.checkpoint.files import CheckpointError, Store, peek, read
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, LEAVES, Config, with_role
+from ampcompare.config.schema import ADDED_LATER, Config, with_role
+from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.machine.processes import World
@@ -22,6 +24,7 @@ from ampcompare.machine.processes import World
 # since it is the length of the schedule.
 MAY_DIFFER = with_role(Role.MAY_DIFFER, Role.BOOKKEEPING)
 FOLDER = "checkpoints"
+TRAIN_DATA = "train_data"
 
 
 @dataclass(frozen=True)
@@ -32,23 +35,31 @@ class Identity:
     data: str
     device_type: str
     processes: int = 1
-    sources: Mapping[str, str] = field(default_factory=dict)  # hashes of the files of what is not ours
+    sources: Mapping[str, Any] = field(default_factory=dict)  # of what is not ours: hashes of files, versions
+    train_data: str = ""  # where `data` leaves them out
 
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
-        config = {key: self.config.value(key) for key in LEAVES if key not in MAY_DIFFER}
+        config = {key: value for key, value in self.config.options().items() if key not in MAY_DIFFER}
         last = is_channels_last(self.config, torch.device(self.device_type))
         config["memory_format"] = "channels_last" if last else "contiguous"
         here = {"device": self.device_type, "data": self.data, "processes": self.processes}
+        if self.train_data:
+            here[TRAIN_DATA] = self.train_data
         return {**config, **here, **self.sources}
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In what a checkpoint differs, `key (theirs there, ours here)` each."""
         here, there = self.values(), ADDED_LATER | state.get("identity", {})
+        for added in (metrics.MODEL_PARAMETERS, TRAIN_DATA):
+            if added not in there:  # a checkpoint from before there was such a thing
+                here.pop(added, None)
         keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
         told = {key: f"{key} ({there.get(key)} there, {here.get(key)} here)" for key in keys}
         if "data" in told:
-            told["data"] = "data (other images)"
+            told["data"] = f"data (other {'images' if self.config.data.source in SOURCES else 'data'})"
+        if TRAIN_DATA in told:
+            told[TRAIN_DATA] = "the training data (others for the same seed)"
         return list(told.values())
 
 
@@ -104,6 +115,8 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
         why = f"; {others[0]}" if others else ""
         what = f"run {run_id} to go on with" if run_id else "unfinished run of this config"
         raise UserError(f"resume='must': no {what} in {top}{why}; use resume=auto to start one")
+    if others and config.resume == "auto":
+        say(f"resume=auto: this is a new run; {others[0]}")
     return None
 
 

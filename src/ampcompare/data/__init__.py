@@ -1,4 +1,4 @@
-"""Images as uint8 tensors, and batches of them drawn, augmented and normalised on the device.
+"""Sources of data, and batches of them on the device: images as bytes, tensors, whatever a loader gives.
 
 What is used from elsewhere can be had from here. It loads on use: the options and the report ask for
 `data.sources` alone, which is free of torch.
@@ -12,9 +12,12 @@ from typing import Any
 _HOMES = {
     "SOURCES": "sources",
     "Dataset": "dataset",
-    "ImageSet": "dataset",
+    "ImageSet": "splits",
     "build_dataset": "dataset",
     "DeviceLoader": "loader",
+    "TensorLoader": "loader",
+    "SampleLoader": "host",
+    "BatchLoader": "host",
     "batch_crop": "augment",
     "batch_flip": "augment",
     "batch_in_one_pass": "augment",

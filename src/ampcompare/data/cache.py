@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 
 from ampcompare.data.arrays import Arrays
 from ampcompare.errors import reason
-from ampcompare.program.files import replacing
+from ampcompare.program.files import cache_folder, replacing
 
 # Part of every key: raise it when the file's layout, or what a source is decoded to, changes.
 FORMAT = 1
@@ -29,22 +28,6 @@ ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 ABANDONED_SECONDS = 24 * 3600
 
 log = logging.getLogger("ampcompare")
-
-
-def cache_folder() -> Path:
-    """`$AMPCOMPARE_CACHE`, else `$XDG_CACHE_HOME/ampcompare`, else `~/.cache/ampcompare`.
-
-    Raises OSError if there is no home folder either.
-    """
-    if chosen := os.environ.get("AMPCOMPARE_CACHE"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
-        return Path(base) / "ampcompare"
-    try:
-        return Path.home() / ".cache" / "ampcompare"
-    except RuntimeError as error:
-        raise OSError("there is no home folder") from error
 
 
 def cached_file(source: str, identity: str) -> Path:

@@ -1,15 +1,18 @@
-"""Batches drawn on the device: the whole data set lives there as bytes, an epoch is a plan of indices."""
+"""Batches drawn on the device: the whole data set lives there, an epoch is a plan of indices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
-from ampcompare.data.dataset import ImageSet
+from ampcompare.data.batch import Batch, each, in_layout, is_image
+from ampcompare.data.shares import Shares
+from ampcompare.data.splits import ImageSet, TensorSet
 
 PADDING = 4
 
@@ -20,8 +23,7 @@ def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True, padding: 
     A function of its arguments alone: the same on every device and after every resume, and the global
     random state is neither read nor changed. top and left lie in 0..2*padding, flip is 0 or 1.
     """
-    mixed = np.random.SeedSequence([seed % 2**64, epoch]).generate_state(1, np.uint64)[0]
-    generator = torch.Generator().manual_seed(int(mixed) % 2**63)
+    generator = _generator(seed, epoch)
     order = torch.randperm(count, generator=generator)
     offsets = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
     flip = torch.randint(0, 2, (1, count), generator=generator)
@@ -30,26 +32,29 @@ def draw_plan(count: int, seed: int, epoch: int, shuffle: bool = True, padding: 
     return torch.cat([order[None], offsets, flip])
 
 
-class DeviceLoader:
-    """Batches of normalised images for training (`augment`, `shuffle`) or evaluation (neither).
+def draw_order(count: int, seed: int, epoch: int, shuffle: bool = True) -> Tensor:
+    """The first row of `draw_plan` alone, int64 [count]."""
+    return torch.randperm(count, generator=_generator(seed, epoch)) if shuffle else torch.arange(count)
 
-    Augmentation is a crop with padding 4 and a horizontal flip with probability one half, per sample.
-    The last, short batch of an epoch is kept, so that each image comes exactly once. With several processes
-    each loader gives its share of the same batches: every `processes`-th image from `rank` on. `pinned`: an
-    epoch's plan goes to the device by pinned memory, behind what is queued there.
 
-    Raises ValueError for a batch size below 1 or tensors that are no uint8 RGB images with int64 labels.
+def _generator(seed: int, epoch: int) -> torch.Generator:
+    mixed = np.random.SeedSequence([seed % 2**64, epoch]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(mixed) % 2**63)
+
+
+class Planned(Shares):
+    """Batches made on the device, each of some columns of an epoch's plan.
+
+    `pinned`: an epoch's plan goes to the device by pinned memory, behind what is queued there. Nothing in an
+    epoch waits for the device.
     """
 
     def __init__(
         self,
-        data: ImageSet,
+        sample_count: int,
         *,
         batch_size: int,
         device: torch.device | str,
-        mean: Sequence[float],
-        std: Sequence[float],
-        augment: bool = False,
         shuffle: bool = False,
         seed: int = 0,
         channels_last: bool = False,
@@ -57,28 +62,89 @@ class DeviceLoader:
         rank: int = 0,
         processes: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: must be at least 1")
+        super().__init__(sample_count, batch_size, rank, processes)
+        self.device, self.pinned, self.channels_last = torch.device(device), pinned, channels_last
+        self.shuffle, self.seed = shuffle, seed
+
+    def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
+        """Yield what `batch` makes the batches of an epoch of: int64 [rows, B], on the device."""
+        slices, plan = self.slices(start), self._plan(epoch)
+        yield from (plan[:, batch] for batch in slices)
+
+    def _plan(self, epoch: int) -> Tensor:
+        plan = self.draw(epoch)
+        # From pinned memory the copy is queued and the host goes on.
+        return plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
+
+    def draw(self, epoch: int) -> Tensor:
+        """All random choices of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
+        return draw_plan(self.sample_count, self.seed, epoch, self.shuffle)
+
+
+class TensorLoader(Planned):
+    """Batches of tensors that lie on the device whole, gathered there; the tensors of a batch are its own.
+
+    An epoch has the order that images of the same seed have.
+    """
+
+    def __init__(self, data: TensorSet, **how: Any) -> None:
+        """`how`: as for `Planned`."""
+        super().__init__(len(data), **how)
+        # sync: once, before training; pageable memory to the device. On a CPU they stay where they are.
+        self.inputs, self.targets = (each(field, self._placed) for field in (data.inputs, data.targets))
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return in_layout(tensor.to(self.device), self.channels_last)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield inputs and targets, [B, ...] each, from batch `start` on: the same as skipping `start`."""
+        for plan in self.plans(epoch, start):
+            if plan.shape[1]:  # fewer samples than processes: nothing for some
+                yield self.batch(plan)
+
+    def batch(self, plan: Tensor) -> Batch:
+        """The batch of some columns of a plan, int64 [1, B] on the device; safe inside a captured graph."""
+        index = plan[0]
+
+        def gathered(tensor: Tensor) -> Tensor:
+            if self.channels_last and is_image(
+                tensor
+            ):  # gathered as it lies; index_select would turn it back
+                return tensor.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+            return tensor.index_select(0, index)
+
+        return each(self.inputs, gathered), each(self.targets, gathered)
+
+    def draw(self, epoch: int) -> Tensor:
+        return draw_order(self.sample_count, self.seed, epoch, self.shuffle)[None]
+
+
+class DeviceLoader(Planned):
+    """Batches of normalised images for training (`augment`, `shuffle`) or evaluation (neither).
+
+    Augmentation is a crop with padding 4 and a horizontal flip with probability one half, per sample.
+    Raises ValueError for a batch size below 1 or tensors that are no uint8 RGB images with int64 labels.
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        augment: bool = False,
+        **how: Any,
+    ) -> None:
+        super().__init__(len(data), **how)
         if data.images.dtype != torch.uint8 or data.images.ndim != 4 or data.labels.dtype != torch.int64:
             raise ValueError("expected uint8 images [N, C, H, W] and int64 labels [N]")
-        self.device, self.pinned, self.channels_last = torch.device(device), pinned, channels_last
-        self.augment, self.shuffle, self.seed = augment, shuffle, seed
-        self.batch_size, self.rank, self.processes = batch_size, rank, processes
+        self.augment = augment
         self.in_one_pass: Callable[..., Tensor] | None = None  # what makes images as `batch_in_one_pass` does
         self.dtype = torch.float32  # of the images that it makes
         # sync: once, before training; pageable memory to the device.
         self.images = data.images.to(self.device)
         self.labels = data.labels.to(self.device)
         self.scale, self.shift = normalization(mean, std, self.device)
-
-    def __len__(self) -> int:
-        """Batches in an epoch."""
-        return -(-self.sample_count // self.batch_size)
-
-    @property
-    def sample_count(self) -> int:
-        """Images in an epoch."""
-        return self.labels.shape[0]
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images, float32 (or `dtype`) [B, C, H, W], and labels, int64 [B], from batch `start` on.
@@ -89,34 +155,10 @@ class DeviceLoader:
             for plan in self.plans(epoch, start):
                 yield self.batch(plan)
             return
-        for batch in self._slices(start):
+        for batch in self.slices(start):
             images, labels = self.images[batch], self.labels[batch]
             if len(labels):  # fewer images than processes: nothing for some
                 yield normalize(images, self.scale, self.shift, self.channels_last), labels
-
-    def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
-        """Yield what `batch` makes the batches of an epoch of: int64 [4, B], on the device."""
-        slices, plan = self._slices(start), self._plan(epoch)
-        yield from (plan[:, batch] for batch in slices)
-
-    def positions(self) -> Tensor:
-        """Where this loader's samples lie in an epoch of all processes, int64 [own] on the CPU."""
-        every = torch.arange(self.sample_count)
-        return torch.cat([every[batch] for batch in self._slices(0)])
-
-    def whole_sizes(self) -> list[int]:
-        """Images of each batch of an epoch, in all processes together."""
-        return [min(self.batch_size, self.sample_count - first) for first in self._firsts()]
-
-    def _firsts(self) -> range:
-        return range(0, self.sample_count, self.batch_size)
-
-    def _slices(self, start: int) -> list[slice]:
-        """Where each batch lies in an epoch: every `processes`-th image from `rank` on."""
-        if not 0 <= start <= len(self):
-            raise ValueError(f"start={start}: an epoch has {len(self)} batches")
-        pairs = list(zip(self._firsts(), self.whole_sizes(), strict=True))[start:]
-        return [slice(first + self.rank, first + size, self.processes) for first, size in pairs]
 
     def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
         """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""
@@ -130,8 +172,3 @@ class DeviceLoader:
         if self.augment:
             images = batch_flip(batch_crop(images, top, left, PADDING), flip)
         return normalize(images, self.scale, self.shift, self.channels_last), labels
-
-    def _plan(self, epoch: int) -> Tensor:
-        plan = draw_plan(self.sample_count, self.seed, epoch, self.shuffle)
-        # From pinned memory the copy is queued and the host goes on.
-        return plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)

@@ -36,6 +36,15 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def check_present(device: torch.device) -> None:
+    """Raise UserError for a GPU that is not there."""
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if is_cuda(device) and (device.index or 0) >= there:
+        raise UserError(
+            f"device={str(device)!r}: not there; PyTorch sees {there} GPUs; use one of them or cpu"
+        )
+
+
 def make_current(device: torch.device) -> None:
     """Streams, events and graphs are those of the current device."""
     if is_cuda(device):
@@ -126,6 +135,11 @@ def allocated_bytes(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) if is_cuda(device) else 0
 
 
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes that are free there; None where tensors of the host are the device's own."""
+    return torch.cuda.mem_get_info(device)[0] if is_cuda(device) else None
+
+
 def reserved_bytes(device: torch.device) -> int | None:
     """Bytes that PyTorch had taken at most, in use or not; None where the memory is that of the process."""
     if is_cuda(device):
@@ -205,12 +219,19 @@ def is_channels_last(config: Config, device: torch.device) -> bool:
     return config.memory_format == "channels_last"
 
 
-def effective_numerics(config: Config, device: torch.device) -> dict[str, object]:
-    """What holds in fact on the run's device, for the record."""
+def numerics_now() -> dict[str, object]:
+    """PyTorch's switches as they stand in this process, for the record."""
     return {
         "tf32": allows_tf32(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def effective_numerics(config: Config, device: torch.device) -> dict[str, object]:
+    """What holds in fact on the run's device, for the record."""
+    return {
+        **numerics_now(),
         "memory_format": "channels_last" if is_channels_last(config, device) else "contiguous",
         "execution": config.execution,
         "fuse": config.fuse,

@@ -90,6 +90,46 @@ class CastTogether(torch.autograd.Function):
         return tuple(None if t is None else t.to(ctx.dtype) for t in tangents)
 
 
+class CastFlat(CastTogether):
+    """As CastTogether, with the copies in one buffer (`copy_flat`)."""
+
+    @staticmethod
+    def forward(dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        return tuple(copy_flat(weights, dtype))
+
+
+def copy_flat(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The tensors as `dtype` in one new buffer, in one launch: laid out as they are, if they share a storage.
+
+    Else they lie one after another. cuDNN wants the weights of a recurrent network in an order of its own,
+    in which `flatten_parameters` put the fp32 ones; counted in elements it is the same for each type.
+    """
+    count = sum(x.numel() for x in tensors)
+    storage = tensors[0].untyped_storage()
+    size = storage.nbytes() // tensors[0].element_size()
+    shared = all(x.untyped_storage().data_ptr() == storage.data_ptr() and x.is_contiguous() for x in tensors)
+    if shared and size <= 2 * count:  # one that holds a whole model is not theirs
+        starts = [int(x.storage_offset()) for x in tensors]
+    else:
+        size = count
+        starts = [sum(x.numel() for x in tensors[:index]) for index in range(len(tensors))]
+    buffer = torch.empty(size, dtype=dtype, device=tensors[0].device)
+    copies = [
+        # `set_` and not a view: to autograd the copies are independent of each other.
+        torch.empty(0, dtype=dtype, device=x.device).set_(
+            buffer.untyped_storage(), start, x.shape, _contiguous(x)
+        )
+        for x, start in zip(tensors, starts, strict=True)
+    ]
+    torch._foreach_copy_(copies, list(tensors))
+    return copies
+
+
+def _contiguous(x: Tensor) -> tuple[int, ...]:
+    """The strides of x, laid out without gaps."""
+    return torch.empty(x.shape, device="meta").stride()
+
+
 def copy_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """The tensors as `dtype`, in new memory, in one launch."""
     copies = [torch.empty_like(x, dtype=dtype) for x in tensors]

@@ -115,11 +115,14 @@ class Buffers:
             self._finite.copy_(_are_finite(self._buffers()))  # the model has been loaded before
 
 
+ADVICE = "Try training.on_nonfinite_buffers=restore"
+
+
 class BufferWatch:
     """Says once that buffers became non-finite. `found_at` is the very step, or None where none is known."""
 
-    def __init__(self, *, restores: bool) -> None:
-        self._restores = restores
+    def __init__(self, *, restores: bool, advice: str = ADVICE) -> None:
+        self._restores, self._advice = restores, advice
         self._said = False
         self.found_at: int | None = None
 
@@ -134,8 +137,7 @@ class BufferWatch:
             return f"{what} {how} (training.on_nonfinite_buffers=restore)"
         return (
             f"{what} (BatchNorm's running statistics) are no longer finite, as a forward overflowed: to skip "
-            "a step does not mend them, and every evaluation from here on uses them. Try "
-            "training.on_nonfinite_buffers=restore"
+            f"a step does not mend them, and every evaluation from here on uses them. {self._advice}"
         )
 
     def state_dict(self) -> dict[str, int | None]:

@@ -15,25 +15,32 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
-from ampcompare.data.dataset import Dataset, ImageSet, build_dataset
+from ampcompare.config.schema import TaskConfig
+from ampcompare.data.batch import tensors
+from ampcompare.data.dataset import Dataset, build_dataset
+from ampcompare.data.given import IGNORED
 from ampcompare.data.loader import DeviceLoader
 from ampcompare.data.sources import SOURCES
-from ampcompare.errors import UserError
+from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
+from ampcompare.errors import UserError, kind_of
 from ampcompare.machine import device as machine
 from ampcompare.machine.card import name_machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.low_type import first_type, take_type, with_type
-from ampcompare.machine.processes import World, check_last_batch
+from ampcompare.machine.processes import World
 from ampcompare.machine.processor import arithmetic_of
-from ampcompare.models import build_model, source_of
+from ampcompare.models import OURS, RESNETS, build_model, record_of
 from ampcompare.precision import build_precision
 from ampcompare.program.files import make_folder
 from ampcompare.train.execution import captures, check_execution, compiles
 from ampcompare.train.fit import count_steps, steps_per_epoch
 from ampcompare.train.graph import GraphTrainer
+from ampcompare.train.loaders import check_data, count_workers, make_loader, remarks
 from ampcompare.train.sharded import ShardedTrainer, wrap
+from ampcompare.train.task import build_task, weighed
 from ampcompare.train.trainer import Trainer, learning_rate_factor
+from ampcompare.train.trial import try_out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +50,14 @@ class Parts:
     """
 
     data: Dataset
-    train: DeviceLoader
-    test: DeviceLoader
+    train: Any  # as `make_loader` has them
+    test: Any
     trainer: Trainer
     total_steps: int
     environment: dict[str, Any]
     facts: dict[str, Any]
     said: str = ""  # in which type it computes, where the config left that open
+    remarks: tuple[str, ...] = ()  # what there is to be said of the data
 
 
 def prepare(config: Config, world: World) -> Parts:
@@ -59,15 +67,13 @@ def prepare(config: Config, world: World) -> Parts:
         machine.set_numerics(config)
         check_execution(config, device)
         make_folder(Path(config.output_dir), f"output_dir={config.output_dir!r}")
-    source, root = config.data.source, config.data.root
-    limits = {"train_limit": config.data.train_limit, "test_limit": config.data.test_limit}
     with world.agree(), world.leader_first():
-        data = build_dataset(source=source, root=root, **limits)
-    check_last_batch(len(data.train.labels), config.batch_size, world)
+        data = load_data(config)
+    check_data(config, data, world)
     train = make_loader(config, data.train, device, training=True, world=world)
     test = make_loader(config, data.test, device, training=False, world=world)
     taken = take_type(config, device, world)
-    trainer = build_trainer(with_type(config, taken.dtype), data, train, device, world)
+    trainer = build_trainer(with_type(config, taken.dtype), data, train, device, world, test=test)
     settings = {
         **machine.effective_numerics(config, device),
         "fused": is_fused(config, device),
@@ -75,16 +81,37 @@ def prepare(config: Config, world: World) -> Parts:
         metrics.PRECISION_DTYPE: taken.dtype,
         **arithmetic_of(device),
         **trainer.precision.declares.record(),
-        **source_of(config.model.name),
-        **({} if config.data.source in SOURCES else {"data_fingerprint": data.fingerprint}),
+        **record_of(config.model.name, trainer.model),
+        **trainer.task.record(),
+        **data.recorded,
     }
+    if isinstance(data.train, SampleSet):
+        settings["data_workers"] = count_workers(config, world)
     environment = describe_environment(device, **settings, machine=name_machine(device, world))
-    facts = {
-        metrics.TEST_IMAGES: len(data.test),
-        metrics.CLASSES: len(data.classes),
+    steps = count_steps(config, train)
+    said = tuple(remarks(config, data))
+    return Parts(data, train, test, trainer, steps, environment, facts_of(data), taken.words, said)
+
+
+def load_data(config: Config) -> Dataset:
+    """The data that the config names. Raises UserError."""
+    data, sizes = config.data, (config.batch_size, config.eval.batch_size)
+    more: dict[str, Any] = {"kwargs": data.kwargs, "batch_sizes": sizes, "seed": config.seed}
+    return build_dataset(data.source, data.root, data.train_limit, data.test_limit, **more)
+
+
+def facts_of(data: Dataset) -> dict[str, Any]:
+    """What the summary of a run says of its data."""
+    samples = data.test.samples if isinstance(data.test, BatchSet) else len(data.test)
+    facts: dict[str, Any] = {
         metrics.TEST_SET: data.test.fingerprint(data.classes),
+        metrics.DATA_REPEATS: data.repeats,
     }
-    return Parts(data, train, test, trainer, count_steps(config, train), environment, facts, taken.words)
+    if samples is not None:
+        facts[metrics.TEST_IMAGES] = samples
+    if data.classes:
+        facts[metrics.CLASSES] = len(data.classes)
+    return facts
 
 
 def keep_type(parts: Parts, config: Config, world: World, state: Mapping[str, Any]) -> Parts:
@@ -95,62 +122,68 @@ def keep_type(parts: Parts, config: Config, world: World, state: Mapping[str, An
     if first.dtype != parts.environment[metrics.PRECISION_DTYPE]:
         device = world.device
         train = make_loader(config, parts.data.train, device, training=True, world=world)
-        trainer = build_trainer(with_type(config, first.dtype), parts.data, train, device, world)
+        config = with_type(config, first.dtype)
+        trainer = build_trainer(config, parts.data, train, device, world, test=parts.test)
         environment = parts.environment | {metrics.PRECISION_DTYPE: first.dtype}
         parts = dataclasses.replace(parts, train=train, trainer=trainer, environment=environment)
     return dataclasses.replace(parts, said=first.words)
 
 
-def make_loader(
-    config: Config, images: ImageSet, device: torch.device, *, training: bool, world: World | None = None
-) -> DeviceLoader:
-    """The loader of the training or the test images as the config says."""
-    return DeviceLoader(
-        images,
-        batch_size=config.batch_size if training else config.eval.batch_size,
-        device=device,
-        mean=config.data.mean,
-        std=config.data.std,
-        augment=training and config.data.augment,
-        shuffle=training,
-        seed=config.seed,
-        channels_last=is_channels_last(config, device),
-        pinned=machine.queues_copies(device),
-        rank=world.rank if world else 0,
-        processes=world.size if world else 1,
-    )
-
-
 def build_trainer(
-    config: Config, data: Dataset, train: DeviceLoader, device: torch.device, world: World | None = None
+    config: Config,
+    data: Dataset,
+    train: Any,
+    device: torch.device,
+    world: World | None = None,
+    *,
+    test: Any = None,
 ) -> Trainer:
-    """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend."""
+    """Model, optimizer, schedule under the backend. Same seed, same first weights, whatever the backend.
+
+    Where anything comes from outside, the network is tried on two samples of `test`.
+    """
     config = with_type(config, take_type(config, device, world).dtype)
     torch.manual_seed(config.seed)
     options = dataclasses.asdict(config.model)
-    model = build_model(num_classes=len(data.classes), **options).to(device)
+    model = build_model(num_classes=len(data.classes) or None, **options).to(device)
     if is_channels_last(config, device):
-        model = model.to(memory_format=torch.channels_last)
+        lay_channels_last(model)
     if config.fuse:
         from ampcompare.fusion.modules import fuse_model  # here: it loads torchvision
 
         fuse_model(model, blocks=not compiles(config.execution))
     options = dataclasses.asdict(config.precision)
     precision = build_precision(config.backend, device, **options, fuse=config.fuse, seed=config.seed)
-    if config.fuse and is_cuda(device):  # on a CPU the separate ops are faster
+    # On a CPU the separate ops are faster.
+    if config.fuse and is_cuda(device) and isinstance(train, DeviceLoader):
         from ampcompare.fusion.batch import fuse_batches
 
         fuse_batches(train, precision.input_dtype)
     prepared = precision.prepare(model, build_optimizer(config, model, device))
     if not isinstance(prepared, tuple) or len(prepared) != 2:
-        why = f"its prepare gave a {type(prepared).__name__}; expected model and optimizer"
+        why = f"its prepare gave {kind_of(prepared)}; expected model and optimizer"
         raise UserError(f"backend={config.backend!r}: {why}")
     model, optimizer = prepared
+    task = build_task(config, device)
+    if test is not None and not is_known(config):
+        with (world or World()).agree():
+            task = try_out(task, model, precision, config, test, data)
+        if world:  # the first process has samples, if any has
+            pairs, answers = world.share([task.pairs, task.answers])
+            task = dataclasses.replace(task, pairs=pairs, answers=answers)
+    in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
+    if in_parts and not counts_alike(data.train):
+        task = weighed(task, config.training.label_smoothing)
     per_epoch = steps_per_epoch(config, train)
-    name, total = config.schedule.name, config.epochs * per_epoch
-    warmup = config.schedule.warmup_epochs * per_epoch
-    schedule = partial(learning_rate_factor, name=name, warmup_steps=warmup, total_steps=total)
-    parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training)
+    schedule = partial(
+        learning_rate_factor,
+        name=config.schedule.name,
+        warmup_steps=config.schedule.warmup_epochs * per_epoch,
+        total_steps=config.epochs * per_epoch,
+        milestones=[epoch * per_epoch for epoch in config.schedule.milestones or ()],
+        gamma=config.schedule.gamma,
+    )
+    parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, task)
     compiled = compiles(config.execution)
     if captures(config.execution):
         images = min(config.batch_size, train.sample_count)
@@ -158,6 +191,31 @@ def build_trainer(
     if world and world.size > 1:
         return ShardedTrainer(wrap(model), *parts[1:], world=world)
     return Trainer(*parts, compiled=compiled)
+
+
+def lay_channels_last(model: nn.Module) -> None:
+    """Images' weights [.., C, H, W] with the channels last in memory, in place. `Module.to` would take those
+    of volumes too, which have no such layout.
+    """
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
+
+
+def counts_alike(split: Split) -> bool:
+    """Whether it is sure that as many targets count in every sample: not of what is not in memory, whose
+    sequences may differ in length and hold -100.
+    """
+    if not isinstance(split, TensorSet):
+        return isinstance(split, ImageSet)
+    whole = (t for t in tensors(split.targets) if not (t.is_floating_point() or t.is_complex()))
+    return not any(bool((t == IGNORED).any()) for t in whole)
+
+
+def is_known(config: Config) -> bool:
+    """Whether network, data and task are our own, which go together."""
+    ours = (*OURS, *RESNETS)
+    return config.model.name in ours and config.data.source in SOURCES and config.task == TaskConfig()
 
 
 def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> Optimizer:

@@ -11,13 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ampcompare import metrics
 from ampcompare.program.console import clock, is_plain, print_line
+from ampcompare.train.task import Score, classification
 
 
 class TrainingDisplay:
     """Shows rows and steps of one run on the console."""
 
-    def __init__(self, console: Console, total_steps: int, name: str) -> None:
+    def __init__(self, console: Console, total_steps: int, name: str, compared: Score | None = None) -> None:
         self.console, self.total = console, total_steps
+        self._compared = classification().compared if compared is None else compared
         self._latest: dict[str, Any] = {}
         self._plain = is_plain(console)
         self._progress: Progress | None = None
@@ -58,23 +60,35 @@ class TrainingDisplay:
             left = row[metrics.ELAPSED] / step * (self.total - step)
             where = f"step {step}/{self.total}  epoch {row[metrics.EPOCH]:.2f}"
             self.say(f"{where}  {self._metrics(row)}  {clock(left)} left")
-        elif metrics.EVAL_ACCURACY in row:
-            loss, accuracy = row[metrics.EVAL_LOSS], row[metrics.EVAL_ACCURACY]
-            self.say(f"epoch {row[metrics.EPOCH]:.2f}  eval loss {loss:.4f}  eval acc {accuracy:.2%}")
+        elif metrics.EVAL_LOSS in row:
+            what = f"epoch {row[metrics.EPOCH]:.2f}  eval loss {shown(row[metrics.EVAL_LOSS])}"
+            key, words = self._compared.key, self._compared.words
+            if key == metrics.EVAL_ACCURACY:
+                what += f"  eval acc {row[key]:.2%}"
+            elif key != metrics.EVAL_LOSS:
+                what += f"  {words} {row[key]:.4g}"
+            self.say(what)
 
     def say(self, line: str) -> None:
         """One line for the user, above the bar where there is one."""
         print_line(self.console, line, plain=self._plain)
 
-    @staticmethod
-    def _metrics(row: Mapping[str, Any]) -> str:
-        parts = []
+    def _metrics(self, row: Mapping[str, Any]) -> str:
+        parts, key = [], self._compared.key
         if metrics.LOSS in row:
-            parts += [f"loss {row[metrics.LOSS]:.4f}", f"acc {row[metrics.ACCURACY]:.1%}"]
-        if metrics.EVAL_ACCURACY in row:
-            parts.append(f"eval {row[metrics.EVAL_ACCURACY]:.1%}")
+            parts.append(f"loss {shown(row[metrics.LOSS])}")
+        if metrics.ACCURACY in row:
+            parts.append(f"acc {row[metrics.ACCURACY]:.1%}")
+        if key in row:
+            is_share = key == metrics.EVAL_ACCURACY
+            parts.append(f"eval {row[key]:.1%}" if is_share else f"{self._compared.words} {row[key]:.4g}")
         if metrics.THROUGHPUT in row:
-            parts.append(f"{row[metrics.THROUGHPUT]:,.1f} img/s")
+            parts.append(f"{row[metrics.THROUGHPUT]:,.1f} samples/s")
         if metrics.SCALE in row:
             parts.append(f"scale {row[metrics.SCALE]:g}")
         return "  ".join(parts)
+
+
+def shown(loss: float) -> str:
+    """A loss with four decimals, or four digits where it has more than five before the point."""
+    return f"{loss:.4f}" if abs(loss) < 1e5 else f"{loss:.4g}"

@@ -1,4 +1,4 @@
-"""Loss and accuracies over a whole test split, summed on the device, and what was answered to each image."""
+"""Loss and metrics over a whole test split, summed on the device, and what was answered to each sample."""
 
 from __future__ import annotations
 
@@ -9,53 +9,63 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampcompare import metrics
+from ampcompare.data.batch import Batch
 from ampcompare.machine.device import start_copy, widest_float
 from ampcompare.machine.processes import World
 from ampcompare.precision.base import Precision
-
-Batch = tuple[Tensor, Tensor]
+from ampcompare.train.errors import CLASSES_KNOWN
+from ampcompare.train.odd_batch import Looks, blame, looks_of
+from ampcompare.train.scores import call
+from ampcompare.train.task import Task, classification
 
 
 class Loader(Protocol):
-    """Batches of (images [B, 3, H, W], floating, labels [B] int64) on the device."""
+    """Batches of inputs and targets on the device."""
 
     def __len__(self) -> int: ...
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]: ...
     @property
     def sample_count(self) -> int: ...
     def positions(self) -> Tensor:
-        """Where its images lie in an epoch of all processes, int64 [own images] on the CPU, not shuffled."""
+        """Where its samples lie in an epoch of all processes, int64 [own] on the CPU, not shuffled."""
 
 
 class Evaluation:
-    """Evaluates a model on the whole of `loader`, in full precision unless `autocast`.
+    """Evaluates a model on the whole of `loader`, in full precision unless `autocast`, by the scores of
+    `task` (None: those of a classification).
 
     BatchNorm uses and keeps its running statistics; the model is left in evaluation mode. `answers` is the
-    class given to each image in the last whole evaluation, in the order of the split: uint8 or int32 [N] on
-    the CPU, None before the first.
+    class given to each sample in the last whole evaluation, in the order of the split: uint8 or int32 [N] on
+    the CPU, None before the first, and where there are no such classes.
     """
 
     def __init__(
-        self, model: nn.Module, loader: Loader, precision: Precision, *, autocast: bool = False
+        self,
+        model: nn.Module,
+        loader: Loader,
+        precision: Precision,
+        *,
+        task: Task | None = None,
+        autocast: bool = False,
     ) -> None:
         self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
-        # The sums of loss, right answers, right among the first five, images. In one place, also for a graph.
-        device = precision.device
-        self._totals = torch.zeros(4, dtype=widest_float(device), device=device)
+        self.task = task or classification()
+        # The sum of each score and how many values it is of. In one place, also for a graph.
+        device, count = precision.device, len(self.task.scores)
+        self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)
         self.answers: Tensor | None = None
         self._answers: list[Tensor] = []  # of the batches so far
+        self._first: Looks | None = None  # of its first batch
 
     @torch.no_grad()
     def run(
         self, should_stop: Callable[[], bool] = lambda: False, world: World | None = None
     ) -> dict[str, float] | None:
-        """`eval/loss`, `eval/accuracy`, `eval/top5_accuracy`; None if `should_stop` says so between batches.
+        """Every score under its key (`eval/loss`, ...); None if `should_stop` says so between batches.
 
-        Waits for the device once.
+        Waits for the device once. Raises TrainingError for a metric's values of a wrong shape.
         """
         world = world or World()
         self.model.eval()
@@ -64,30 +74,34 @@ class Evaluation:
         for batch in self.batches():
             if should_stop():
                 return None
-            self._answers.append(self.add(batch))
+            if (given := self.add(batch)) is not None:
+                self._answers.append(given)
         totals = world.sum_(self._totals)
-        answers, _ = start_copy(self._gathered(world))
-        loss, top1, top5 = (totals[:3] / totals[3]).tolist()  # sync: the epoch's result is wanted on the host
+        answers = start_copy(self._gathered(world))[0] if self.task.answers else None
+        values = (totals[:, 0] / totals[:, 1]).tolist()  # sync: the epoch's result is wanted on the host
         # Queued before that wait, the copy has come (10 kB at 10,000 images). No pinned memory is kept.
-        self.answers = answers.cpu().clone()
-        return {metrics.EVAL_LOSS: loss, metrics.EVAL_ACCURACY: top1, metrics.EVAL_TOP5: top5}
+        self.answers = None if answers is None else answers.cpu().clone()
+        return {score.key: value for score, value in zip(self.task.scores, values, strict=True)}
 
     def batches(self) -> Iterable[Any]:
         """All of the loader's batches, as `add` takes them."""
         return self.loader.epoch(0)
 
-    def add(self, batch: Any) -> Tensor:
-        """Add one batch to the sums: images [B, 3, H, W] and labels [B]. Returns the classes given, [B]."""
-        inputs, labels = batch
-        with self.precision.forward_context() if self.autocast else nullcontext():
-            logits = self.model(inputs)
-        logits = logits.float()
-        top = logits.topk(min(5, logits.shape[1]), dim=1).indices
-        best = top == labels[:, None]
-        sums = [F.cross_entropy(logits, labels, reduction="sum"), best[:, 0].sum(), best.sum()]
-        self._totals[:3] += torch.stack(sums)
-        self._totals[3] += len(labels)
-        return top[:, 0].to(torch.uint8 if logits.shape[1] <= 256 else torch.int32)
+    def add(self, batch: Any) -> Tensor | None:
+        """Add one batch to the sums. Returns the classes given, [B], of a task that has some."""
+        inputs, targets = batch
+        try:
+            with CLASSES_KNOWN:
+                with self.precision.forward_context() if self.autocast else nullcontext():
+                    outputs = call(self.model, inputs)
+                sums, given = self.task.look(outputs, targets)
+        except Exception as problem:
+            blame(problem, [batch], self._first)
+            raise
+        if self._first is None:
+            self._first = looks_of(batch)
+        self._totals += sums
+        return given
 
     def _gathered(self, world: World) -> Tensor:
         """The answers of all processes in the order of the split; all of them come here together."""

@@ -12,32 +12,38 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ampcompare.config.load import Config
+from ampcompare.data.batch import Field, tensors
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_cuda
+from ampcompare.train.errors import TrainingError
+from ampcompare.train.scores import call, find_tensor
 
-Criterion = Callable[[Tensor, Tensor], Tensor]
+Criterion = Callable[[Any, Any], Tensor]
+MOST_SHAPES = 8  # of a batch that are compiled, as many as torch.compile makes of one function
 
 
 class Forward:
-    """Logits and loss of a batch, as Python runs it."""
+    """Outputs and loss of a batch, as Python runs it."""
 
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
         self.model, self.criterion = model, criterion
         self.cold = False  # whether the last call did more than its work: it compiled
 
-    def __call__(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.model(inputs)
-        return logits, self.criterion(logits, labels)
+    def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
+        outputs = call(self.model, inputs)
+        return outputs, self.criterion(outputs, targets)
 
 
 class CompiledForward(Forward):
     """The same as one compiled graph for each shape of a batch: the full one and an epoch's last.
 
+    Of outputs that are no tensor it returns the logits among them, if there are any, and else the loss.
     For training steps alone. The graph is that of the context and the mode (`train()`) of the first call with
     a shape, and the model's parameters must stay the same objects.
     """
@@ -46,26 +52,33 @@ class CompiledForward(Forward):
         from torch._dynamo import nonstrict_trace  # public, as torch.compiler's, only after PyTorch 2.11
 
         super().__init__(model, criterion)
-        self._shapes: set[torch.Size] = set()
+        self._shapes: set[tuple[torch.Size, ...]] = set()
         # Inputs of the graph, so that gradients reach parameters and statistics are written back.
         self._state = dict(model.named_parameters()) | dict(model.named_buffers())
 
         @nonstrict_trace
-        def traced(state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            logits = torch.func.functional_call(model, state, (inputs,))
-            return logits, criterion(logits, labels)
+        def traced(state: dict[str, Tensor], inputs: Field, targets: Field) -> tuple[Tensor, Tensor]:
+            given = ((inputs,), None) if isinstance(inputs, Tensor) else ((), dict(inputs))
+            outputs = torch.func.functional_call(model, state, *given)
+            loss = criterion(outputs, targets)
+            logits = find_tensor(outputs, "logits")
+            return loss if logits is None else logits, loss
 
-        def forward(state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            return traced(state, inputs, labels)
+        def forward(state: dict[str, Tensor], inputs: Field, targets: Field) -> tuple[Tensor, Tensor]:
+            return traced(state, inputs, targets)
 
         # Graphs of former trainings here count against the compiler's limit of eight to a function.
         torch.compiler.reset()
         self._forward = torch.compile(forward, fullgraph=True, dynamic=False)
 
-    def __call__(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        self.cold = inputs.shape not in self._shapes
-        self._shapes.add(inputs.shape)
-        return self._forward(self._state, inputs, labels)
+    def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
+        shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in tensors(field))
+        self.cold = shapes not in self._shapes
+        if self.cold and len(self._shapes) == MOST_SHAPES:
+            what = f"batches have more than {MOST_SHAPES} shapes, each of which is compiled by itself"
+            raise TrainingError(f"execution=compile: {what}; give them one size, or use execution=eager")
+        self._shapes.add(shapes)
+        return self._forward(self._state, inputs, targets)
 
 
 def build_forward(model: nn.Module, criterion: Criterion, compiled: bool) -> Forward:

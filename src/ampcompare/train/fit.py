@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
+from ampcompare.errors import UserError
 from ampcompare.machine.device import tf32_as, wait_for
 from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Loader, as_npy
+from ampcompare.train.odd_batch import OddBatch
 from ampcompare.train.rows import Clock, Row, Rows
 from ampcompare.train.trainer import StepResult, Trainer, micro_batches
 
@@ -60,10 +64,12 @@ class Fit:
         self.world = world or World()
         self.trainer, self.train, self.config = trainer, train, config
         self.evaluation = trainer.evaluation(test, autocast=config.eval.autocast)
+        self.watch = getattr(train, "watch", None)  # of batches that come from the host
+        if self.watch:
+            self.watch.say = on_note
         self.on_row, self.on_step = on_row, on_step
         self._clock = Clock()
         self.rows = Rows(
-            config,
             trainer.precision,
             self.world,
             clock=self._clock,
@@ -71,6 +77,8 @@ class Fit:
             buffers=trainer.buffers,
             on_row=on_row,
             on_note=on_note,
+            on_bad_loss=partial(judge_loss, stops=config.training.on_nan == "stop", on_note=on_note),
+            min_scale=config.precision.min_scale_warning,
             lag=lag,
         )
         self._should_stop = should_stop
@@ -90,7 +98,8 @@ class Fit:
         self._windows: list[Window] = []  # since the last row
         self._learning_rate = 0.0
         self._counts = False  # whether warm-up is over: energy and peak memory count
-        self._evals: list[tuple[float, float]] = []  # epoch, accuracy
+        self._evals: list[tuple[float, float]] = []  # epoch, value of the compared metric
+        self._compared = trainer.task.compared
 
     def run(self) -> Row:
         """Train; returns the summary. Raises TrainingError for a loss that is not finite and stops it."""
@@ -123,13 +132,21 @@ class Fit:
     def summary(self) -> Row:
         """What the run came to so far, beside the last value of each metric."""
         found = self.rows.summary()
+        if self.watch and not self.watch.repeats:
+            found[metrics.DATA_REPEATS] = False
         if self._evals:
-            epoch, accuracy = max(self._evals, key=lambda pair: pair[1])
-            found |= {metrics.BEST_ACCURACY: accuracy, metrics.BEST_EPOCH: epoch}
+            epoch, best = max(self._evals, key=lambda pair: self._rank(pair[1]))
+            found |= {metrics.best_of(self._compared.key): best, metrics.BEST_EPOCH: epoch}
         return found
 
+    def _rank(self, value: float) -> float:
+        """A value of the compared metric as a number of which more is better."""
+        return -value if self._compared.better == metrics.LOWER else value
+
     def predictions(self) -> bytes | None:
-        """The class given to each test image in the last evaluation as a `.npy` file, None before it."""
+        """The class given to each test image in the last evaluation as a `.npy` file, None before it, and of
+        what is no classification.
+        """
         answers = self.evaluation.answers
         return None if answers is None else as_npy(answers)
 
@@ -150,7 +167,11 @@ class Fit:
             position = epoch + number / self.steps_per_epoch
             diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
             self._learning_rate = self.trainer.optimizer.param_groups[0]["lr"]
-            result = self.trainer.step(batches, diagnose=diagnose)
+            try:
+                result = self.trainer.step(batches, diagnose=diagnose)
+            except OddBatch as problem:
+                where = f"data.source={config.data.source!r}: step {self.step}"
+                raise UserError(f"{where}: {problem}") from None
             self.rows.add(result)
             self.timer.lap(result.images, cold=result.cold)
             images += result.images
@@ -193,13 +214,17 @@ class Fit:
         """End a log interval."""
         self._pause()
         windows, self._windows = self._windows, []
-        self.rows.close(self.step, position, result, self._learning_rate, windows)
+        self.rows.close(self.step, position, result.gradients, self._learning_rate, windows)
 
     def _evaluate(self, epoch: int) -> None:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
         self.world.share_buffers(self.trainer.model)
         with tf32_as(self.config.eval.tf32):
-            found = self.evaluation.run(lambda: self.world.size == 1 and self._should_stop(), self.world)
+            try:
+                found = self.evaluation.run(lambda: self.world.size == 1 and self._should_stop(), self.world)
+            except OddBatch as problem:
+                where = f"data.source={self.config.data.source!r}: the evaluation at step {self.step}"
+                raise UserError(f"{where}: {problem}") from None
         if found is None:
             self.stopped = True
             if len(self.rows.interval):  # the steps since the last row
@@ -208,9 +233,10 @@ class Fit:
                 self.rows.read_all()
             return
         self.evaluated = True
-        if math.isfinite(found[metrics.EVAL_LOSS]):
-            self._is_best = all(found[metrics.EVAL_ACCURACY] > accuracy for _, accuracy in self._evals)
-            self._evals.append((position, found[metrics.EVAL_ACCURACY]))
+        value = found[self._compared.key]
+        if math.isfinite(found[metrics.EVAL_LOSS]) and math.isfinite(value):
+            self._is_best = all(self._rank(value) > self._rank(before) for _, before in self._evals)
+            self._evals.append((position, value))
         self.on_row(self._clock.row_at(self.step, position) | found)
 
     def state_dict(self) -> Row:
@@ -231,7 +257,7 @@ class Fit:
         self.step, self.epoch, self.in_epoch = state["step"], state["epoch"], state["in_epoch"]
         self.evaluated = state["evaluated"]
         self.rows.load_state_dict(state)
-        self._evals = [(epoch, accuracy) for epoch, accuracy in state["evals"]]
+        self._evals = [(epoch, value) for epoch, value in state["evals"]]
         self.evaluation.answers = state.get("answers")  # a checkpoint from before there were any has none
         self._clock.load_state_dict(state)
 
@@ -243,6 +269,16 @@ class Fit:
         """End the timed window, at a log interval or an epoch's end."""
         self._windows.append(self.timer.pause())
         self._clock.pause()
+
+
+def judge_loss(what: str, cause: str, *, stops: bool, on_note: Callable[[str], None]) -> None:
+    """Stop on a loss that is not finite and that no loss scale can mend, or say it: `training.on_nan`. The
+    `cause` is what to look at; where none is told it is what the training does to a network.
+    """
+    if stops:
+        advice = cause or "try a smaller optimizer.lr or training.clip_norm"
+        raise TrainingError(f"{what}; {advice}, or go on with training.on_nan=continue")
+    on_note(f"{what}; {cause and cause + '; '}going on (training.on_nan=continue)")
 
 
 def steps_per_epoch(config: Config, train: Loader) -> int:

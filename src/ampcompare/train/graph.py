@@ -21,10 +21,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ampcompare.errors import reason
 from ampcompare.machine.device import is_cuda
-from ampcompare.measure.memory import Memory
+from ampcompare.measure.memory import Memory, is_out_of_memory
 from ampcompare.precision.base import Precision
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation, Loader
+from ampcompare.train.task import Task
 from ampcompare.train.trainer import Batch, StepResult, Trainer
 
 T = TypeVar("T")
@@ -47,7 +50,10 @@ class GraphTrainer(Trainer):
         self._replay: Callable[[], None] | None = None
 
     def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
-        return GraphEvaluation(self.model, loader, self.precision, self.captures, autocast=autocast)
+        captures = self.captures
+        return GraphEvaluation(
+            self.model, loader, self.precision, captures, task=self.task, autocast=autocast
+        )
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
         return loader.plans(epoch, start)
@@ -84,7 +90,8 @@ class GraphTrainer(Trainer):
         self._plan = plan.clone()
         rate = torch.zeros((), dtype=torch.float32, device=device)
         self._rates = [rate.clone() for _ in self.optimizer.param_groups]
-        replay, self._result = self.captures.capture(self._step_on_device)
+        with capturing(self.task):
+            replay, self._result = self.captures.capture(self._step_on_device)
         return replay
 
     def _step_on_device(self) -> StepResult:
@@ -106,9 +113,9 @@ class GraphEvaluation(Evaluation):
     """
 
     def __init__(
-        self, model: nn.Module, loader: Any, precision: Precision, captures: Captures, *, autocast: bool
+        self, model: nn.Module, loader: Any, precision: Precision, captures: Captures, **options: Any
     ) -> None:
-        super().__init__(model, loader, precision, autocast=autocast)
+        super().__init__(model, loader, precision, **options)
         self._captures = captures
         self._plans, self._make_batch = loader.plans, loader.batch
         self._images = min(loader.batch_size, loader.sample_count)
@@ -118,8 +125,8 @@ class GraphEvaluation(Evaluation):
     def batches(self) -> Iterator[Any]:
         return self._plans(0)
 
-    def add(self, batch: Any) -> Tensor:
-        """Add the batch of a plan, int64 [4, B] on the device. Returns the classes given, [B]."""
+    def add(self, batch: Any) -> Tensor | None:
+        """Add the batch of a plan, int64 [4, B] on the device. Returns the classes given, [B], if any are."""
         full = batch.shape[1] == self._images
         if not full or self._warm_ups < WARM_UP_STEPS:
             self._warm_ups += full
@@ -127,16 +134,36 @@ class GraphEvaluation(Evaluation):
                 return self._add_plan(batch)
         if self._replay is None:
             self._plan = batch.clone()
-            self._replay, self._given = self._captures.capture(self._add_captured)
+            with capturing(self.task):
+                self._replay, self._given = self._captures.capture(self._add_captured)
         self._plan.copy_(batch)
         self._replay()
-        return self._given.clone()  # the tensor is the graph's own, and the next launch writes it anew
+        # The tensor is the graph's own, and the next launch writes it anew.
+        return None if self._given is None else self._given.clone()
 
-    def _add_captured(self) -> Tensor:
+    def _add_captured(self) -> Tensor | None:
         return self._add_plan(self._plan)
 
-    def _add_plan(self, plan: Tensor) -> Tensor:
+    def _add_plan(self, plan: Tensor) -> Tensor | None:
         return super().add(self._make_batch(plan))
+
+
+@contextmanager
+def capturing(task: Task) -> Iterator[None]:
+    """Raise TrainingError where a capture fails and loss or metrics are not ours: one that waits for the
+    device cannot be in a graph, and CUDA does not say whose it was.
+    """
+    try:
+        yield
+    except RuntimeError as problem:
+        if not task.sources or is_out_of_memory(problem):
+            raise
+        names = ", ".join(key.removeprefix("task_").removesuffix("_source") for key in task.sources)
+        why = f"the capture of a graph failed ({reason(problem)})"
+        todo = (
+            f"does what task.* names ({names}) wait for the device, as .item() does? Or use execution=eager"
+        )
+        raise TrainingError(f"{why}; {todo}") from problem
 
 
 class Captures:

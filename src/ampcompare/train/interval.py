@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ampcompare.machine.device import is_host, start_copy, wait_until, widest_float
 from ampcompare.machine.processes import World
+from ampcompare.train.scores import IGNORED
 
 # Logits that wait to be counted: 4 MiB in fp32, more steps of the usual kind than an interval has.
 MAX_KEPT = 2**20
@@ -22,10 +23,11 @@ class IntervalValues:
     """What an interval came to, on the host. `nonfinite_steps` are positions (0-based) within the interval.
 
     `scalars` and `looks` are the tensors that were given at its end: numbers, lists for those with elements.
+    `loss` is None where no step gave one, `accuracy` where nothing was classified.
     """
 
-    loss: float
-    accuracy: float
+    loss: float | None
+    accuracy: float | None
     nonfinite_steps: list[int]
     scalars: dict[str, float]
     looks: list[dict[str, float | list[float]]]
@@ -36,38 +38,46 @@ class Interval:
 
     def __init__(self, world: World | None = None) -> None:
         self._world = world or World()
-        self._losses: list[Tensor] = []
+        self._losses: list[Any] = []
         self._images: list[int] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
         self._kept = 0
         self._resumed: list[Tensor] = []  # the losses of a checkpoint: the mean over processes already
-        self._correct: Tensor | None = None  # in outputs that are not kept any more
+        # Of outputs that are not kept any more, how many were right and how many there were, [2].
+        self._counts: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self._images)
 
-    def add(self, loss: Tensor, outputs: Sequence[tuple[Tensor, Tensor]], images: int) -> None:
-        """One step: its mean loss (0-d), logits [B, classes] and labels [B] by micro-batch, and its images.
+    @property
+    def images(self) -> int:
+        """Of all its steps."""
+        return sum(self._images)
+
+    def add(self, loss: Tensor | float | None, outputs: Sequence[tuple[Tensor, Tensor]], images: int) -> None:
+        """One step: its mean loss (0-d, on the host also a number; None in all steps or in none), its images,
+        and by micro-batch logits [N, C] and labels [N] of what it classified, if it did.
 
         The tensors are kept as they are; nothing is queued on the device for most steps.
         """
-        self._losses.append(loss)
+        if loss is not None:
+            self._losses.append(loss)
         self._images.append(images)
         self._outputs.extend(outputs)
         for logits, _ in outputs:  # a generator would cost more than its work, at each step
             self._kept += logits.numel()
         if self._kept > MAX_KEPT:
-            self._correct = self._count()
+            self._counts = self._count()
 
-    def _count(self) -> Tensor:
-        """How many of the kept outputs, and of those before them, were right."""
+    def _count(self) -> Tensor | None:
+        """How many of the outputs so far were right, and of how many, [2]; None where none is a class."""
         if self._outputs:
-            logits, labels = (torch.cat(parts) for parts in zip(*self._outputs, strict=True))
-            found = (logits.argmax(1) == labels).sum()
-            self._correct = found if self._correct is None else self._correct + found
+            pairs = zip(*self._outputs, strict=True)
+            logits, labels = (torch.cat(parts) if parts[1:] else parts[0] for parts in pairs)
+            found = torch.stack([(logits.argmax(1) == labels).sum(), (labels != IGNORED).sum()])
+            self._counts = found if self._counts is None else self._counts + found
         self._outputs, self._kept = [], 0
-        assert self._correct is not None
-        return self._correct
+        return self._counts
 
     def _mean_losses(self) -> Tensor:
         """Each step's loss over all processes. A mean of three equal numbers may differ in its last bit."""
@@ -76,10 +86,13 @@ class Interval:
 
     def state_dict(self) -> dict[str, Any]:
         """The steps so far, of all processes. Waits for the device when it is written out."""
+        counts = self._count()
+        correct, counted = (None, None) if counts is None else self._world.sum_(counts.clone())
         return {
             "losses": self._mean_losses() if self._images else None,
             "images": list(self._images),
-            "correct": self._world.sum_(self._count().clone()) if self._images else None,
+            "correct": correct,
+            "counted": counted,
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
@@ -88,18 +101,25 @@ class Interval:
         self._losses, self._resumed = [], [] if losses is None else [losses.to(device)]
         self._images = list(state["images"])
         self._outputs, self._kept = [], 0
-        self._correct = None if correct is None else correct.to(device) * self._world.leads  # counted once
+        self._counts = None
+        if correct is not None:
+            # A checkpoint from before anything but images was classified has their number alone.
+            counted = state.get("counted", torch.tensor(sum(self._images)))
+            counts = torch.stack([correct.to(device), counted.to(device)])
+            self._counts = counts * self._world.leads  # counted once
 
     def close(self, scalars: Mapping[str, Tensor], looks: Sequence[Mapping[str, Tensor]] = ()) -> Reading:
         """End the interval and begin the next. Queues one copy of everything, and does not wait for it."""
-        correct = self._world.sum_(self._count())
+        counts = self._count()
+        summed = [] if counts is None else [self._world.sum_(counts)]
+        others = [*scalars.values(), *(x for look in looks for x in look.values())]
+        losses = [*self._resumed, *self._losses]
         # On the host a look at each loss costs less than to stack them.
-        alone = is_host(correct.device) and self._world.size == 1
-        losses = [*self._resumed, *self._losses] if alone else [self._mean_losses()]
+        if losses and not (_on_host([*losses, *others]) and self._world.size == 1):
+            losses = [self._mean_losses()]
         images = self._images
-        self._losses, self._resumed, self._correct, self._images = [], [], None, []
-        others = [correct, *scalars.values(), *(x for look in looks for x in look.values())]
-        return Reading(images, losses, others, list(scalars), [list(look) for look in looks])
+        self._losses, self._resumed, self._counts, self._images = [], [], None, []
+        return Reading(images, losses, summed, others, list(scalars), [list(look) for look in looks])
 
 
 class Reading:
@@ -108,44 +128,57 @@ class Reading:
     def __init__(
         self,
         images: list[int],
-        losses: Sequence[Tensor],
+        losses: Sequence[Any],
+        counts: Sequence[Tensor],
         others: Sequence[Tensor],
         scalars: list[str],
         looks: list[list[str]],
     ) -> None:
         self._images, self._scalars, self._looks = images, scalars, looks
+        self._classifies = bool(counts)
+        others = [*counts, *others]
         self._shapes = [tensor.shape for tensor in others]
         self._numbers: list[list[float]] | None = None  # on the host they are there
         self._arrived: torch.cuda.Event | None = None
-        device = others[0].device
-        if is_host(device):  # a look at each costs less than the launches that would put them together
+        # On the host a look at each costs less than the launches that would put them together.
+        if _on_host([*losses, *others]):
             self._numbers = [[n for x in losses for n in _numbers(x)], *map(_numbers, others)]
             return
-        values = [x.detach().reshape(-1).to(widest_float(device)) for x in (*losses, *others)]
+        self._losses = sum(loss.numel() for loss in losses)
+        values = [x.detach().reshape(-1).to(widest_float(x.device)) for x in (*losses, *others)]
         self._values, self._arrived = start_copy(torch.cat(values))
 
     def read(self) -> IntervalValues:
         """The values. Waits for the device up to the interval's end, not for what was queued after it."""
         if self._arrived is not None:
             wait_until(self._arrived)  # sync: the copy of this interval; one interval later it is there
-        losses, (correct,), *rest = self._copied() if self._numbers is None else self._numbers
-        values = iter(zip(rest, self._shapes[1:], strict=True))
+        losses, *rest = self._copied() if self._numbers is None else self._numbers
+        values = iter(zip(rest, self._shapes, strict=True))
+        correct, counted = next(values)[0] if self._classifies else (0.0, 0.0)
         scalars = {key: next(values)[0][0] for key in self._scalars}
         looks = [{key: _plain(*next(values)) for key in keys} for keys in self._looks]
         images = sum(self._images)
-        loss = sum(n * x for n, x in zip(self._images, losses, strict=True)) / images
+        loss = sum(n * x for n, x in zip(self._images, losses, strict=True)) / images if losses else None
         bad = [i for i, x in enumerate(losses) if not math.isfinite(x)]
-        return IntervalValues(loss, correct / images, bad, scalars, looks)
+        accuracy = correct / counted if counted else None
+        return IntervalValues(loss, accuracy, bad, scalars, looks)
 
     def _copied(self) -> list[list[float]]:
         """The numbers of each tensor, from the one copy of all, which has come."""
         numbers = iter(self._values.tolist())
-        sizes = [len(self._images), *(shape.numel() for shape in self._shapes)]
+        sizes = [self._losses, *(shape.numel() for shape in self._shapes)]
         return [[next(numbers) for _ in range(size)] for size in sizes]
 
 
-def _numbers(tensor: Tensor) -> list[float]:
-    """The elements of a tensor on the host, all as floats as a copy in float64 would have them."""
+def _on_host(values: Sequence[Tensor | float]) -> bool:
+    """Whether all values are there: numbers, and tensors, which lie on one device."""
+    return all(is_host(value.device) for value in values[-1:] if isinstance(value, Tensor))
+
+
+def _numbers(tensor: Tensor | float) -> list[float]:
+    """The elements of a tensor on the host, as floats as a copy in float64 would have them; a number."""
+    if not isinstance(tensor, Tensor):
+        return [tensor]
     if tensor.ndim == 0:
         return [float(tensor.item())]
     return [float(x) for x in tensor.flatten().tolist()]

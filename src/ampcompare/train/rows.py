@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.config.load import Config
 from ampcompare.machine.device import queues_copies
 from ampcompare.machine.processes import World
 from ampcompare.measure.gradients import FIRST_EXPONENT
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import Window
 from ampcompare.measure.updates import is_missing
-from ampcompare.precision.base import Precision
+from ampcompare.train.buffers import ADVICE as BUFFERS_ADVICE
 from ampcompare.train.buffers import Buffers, BufferWatch
-from ampcompare.train.errors import TrainingError
 from ampcompare.train.interval import Interval, IntervalValues, Reading
+from ampcompare.train.scale_watch import ADVICE as SCALE_ADVICE
 from ampcompare.train.scale_watch import ScaleWatch
 from ampcompare.train.trainer import StepResult
 
@@ -52,11 +51,11 @@ class Clock:
         self._train_seconds += now - self._resumed
         self._resumed = now
 
-    def row_at(self, step: int, position: float) -> Row:
-        """The row of a step and a position in epochs, with the clocks as they stand."""
+    def row_at(self, step: int, position: float | None) -> Row:
+        """The row of a step and a position in epochs (None: not known), with the clocks as they stand."""
         return {
             metrics.STEP: step,
-            metrics.EPOCH: position,
+            **({} if position is None else {metrics.EPOCH: position}),
             metrics.ELAPSED: time.perf_counter() - self._began,
             metrics.TRAIN_SECONDS: self._train_seconds,
         }
@@ -81,33 +80,63 @@ class PendingRow:
     looks: list[Row]  # the rows of the looks at the gradients, likewise
 
 
+class Scaling(Protocol):
+    """What rows ask of the loss scaling; each `Precision` answers it (see there)."""
+
+    device: torch.device
+
+    def scale_factor(self) -> Tensor: ...
+    def skipped_steps(self) -> Tensor: ...
+    def scales_dynamically(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to try when something is wrong, in the words of who trains."""
+
+    scale: str = SCALE_ADVICE
+    buffers: str = BUFFERS_ADVICE
+
+
+# Of a loss that is not finite before anything was learnt.
+AT_FIRST = "look at inputs, targets and initial weights"
+
+
 class Rows:
     """Gathers each log interval and hands its row to `on_row`, notes for the user to `on_note`.
 
-    `clock` begins each row. With `lag` rows are read one interval late; None is what the device needs.
+    `clock` begins each row; `buffers` are watched, None: those of a model that is not known. `on_bad_loss` is
+    told of a loss that is not finite and that no loss scale can mend, and what to look at, where that is
+    known. A scale below `min_scale` is said. With `lag` rows are read one interval late; None is what the
+    device needs.
     """
 
     def __init__(
         self,
-        config: Config,
-        precision: Precision,
+        scaling: Scaling,
         world: World,
         *,
         clock: Clock,
         memory: Memory,
-        buffers: Buffers,
+        buffers: Buffers | None,
         on_row: Callable[[Row], None],
         on_note: Callable[[str], None],
+        on_bad_loss: Callable[[str, str], None],
+        min_scale: float,
+        advice: Advice = Advice(),
         lag: bool | None = None,
     ) -> None:
-        self.config, self.precision, self.device = config, precision, precision.device
+        self.scaling, self.device = scaling, scaling.device
         self.clock, self.memory, self.on_row, self.on_note = clock, memory, on_row, on_note
+        self.on_bad_loss = on_bad_loss
         self.lag = queues_copies(self.device) if lag is None else lag
         self.interval = Interval(world)
-        self.watch = ScaleWatch(config.precision.min_scale_warning)
-        self.buffers, self.buffer_watch = buffers, BufferWatch(restores=buffers.restores)
-        self._looks: list[tuple[int, float, dict[str, Tensor]]] = []
+        self.watch = ScaleWatch(min_scale, advice.scale)
+        self.buffers = buffers
+        self.buffer_watch = BufferWatch(restores=bool(buffers and buffers.restores), advice=advice.buffers)
+        self._looks: list[tuple[int, float | None, dict[str, Tensor]]] = []
         self._waiting: list[PendingRow] = []
+        self._never_finite = False
         # Plain arrays: a run of two million steps must not keep two million Python floats.
         self._step_times, self._throughputs = array("f"), array("f")
 
@@ -115,30 +144,41 @@ class Rows:
         """One step of the interval."""
         self.interval.add(result.loss, result.outputs, result.images)
 
-    def look(self, step: int, position: float, gradients: dict[str, Tensor]) -> None:
+    def look(self, step: int, position: float | None, gradients: dict[str, Tensor]) -> None:
         """A look at the gradients, which has a row of its own."""
         self._looks.append((step, position, gradients))
 
     def close(
-        self, step: int, position: float, result: StepResult, rate: float, windows: list[Window]
+        self,
+        step: int,
+        position: float | None,
+        gradients: Mapping[str, Tensor],
+        rate: float | Tensor | None,
+        windows: list[Window],
     ) -> None:
         """End the interval at a step and its position in epochs: queue its values' copy, read the one before.
 
-        `result` is that of the step, `rate` its learning rate, `windows` the timed ones of the interval.
+        `gradients` are the step's figures of them, if it has any, `rate` its learning rate (None: not known),
+        `windows` the timed ones of the interval.
         """
         looks, self._looks = self._looks, []
         steps = len(self.interval)
-        scale, skipped = self.precision.scale_factor(), self.precision.skipped_steps()
+        scale, skipped = self.scaling.scale_factor(), self.scaling.skipped_steps()
         scalars = {metrics.SCALE: scale, metrics.SKIPPED: skipped}
-        scalars[metrics.NONFINITE_BUFFERS] = self.buffers.count(skipped)
+        if self.buffers is not None:
+            scalars[metrics.NONFINITE_BUFFERS] = self.buffers.count(skipped)
         norm = metrics.GRADIENT_NORM
-        if norm in result.gradients:
-            scalars[norm] = result.gradients[norm]
+        if norm in gradients:
+            scalars[norm] = gradients[norm]
         # The row of this very step carries its gradient norm itself.
         looked = [{k: x for k, x in g.items() if s != step or k != norm} for s, _, g in looks]
         look_rows = [self.clock.row_at(s, where) for s, where, _ in looks]
         row = self.clock.row_at(step, position)
-        row |= {metrics.LEARNING_RATE: rate, metrics.PEAK_MEMORY: self.memory.peak_mib()}
+        if isinstance(rate, Tensor):  # of a capturable optimizer
+            scalars[metrics.LEARNING_RATE] = rate
+        elif rate is not None:
+            row[metrics.LEARNING_RATE] = rate
+        row[metrics.PEAK_MEMORY] = self.memory.peak_mib()
         if (reserved := self.memory.reserved_mib()) is not None:
             row[metrics.RESERVED_MEMORY] = reserved
         reading = self.interval.close(scalars, looked)
@@ -165,9 +205,10 @@ class Rows:
             found[metrics.STEP_TIME_P50] = median(self._step_times)
             twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
             found[metrics.STEP_TIME_P95] = twentieths[-1]
-        if self.precision.scales_dynamically():
+        if self.scaling.scales_dynamically():
             found[metrics.SCALE_COLLAPSED] = self.watch.collapsed_at
-        if self.precision.scales_dynamically() or self.buffer_watch.found_at is not None:
+        known = self.buffers is not None and self.scaling.scales_dynamically()
+        if known or self.buffer_watch.found_at is not None:
             found[metrics.NONFINITE_AT] = self.buffer_watch.found_at
         return found
 
@@ -186,13 +227,14 @@ class Rows:
 
     def _figures(self, values: IntervalValues, windows: list[Window]) -> Row:
         row: Row = {metrics.LOSS: values.loss, metrics.ACCURACY: values.accuracy, **values.scalars}
-        for key in (metrics.SKIPPED, metrics.NONFINITE_BUFFERS):
+        row = {key: value for key, value in row.items() if value is not None}
+        for key in {metrics.SKIPPED, metrics.NONFINITE_BUFFERS} & row.keys():
             row[key] = round(row[key])
         if times := [t for window in windows for t in window.times_ms()]:
             throughput = sum(window.images for window in windows) / sum(times) * 1e3
-            data_time = sum(t for window in windows for t in window.data_times_ms()) / len(times)
             row |= {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
-            row[metrics.DATA_TIME] = data_time
+            if data_times := [t for window in windows for t in window.data_times_ms()]:
+                row[metrics.DATA_TIME] = sum(data_times) / len(times)
             self._throughputs.append(throughput)
             self._step_times.extend(times)
         return row
@@ -200,26 +242,24 @@ class Rows:
     def _judge(self, waiting: PendingRow, values: IntervalValues) -> None:
         scale, skipped = values.scalars[metrics.SCALE], round(values.scalars[metrics.SKIPPED])
         step, steps = waiting.step, waiting.steps
-        if self.precision.scales_dynamically() and (note := self.watch.check(step, steps, scale, skipped)):
-            self.on_note(note)
         bad = values.nonfinite_steps
         first = step - steps + bad[0] + 1 if bad else step
-        buffers = round(values.scalars[metrics.NONFINITE_BUFFERS])
+        is_mended = self.scaling.scales_dynamically() and scale > 1
+        if first == 1 and bad and is_mended:
+            self.on_note(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
+        self._never_finite = (self._never_finite or step == steps) and len(bad) == steps
+        advice = AT_FIRST if self._never_finite else None
+        if self.scaling.scales_dynamically() and (
+            note := self.watch.check(step, steps, scale, skipped, advice)
+        ):
+            self.on_note(note)
+        buffers = round(values.scalars.get(metrics.NONFINITE_BUFFERS, 0))
         # Where BatchNorm sees inf or nan, so does the loss of the step.
         if note := self.buffer_watch.check(first, buffers, is_exact=bool(bad)):
             self.on_note(note)
-        if bad:
-            self._judge_loss(first, scale)
-
-    def _judge_loss(self, step: int, scale: float) -> None:
-        """Stop on a loss that was not finite at a step and that no loss scale can mend."""
-        if self.precision.scales_dynamically() and scale > 1:
-            return
-        what = f"step {step}: the training loss is not finite (loss scale {scale:g})"
-        if self.config.training.on_nan == "stop":
-            advice = "a smaller optimizer.lr or training.clip_norm, or go on with training.on_nan=continue"
-            raise TrainingError(f"{what}; try {advice}")
-        self.on_note(f"{what}; going on (training.on_nan=continue)")
+        if bad and not is_mended:
+            what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
+            self.on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
 
     def state_dict(self) -> Row:
         """What has been gathered. All rows have to be read before."""
@@ -228,7 +268,10 @@ class Rows:
             "interval": self.interval.state_dict(),
             "looks": list(self._looks),
             "watch": self.watch.state_dict(),
-            "buffers": {**self.buffers.state_dict(), **self.buffer_watch.state_dict()},
+            "buffers": {
+                **(self.buffers.state_dict() if self.buffers else {}),
+                **self.buffer_watch.state_dict(),
+            },
             "step_times": torch.tensor(self._step_times),
             "throughputs": torch.tensor(self._throughputs),
         }
@@ -238,7 +281,8 @@ class Rows:
         looks, device = state["looks"], self.device
         self._looks = [(n, x, {k: v.to(device) for k, v in look.items()}) for n, x, look in looks]
         self.watch.load_state_dict(state["watch"])
-        if (buffers := state.get("buffers")) is not None:  # a checkpoint from before there were any has none
+        # A checkpoint from before there were any has none.
+        if self.buffers is not None and (buffers := state.get("buffers")) is not None:
             self.buffers.load_state_dict(buffers)
             self.buffer_watch.load_state_dict(buffers)
         self._step_times = array("f", state["step_times"].tolist())

@@ -6,19 +6,24 @@ from collections.abc import Mapping
 from typing import Any
 
 SKIPS_IN_A_ROW = 20
+ADVICE = "a smaller optimizer.lr, training.clip_norm, or precision.dtype=bfloat16 with backend=native"
 
 
 class ScaleWatch:
     """Says once that the scale fell below `floor` or that `SKIPS_IN_A_ROW` steps in a row were skipped."""
 
-    def __init__(self, floor: float) -> None:
-        self._floor = floor
+    def __init__(self, floor: float, advice: str = ADVICE) -> None:
+        self._floor, self._advice = floor, advice
         self._skipped = 0
         self._in_a_row = 0
         self.collapsed_at: int | None = None
 
-    def check(self, step: int, steps: int, scale: float, skipped: int) -> str | None:
-        """Check the scale and the skipped steps so far, `steps` after the last time."""
+    def check(
+        self, step: int, steps: int, scale: float, skipped: int, advice: str | None = None
+    ) -> str | None:
+        """Check the scale and the skipped steps so far, `steps` after the last time. `advice` instead of its
+        own is that of a loss that was never finite, whose gradients no learning rate has spoiled.
+        """
         new = skipped - self._skipped
         self._in_a_row = self._in_a_row + new if new >= steps else 0
         self._skipped = skipped
@@ -26,11 +31,10 @@ class ScaleWatch:
             return None
         self.collapsed_at = step
         what = f"fell to {scale:g}" if scale < self._floor else f"overflowed {self._in_a_row} steps in a row"
-        return (
-            f"step {step}: the loss scale {what} ({skipped} steps skipped so far); gradients overflow "
-            "whatever the scale. Try a smaller optimizer.lr, training.clip_norm, or precision.dtype=bfloat16 "
-            "with backend=native"
-        )
+        said = f"step {step}: the loss scale {what} ({skipped} steps skipped so far)"
+        if advice is not None:
+            return f"{said}, and the loss was never finite: {advice}"
+        return f"{said}; gradients overflow whatever the scale. Try {self._advice}"
 
     def state_dict(self) -> dict[str, int | None]:
         return {"skipped": self._skipped, "in_a_row": self._in_a_row, "collapsed_at": self.collapsed_at}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ampcompare.machine.device import is_cuda
@@ -38,11 +37,11 @@ class ShardedTrainer(Trainer):
 
     def __init__(self, *args: Any, world: World, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.processes = world.size
+        self.world, self.processes = world, world.size
 
     def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Batches with the number of images that they have in all processes."""
-        return zip(loader.epoch(epoch, start), islice(loader.whole_sizes(), start, None), strict=True)
+        """Batches with the number of samples that they have in all processes."""
+        return loader.shares(epoch, start)
 
     def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> StepResult:
         self._images = sum(count for _, count in batches)
@@ -50,6 +49,9 @@ class ShardedTrainer(Trainer):
 
     def count_images(self, batches: Sequence[Any]) -> int:
         return self._images
+
+    def sum_(self, count: Tensor) -> Tensor:
+        return self.world.sum_(count)
 
     def reducing(self, last: bool) -> AbstractContextManager[Any]:
         return nullcontext() if last else self.model.no_sync()  # type: ignore[operator]

@@ -7,28 +7,31 @@ optimizer that is not fused, inside the backend).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
+from ampcompare.data.batch import Batch, count_samples
 from ampcompare.fusion.compiled import compiled_count
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.updates import look_at_updates, unless_skipped
 from ampcompare.precision.base import Precision
 from ampcompare.train.buffers import Buffers, Kept
-from ampcompare.train.evaluation import Batch, Evaluation, Loader
+from ampcompare.train.errors import CLASSES_KNOWN
+from ampcompare.train.evaluation import Evaluation, Loader
 from ampcompare.train.execution import build_forward
+from ampcompare.train.odd_batch import Looks, blame, looks_of
+from ampcompare.train.task import Task, check_loss, classification
 
 NOTHING = nullcontext()  # one for all steps
 
@@ -38,7 +41,7 @@ class StepResult:
     """What a step came to, all on the device."""
 
     loss: Tensor
-    outputs: list[Batch]  # logits [B, classes] and labels [B] of each micro-batch
+    outputs: list[tuple[Tensor, Tensor]]  # logits [N, C] and labels [N] of each micro-batch, if it has any
     images: int
     # grad/... and update/... metrics, where they were asked for
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -55,7 +58,7 @@ class Trainer:
         scheduler: LRScheduler,
         precision: Precision,
         config: TrainingConfig,
-        criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+        task: Task | None = None,
         *,
         compiled: bool = False,
     ) -> None:
@@ -64,10 +67,10 @@ class Trainer:
         # The optimizer's parameters are the model's in their order, masters in their place or not.
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self._layer_groups = [name.partition(".")[0] for name in names]
-        smoothing = config.label_smoothing
-        # Looked up at each call: a backend may have replaced the function by then.
-        self.criterion = criterion or (lambda x, y: F.cross_entropy(x, y, label_smoothing=smoothing))
-        self.forward = build_forward(model, self.criterion, compiled)
+        self.task = task or classification(config.label_smoothing)
+        self.forward = build_forward(model, self.task.loss, compiled)
+        self._is_new = True
+        self.first_looks: Looks | None = None  # of its first batch
         self.processes = 1
         self._pieces = compiled_count()
         self.memory = Memory(precision.device)
@@ -83,7 +86,7 @@ class Trainer:
 
     def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
         """What evaluates the model on a loader, again and again."""
-        return Evaluation(self.model, loader, self.precision, autocast=autocast)
+        return Evaluation(self.model, loader, self.precision, task=self.task, autocast=autocast)
 
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
@@ -91,7 +94,11 @@ class Trainer:
         With `diagnose` it holds `grad/norm`, underflow fractions and, of half weights, lost updates; with
         clipping by norm, `grad/norm`.
         """
-        result = self.compute(batches, diagnose=diagnose)
+        try:
+            result = self.compute(batches, diagnose=diagnose)
+        except Exception as problem:
+            blame(problem, batches, self.first_looks)
+            raise
         self.scheduler.step()
         return result
 
@@ -102,24 +109,27 @@ class Trainer:
             self.model.train()
         kept = self.buffers.keep() if self.buffers.restores else None
         images = self.count_images(batches)
-        losses, outputs, cold = [], [], False
-        for number, (inputs, labels) in enumerate(batches, 1):
-            last = number == len(batches)
+        losses, outputs, cold, pairs = [], [], False, self.task.pairs
+        shares = self._shares(batches, images)
+        for number, (inputs, targets) in enumerate(batches, 1):
+            last, share = number == len(batches), shares[number - 1]
             with self.reducing(last):
-                with precision.forward_context():
-                    logits, loss = self.forward(inputs, labels)
+                with precision.forward_context(), CLASSES_KNOWN:
+                    given, loss = self.forward(inputs, targets)
+                if self._is_new:
+                    self._is_new = False
+                    check_loss(loss)
+                    self.first_looks = looks_of((inputs, targets))
                 cold |= self.forward.cold
                 if config.gradient_penalty:
                     loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
-                # Each micro-batch weighs by its images: the last one of an epoch may be short. Over processes
-                # the mean is taken of gradients and losses.
-                share = labels.shape[0] * self.processes / images
-                if share != 1:
+                if isinstance(share, Tensor) or share != 1:
                     loss = loss * share
                 precision.backward(loss, sync=last)
             losses.append(loss.detach())
             # Who was right is counted at the interval's end: here it took two thirds of the loop's own time.
-            outputs.append((logits.detach(), labels))
+            if pairs is not None:
+                outputs.append(pairs(given, targets))
 
         found = self._look_and_clip(diagnose)
         found |= self._step(diagnose, kept)
@@ -128,11 +138,24 @@ class Trainer:
         pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
         return StepResult(loss, outputs, images, found, cold or self._pieces > pieces)
 
+    def _shares(self, batches: Sequence[Batch], images: int) -> Sequence[float | Tensor]:
+        """The factor on each micro-batch's loss: the last one of an epoch may be short, and of others not all
+        targets may count. Over processes the mean is taken of gradients and losses.
+        """
+        if self.task.weigh is None:
+            return [count_samples(targets) * self.processes / images for _, targets in batches]
+        weights = torch.stack([self.task.weigh(targets) for _, targets in batches]).float()
+        return (weights * self.processes / self.sum_(weights.sum())).unbind()
+
+    def sum_(self, count: Tensor) -> Tensor:
+        """What all processes count together, queued on the device."""
+        return count
+
     def count_images(self, batches: Sequence[Batch]) -> int:
-        """The images of a step, in all processes."""
+        """The samples of a step, in all processes."""
         images = 0
-        for _, labels in batches:
-            images += labels.shape[0]
+        for _, targets in batches:
+            images += count_samples(targets)
         return images
 
     def reducing(self, last: bool) -> AbstractContextManager[Any]:
@@ -206,11 +229,23 @@ def micro_batches(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]
         yield group
 
 
-def learning_rate_factor(step: int, *, name: str, warmup_steps: float, total_steps: int) -> float:
-    """The factor on the peak learning rate at a step: linear warm-up, then constant or half a cosine to 0."""
+def learning_rate_factor(
+    step: int,
+    *,
+    name: str,
+    warmup_steps: float,
+    total_steps: int,
+    milestones: Sequence[float] = (),
+    gamma: float = 0.1,
+) -> float:
+    """The factor on the peak learning rate at a step: linear warm-up, then constant, half a cosine to 0, or
+    `gamma` times as much from each of the `milestones` (steps) on.
+    """
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
     if name == "constant":
         return 1.0
+    if name == "multistep":
+        return gamma ** sum(step >= milestone for milestone in milestones)
     progress = min(1.0, (step - warmup_steps) / max(1.0, total_steps - warmup_steps))
     return 0.5 * (1.0 + math.cos(math.pi * progress))

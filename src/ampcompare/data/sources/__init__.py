@@ -1,41 +1,55 @@
 """Where images come from: every source is declared here once, and all else asks `SOURCES`.
 
 A new source is one new file and one entry. One that comes from elsewhere (`ampcompare.plugins`) is a function
-`build(train)` that returns the images of a split, uint8 [N, 3, H, W], and their labels, int64 [N]. The
-entries load neither torch nor NumPy, so that the options, `--help` and the report may ask them too; a
-source's own file is imported when it is loaded.
+that `data.given` calls. The entries load neither torch nor NumPy, so that the options, `--help` and the
+report may ask them too; a source's own file is imported when it is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
+from ampcompare.errors import UserError
 
 if TYPE_CHECKING:
     from ampcompare.data.arrays import Arrays
 
-# Called with data.root, data.train_limit and data.test_limit, null as None. The limits are applied to
-# whatever it returns; they are there for sources that make images, which need not make more.
-Load = Callable[["str | None", "int | None", "int | None"], "Arrays"]
+# Called with data.root, data.train_limit and data.test_limit, null as None, and what of data.kwargs it takes.
+# The limits are applied to whatever it returns; they are there for sources that make images, which need not
+# make more.
+Load = Callable[..., "Arrays"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """What everything else needs to know of a place where images come from."""
+    """What everything else needs to know of a place where data come from."""
 
     name: str  # data.source
     label: str  # in sentences and charts
     short: str  # in a run's name
-    load: Load  # raises UserError for whatever is wrong with the data
+    load: Load | None = None  # raises UserError for whatever is wrong with the data; None: see `data.given`
     root: str = ""  # what data.root is to it, for --help; empty: it has none
     needs_root: bool = False  # it then tells which data it is, and reports name it
     is_made_up: bool = False  # data that no claim can rest on
-    test_images: int = 0  # of the whole test split, where that is always the same
+    train_images: int = 0  # of the whole training split, where that is always the same
+    test_images: int = 0  # likewise
     classes: int = 0  # likewise
+    arguments: Mapping[str, range] = field(default_factory=dict)  # what of data.kwargs it takes
+
+    def check(self, kwargs: Mapping[str, Any]) -> None:
+        """Raise UserError for one of `data.kwargs` that a built-in source does not take."""
+        for key, value in kwargs.items():
+            said, allowed = f"data.kwargs.{key}", self.arguments.get(key)
+            if allowed is None:
+                takes = f"takes {', '.join(self.arguments)}" if self.arguments else "takes none"
+                raise UserError(f"{said}: data.source={self.name} {takes}; leave it out")
+            if type(value) is not int or value not in allowed:
+                expected = f"expected a whole number, {allowed.start} to {allowed.stop - 1}"
+                raise UserError(f"{said}={value!r}: {expected}")
 
 
 def _from_root(module: str) -> Load:
@@ -43,11 +57,12 @@ def _from_root(module: str) -> Load:
     return lambda root, *limits: import_module(f"{__name__}.{module}").load(root)
 
 
-def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None) -> Arrays:
+def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Arrays:
     from ampcompare.data.sources import synthetic
 
-    counts = ((train_limit, synthetic.TRAIN_COUNT), (test_limit, synthetic.TEST_COUNT))
-    return synthetic.load(*(most if limit is None else min(limit, most) for limit, most in counts))
+    most = ((train_limit, synthetic.TRAIN_COUNT), (test_limit, synthetic.TEST_COUNT))
+    train, test = (count if limit is None else min(limit, count) for limit, count in most)
+    return synthetic.load(train, test, size=size)
 
 
 SOURCES: dict[str, Source] = {
@@ -59,8 +74,19 @@ SOURCES: dict[str, Source] = {
             "cifar",
             _from_root("cifar10"),
             root="folder of cifar-10-python.tar.gz",
+            train_images=50_000,
             test_images=10_000,
             classes=10,
+        ),
+        Source(
+            "cifar100",
+            "CIFAR-100",
+            "cifar100",
+            _from_root("cifar100"),
+            root="folder of cifar-100-python.tar.gz",
+            train_images=50_000,
+            test_images=10_000,
+            classes=100,
         ),
         Source(
             "image_folder",
@@ -76,6 +102,8 @@ SOURCES: dict[str, Source] = {
             "synthetic",
             _synthetic,
             is_made_up=True,
+            arguments={"size": range(8, 1025)},
+            train_images=50_000,
             test_images=10_000,
             classes=10,
         ),
@@ -89,7 +117,7 @@ def source_of(name: str) -> Source:
         return SOURCES[name]
     if not plugins.DATA.takes(name):
         raise plugins.DATA.unknown(name, SOURCES)
-    return Source(name, label_of(name), plugins.short(name), lambda *_: _built(name))
+    return Source(name, label_of(name), plugins.short(name))
 
 
 def label_of(name: str) -> str:
@@ -97,23 +125,3 @@ def label_of(name: str) -> str:
     on. Of a file the last part alone: a report leaves the machine.
     """
     return SOURCES[name].label if name in SOURCES else name.rpartition("/")[2].replace("_", " ")
-
-
-def _built(name: str) -> Arrays:
-    """What the function of that name returns for both splits."""
-    import numpy as np
-
-    from ampcompare.data.arrays import Arrays
-
-    found = plugins.load(plugins.DATA, name)
-
-    def split(train: bool) -> tuple[np.ndarray, np.ndarray]:
-        with plugins.blame(plugins.DATA, name, f"no images and labels for train={train}", found.file):
-            images, labels = found.value(train)
-            # Tensors are made of them, which take no view that runs backwards.
-            return np.ascontiguousarray(images), np.ascontiguousarray(labels)
-
-    try:
-        return Arrays.of(split(True), split(False))
-    except (ValueError, TypeError, AttributeError, IndexError, OverflowError) as problem:
-        raise plugins.DATA.refusal(name, str(problem)) from None

@@ -1,4 +1,4 @@
-"""CIFAR-10 as its authors publish it, fetched and verified by torchvision."""
+"""CIFAR-10 as its authors publish it, fetched and verified by torchvision; `cifar100` is read so too."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ampcompare.data.arrays import Arrays
-from ampcompare.data.cache import cache_folder, cached_file, load_or_build
+from ampcompare.data.cache import cached_file, load_or_build
 from ampcompare.errors import UserError
+from ampcompare.program.files import cache_folder
 
 ARCHIVE = "cifar-10-python.tar.gz"
 ARCHIVE_MD5 = "c58f30108f718f92721af3b95e74349a"
@@ -23,13 +25,27 @@ NETWORK_TIMEOUT_SECONDS = 8.0
 log = logging.getLogger("ampcompare")
 
 
-def load(root: str | None) -> Arrays:
+@dataclass(frozen=True)
+class Archive:
+    """One of the two: `name` is its `data.source`, `reader` its class in torchvision."""
+
+    name: str
+    label: str
+    file: str
+    md5: str
+    reader: str
+
+
+CIFAR10 = Archive("cifar10", "CIFAR-10", ARCHIVE, ARCHIVE_MD5, "CIFAR10")
+
+
+def load(root: str | None, which: Archive = CIFAR10) -> Arrays:
     """The 50,000 training and 10,000 test images, 3x32x32, from `root` (by default the cache folder).
 
     torchvision looks in `root` for the unpacked batches, then for their archive, then downloads that; it
     checks each file's MD5 before it unpickles it. Raises UserError if none of this works.
     """
-    return load_or_build("cifar10", ARCHIVE_MD5, lambda: _read(root))
+    return load_or_build(which.name, which.md5, lambda: _read(root, which))
 
 
 def find() -> tuple[Path | None, Path]:
@@ -41,23 +57,24 @@ def find() -> tuple[Path | None, Path]:
     return next((place for place in places if place.exists()), None), folder
 
 
-def _read(root: str | None) -> Arrays:
+def _read(root: str | None, which: Archive) -> Arrays:
     folder: Path | str = root or "the cache folder"
     try:
         folder = Path(root).expanduser() if root else cache_folder()
         # Imported here: it takes seconds and 160 MB, and a cached data set does without.
-        from torchvision.datasets import CIFAR10
+        from torchvision import datasets
 
-        log.info("reading CIFAR-10 in %s, this once (fetching it if it is not there)", folder)
+        reader = getattr(datasets, which.reader)
+        log.info("reading %s in %s, this once (fetching it if it is not there)", which.label, folder)
         with _network_timeout(NETWORK_TIMEOUT_SECONDS):
-            test = CIFAR10(str(folder), train=False, download=True)
-        train = CIFAR10(str(folder), train=True)
+            test = reader(str(folder), train=False, download=True)
+        train = reader(str(folder), train=True)
     except Exception as error:  # network, disk, archive and unpickling errors; all have the same cure
         reason = " ".join(str(error).split()) or type(error).__name__
-        what = f"CIFAR-10 is not in {str(folder)!r} and cannot be fetched ({reason})"
-        todo = f"put {ARCHIVE} (MD5 {ARCHIVE_MD5}) into that folder or set data.root to one that holds it"
+        what = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason})"
+        todo = f"put {which.file} (MD5 {which.md5}) into that folder or set data.root to one that holds it"
         raise UserError(
-            f"data.source=cifar10: {what}: {todo}; data.source=synthetic needs no data"
+            f"data.source={which.name}: {what}: {todo}; data.source=synthetic needs no data"
         ) from error
     return Arrays.of(_pair(train), _pair(test), tuple(train.classes))
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from ampcompare.data.arrays import Arrays
+from ampcompare.data.sources.bounds import gib, memory_budget_bytes
+from ampcompare.errors import UserError
 
 TRAIN_COUNT = 50_000
 TEST_COUNT = 10_000
@@ -44,9 +46,26 @@ BLOCK = 1000  # images made at a time; part of what defines the data
 CHOICE_BYTES = 8  # random bytes an image takes besides its noise
 
 
-def load(train_count: int = TRAIN_COUNT, test_count: int = TEST_COUNT, seed: int = SEED) -> Arrays:
-    """The first images of both splits; not cached, since making them is about as fast as reading them."""
-    return Arrays.of(make_images("train", train_count, seed), make_images("test", test_count, seed), CLASSES)
+def load(
+    train_count: int = TRAIN_COUNT, test_count: int = TEST_COUNT, seed: int = SEED, size: int = SIZE
+) -> Arrays:
+    """The first images of both splits, `size` pixels wide and high: of another size each image is repeated
+    side by side and cut. Not cached, since making them is about as fast as reading them. Raises UserError for
+    more than half of the machine's memory.
+    """
+    size_bytes = (train_count + test_count) * 3 * size**2
+    if size != SIZE and size_bytes > (budget := memory_budget_bytes()):
+        what = f"{train_count + test_count:,} images of this size take {gib(size_bytes)}"
+        most = f"more than {gib(budget)}, half of this machine's memory"
+        raise UserError(f"data.kwargs.size={size}: {what}, {most}; set data.train_limit and data.test_limit")
+    splits = (make_images("train", train_count, seed), make_images("test", test_count, seed))
+    train, test = ((_in_size(images, size), labels) for images, labels in splits)
+    return Arrays.of(train, test, CLASSES)
+
+
+def _in_size(images: np.ndarray, size: int) -> np.ndarray:
+    times = -(-size // SIZE)
+    return images if size == SIZE else np.tile(images, (1, 1, times, times))[:, :, :size, :size].copy()
 
 
 def make_images(split: str, count: int, seed: int = SEED) -> tuple[np.ndarray, np.ndarray]:

@@ -7,11 +7,12 @@ used last time with it, many in one launch, and their gradients come back as fp3
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ampcompare.precision.together import TOGETHER, CastTogether
+from ampcompare.precision.together import TOGETHER, CastFlat, CastTogether, copy_flat
 
 Entry = tuple[Tensor, int, Tensor]  # the weight, its version then, the copy
 
@@ -27,11 +28,12 @@ class WeightCache:
     def __init__(self) -> None:
         self._copies: dict[int, Entry] = {}
         self._ahead: dict[int, Entry] = {}  # made together with another one, not asked for yet
+        self._flat: dict[tuple[int, ...], list[Entry]] = {}  # those of recurrent networks, each in one piece
         # What was asked for before the last clearing, in order.
         self._used: dict[int, weakref.ref[Tensor]] = {}
 
     def __len__(self) -> int:
-        return len(self._copies)
+        return len(self._copies) + sum(map(len, self._flat.values()))
 
     def half(self, weight: Tensor, dtype: torch.dtype = torch.float16) -> Tensor:
         """The copy of an fp32 parameter in half precision, part of the graph where the graph needs it."""
@@ -48,7 +50,30 @@ class WeightCache:
         self._copies[key] = entry
         return entry[2]
 
+    def flat(self, weights: Sequence[Tensor], dtype: torch.dtype = torch.float16) -> list[Tensor] | None:
+        """The copies of a recurrent network's weights: one buffer, in which they lie as the weights do.
+
+        So cuDNN takes the buffer as it is, if the network keeps its fp32 weights flat, as it does on a GPU.
+        None where weights are to be cast one by one: tensor subclasses, mixed types, `torch.func`.
+        """
+        kinds = {(type(w), w.dtype, w.device, w.layout) for w in weights}
+        is_plain = len(kinds) == 1 and type(weights[0]) in (Tensor, nn.Parameter)
+        if not is_plain or weights[0].layout != torch.strided or torch._C._are_functorch_transforms_active():
+            return None
+        if torch.is_inference_mode_enabled() or any(w.is_inference() for w in weights):
+            return copy_flat(weights, dtype)
+        if type(weights[0]) is Tensor or weights[0].dtype is not torch.float32:
+            return list(CastFlat.apply(dtype, *weights))
+        key = tuple(map(id, weights))
+        entries = self._flat.get(key)
+        if not entries or entries[0][2].dtype is not dtype or not all(map(_is_valid, entries)):
+            copies = CastFlat.apply(dtype, *weights)
+            versions = [w._version for w in weights]
+            entries = self._flat[key] = list(zip(weights, versions, copies, strict=True))
+        return [copy for _, _, copy in entries]
+
     def clear(self) -> None:
+        self._flat.clear()
         self._ahead.clear()
         if self._copies:
             if self._copies.keys() != self._used.keys():

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as checkpointing
 
-from ampcompare.precision.apex.rules import RULES
+from ampcompare.precision.apex import attention, recurrent, rules
 from ampcompare.precision.apex.state import HALF, STATE
 from ampcompare.precision.apex.tables import entries
 
+RULES = rules.RULES | recurrent.RULES | attention.RULES
 _MISSING = object()
 _lock = threading.RLock()
 _users = 0

@@ -1,6 +1,7 @@
 """Which functions O1 casts, and how. Lists are per namespace: F.softmax is listed, torch.softmax is not.
 
-Source: `apex/amp/lists/{functional,torch,tensor}_overrides.py` at the last commit that had them.
+Source: `apex/amp/lists/{functional,torch,tensor}_overrides.py` at the last commit that had them; LATER and
+MODULES say how the functions run that its lists did not know.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.backends.mha
 import torch.nn.functional as F
+import torch.nn.modules.rnn as rnn
+from torch.nn import MultiheadAttention
 
 CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc".split()
 
@@ -41,12 +45,27 @@ TENSOR_PROMOTE = [
 ]
 TENSOR_PROMOTE_IN_PLACE = [f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv")]
 
+# PyTorch made one function of what apex saw in parts. The fused one gives what the parts gave: attention is a
+# product, a softmax and a product (half, fp32 within, half), an RMS norm begins with a power (fp32).
+LATER: list[tuple[Any, str, str]] = [
+    (F, "scaled_dot_product_attention", "attention"),
+    (F, "rms_norm", "float"),
+]
+# What recurrent and attention modules reach PyTorch by.
+MODULES: list[tuple[Any, str, str]] = [
+    (rnn, "_VF", "recurrent"),
+    (rnn.RNNBase, "check_input", "recurrent_input"),
+    (MultiheadAttention, "forward", "masks"),
+    (torch.backends.mha, "get_fastpath_enabled", "slow"),
+]
+
 
 def entries() -> Iterator[tuple[Any, str, str]]:
     """Every (namespace, name, rule) that exists in this PyTorch.
 
     Rules: half, float, promote, sequence, banned; for methods that change their tensor, match (cast the other
-    arguments to its type) and refuse (an fp32 function cannot write into a half tensor).
+    arguments to its type) and refuse (an fp32 function cannot write into a half tensor); attention, masks and
+    slow, recurrent and recurrent_input are said in `attention` and `recurrent`.
     """
     lists: list[tuple[ModuleType | type, list[str], str]] = [
         (F, FUNCTIONAL_HALF, "half"),
@@ -71,6 +90,8 @@ def entries() -> Iterator[tuple[Any, str, str]]:
         for name in names:
             if hasattr(namespace, name):
                 yield namespace, name, rule
+    yield from LATER
+    yield from MODULES
 
 
 def _in_place(names: list[str]) -> list[str]:

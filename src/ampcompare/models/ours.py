@@ -1,4 +1,4 @@
-"""The networks: torchvision's ResNets with a stem for CIFAR or ImageNet, ResNet20, a tiny one, others'."""
+"""Our networks: torchvision's ResNets with a stem for CIFAR or ImageNet, ResNet20, a tiny one."""
 
 from __future__ import annotations
 
@@ -8,33 +8,15 @@ from itertools import pairwise
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampcompare import plugins
-
-RESNETS = ("resnet50", "resnet18")
+RESNETS = ("resnet50", "resnet18", "resnet152")
 
 
-def build_model(name: str, stem: str, num_classes: int, *, zero_init_residual: bool = False) -> nn.Module:
-    """An untrained network for float images [B, 3, H, W], giving logits [B, num_classes].
+def resnet(name: str, stem: str, num_classes: int) -> nn.Module:
+    """torchvision's ResNet of that name, with its own stem (`imagenet`) or one for small images (`cifar`).
 
     The CIFAR stem is a 3x3 convolution with stride 1 and no max-pool, as in He et al. 2016 section 4.2;
-    ResNet50 with it has 23.5 M parameters for 10 classes. A function from elsewhere (`./net.py:build`) is
-    called with `num_classes` alone. Raises UserError for one that cannot be had or gives no network.
-
-    `zero_init_residual`: the ResNets begin with each residual branch at 0, so that the signal keeps its size
-    through 50 layers and the running statistics of BatchNorm hold from the first steps (Goyal et al. 2017,
-    section 5.1). It draws no random numbers: all other weights are the same.
+    ResNet50 with it has 23.5 M parameters for 10 classes.
     """
-    if name not in OURS and name not in RESNETS:
-        return _built(name, num_classes)
-    model = OURS[name](num_classes) if name in OURS else _resnet(name, stem, num_classes)
-    if zero_init_residual:
-        for block in model.modules():
-            if isinstance(last := getattr(block, "bn3", None) or getattr(block, "bn2", None), nn.BatchNorm2d):
-                nn.init.zeros_(last.weight)
-    return model
-
-
-def _resnet(name: str, stem: str, num_classes: int) -> nn.Module:
     from torchvision import models
 
     model = getattr(models, name)(num_classes=num_classes)
@@ -46,19 +28,14 @@ def _resnet(name: str, stem: str, num_classes: int) -> nn.Module:
     return model
 
 
-def source_of(name: str) -> dict[str, str]:
-    """What a record says of a network from elsewhere: the hash of its file. Nothing of a built-in one."""
-    if name in OURS or name in RESNETS:
-        return {}
-    return {"model_source": plugins.load(plugins.MODELS, name).source}
-
-
-def _built(name: str, num_classes: int) -> nn.Module:
-    found = plugins.load(plugins.MODELS, name)
-    with plugins.blame(plugins.MODELS, name, f"no network for num_classes={num_classes}", found.file):
-        model = found.value(num_classes=num_classes)
-    if not isinstance(model, nn.Module):
-        raise plugins.MODELS.refusal(name, f"returned a {type(model).__name__}; expected a torch.nn.Module")
+def zero_residuals(model: nn.Module) -> nn.Module:
+    """The ResNet with each residual branch at 0, so that the signal keeps its size through 50 layers and the
+    running statistics of BatchNorm hold from the first steps (Goyal et al. 2017, section 5.1). It draws no
+    random numbers: all other weights are the same.
+    """
+    for block in model.modules():
+        if isinstance(last := getattr(block, "bn3", None) or getattr(block, "bn2", None), nn.BatchNorm2d):
+            nn.init.zeros_(last.weight)
     return model
 
 

@@ -1,0 +1,119 @@
+"""Networks from elsewhere: `timm:NAME`, `torchvision:NAME`, `pkg.mod:build`, `./net.py:build`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ampcompare import plugins
+from ampcompare.calling import call
+from ampcompare.errors import UserError, kind_of
+from ampcompare.metrics import MODEL_PARAMETERS
+from ampcompare.models.ours import OURS, RESNETS
+
+KWARGS = "model.kwargs"
+MOST_NEAR = 3
+
+
+@dataclass(frozen=True)
+class Builder:
+    """What makes the network. `source` tells one version of it from another: the first digits of its file's
+    SHA-256, or the library with its version. `weights` is the argument that fetches trained ones, if known.
+    """
+
+    build: Callable[..., Any]
+    source: str
+    file: Path | None = None
+    weights: str = ""
+
+
+def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
+    """The network of that name. `num_classes` is given if it is known and the builder takes it.
+
+    Raises UserError, one line, for a name that leads nowhere, for arguments that the builder does not take,
+    and for whatever goes wrong as it is called.
+    """
+    builder = builder_of(name)
+    ours = {} if num_classes is None else {"num_classes": num_classes}
+    what = f"no network for num_classes={num_classes}" if ours else "no network"
+    if builder.weights and kwargs.get(builder.weights):
+        what += f" with the weights of {KWARGS}.{builder.weights}={kwargs[builder.weights]!r}"
+    with plugins.blame(plugins.MODELS, name, what, builder.file):
+        model = call(builder.build, kwargs, key=KWARGS, name=name, ours=ours)
+    if not isinstance(model, nn.Module):
+        raise plugins.MODELS.refusal(name, f"returned {kind_of(model)}; expected a torch.nn.Module")
+    if lazy := [key for key, value in model.named_parameters() if is_lazy(value)]:
+        todo = "call it once on a batch before it is returned"
+        raise plugins.MODELS.refusal(name, f"{lazy[0]} has no shape yet (a lazy module); {todo}")
+    if not any(p.requires_grad for p in model.parameters()):
+        raise plugins.MODELS.refusal(name, "has no parameter to train")
+    return model
+
+
+def record_of(name: str, model: nn.Module) -> dict[str, Any]:
+    """What a record says of a network from elsewhere: which version it is, and how many parameters it has.
+    Nothing of one of ours.
+    """
+    if name in OURS or name in RESNETS:
+        return {}
+    count = sum(p.numel() for p in model.parameters())
+    return {"model_source": builder_of(name).source, MODEL_PARAMETERS: count}
+
+
+def builder_of(name: str) -> Builder:
+    """What makes the network of that name. Raises UserError."""
+    library, _, short = name.partition(":")
+    if library in LIBRARIES:
+        plugins.check_name(plugins.MODELS, name)
+        return LIBRARIES[library](name, short)
+    found = plugins.load(plugins.MODELS, name)
+    return Builder(found.value, found.source, found.file)
+
+
+def _timm(name: str, short: str) -> Builder:
+    try:
+        import timm
+    except ImportError as problem:
+        if (problem.name or "").partition(".")[0] != "timm":  # it is there, and what it needs is not
+            raise plugins.MODELS.refusal(name, f"timm cannot be imported ({problem})") from None
+        todo = "install it with: pip install 'ampcompare[timm]'"
+        raise plugins.MODELS.refusal(name, f"needs timm, which is not installed; {todo}") from None
+    if not timm.is_model(short.partition(".")[0]):
+        raise _unknown(name, short, timm.list_models())
+    return Builder(partial(timm.create_model, short), f"timm {timm.__version__}", weights="pretrained")
+
+
+def _torchvision(name: str, short: str) -> Builder:
+    import torchvision
+    from torchvision import models
+
+    if short not in (known := models.list_models()):
+        raise _unknown(name, short, known)
+    build, weights = models.get_model_builder(short), models.get_model_weights(short)
+    source = f"torchvision {torchvision.__version__.partition('+')[0]}"
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = kwargs.get("weights")
+        if isinstance(given, str) and given.rpartition(".")[2] not in weights.__members__:
+            expected = f"expected one of {', '.join(weights.__members__)}, or null"
+            raise UserError(f"{KWARGS}.weights={given!r}: {expected}")
+        return build(*args, **kwargs)
+
+    checked.__wrapped__ = build  # type: ignore[attr-defined]  # its signature
+    return Builder(checked, source, weights="weights")
+
+
+LIBRARIES: dict[str, Callable[[str, str], Builder]] = {"timm": _timm, "torchvision": _torchvision}
+
+
+def _unknown(name: str, short: str, known: Collection[str]) -> UserError:
+    near = get_close_matches(short.lower(), known, MOST_NEAR)
+    said = f"did you mean {' or '.join(near)}?" if near else f"it has {len(known):,}"
+    return plugins.MODELS.refusal(name, f"{name.partition(':')[0]} has no network of this name; {said}")

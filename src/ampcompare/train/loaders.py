@@ -1,0 +1,172 @@
+"""The loaders of a run's data as the config says, and what of the config its data cannot have."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ampcompare.config.load import Config
+from ampcompare.config.schema import LEAVES
+from ampcompare.config.task import CROSS_ENTROPY
+from ampcompare.data.batch import Field, count_samples
+from ampcompare.data.dataset import Dataset
+from ampcompare.data.host import BatchLoader, SampleLoader
+from ampcompare.data.loader import DeviceLoader, TensorLoader
+from ampcompare.data.pairs import digest
+from ampcompare.data.sources import source_of
+from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
+from ampcompare.errors import UserError
+from ampcompare.machine import device as machine
+from ampcompare.machine.device import is_channels_last
+from ampcompare.machine.processes import World, check_last_batch
+from ampcompare.train.execution import captures
+
+MOST_WORKERS = 4
+SHARE_OF_DEVICE = 0.5  # of what is free there: the model, its gradients and activations want the rest
+UNSHUFFLED_SEED = 0  # of evaluations: the same samples in every run, also where a data set draws at random
+
+
+def make_loader(
+    config: Config, split: Split, device: torch.device, *, training: bool, world: World | None = None
+) -> Any:
+    """The loader of the training or the test split as the config says: of images and tensors one that makes
+    its batches on the device (`Planned`), else a SampleLoader or BatchLoader.
+    """
+    how: dict[str, Any] = {
+        "device": device,
+        "seed": config.seed if training else UNSHUFFLED_SEED,
+        "channels_last": is_channels_last(config, device),
+        "pinned": machine.queues_copies(device),
+        "rank": world.rank if world else 0,
+        "processes": world.size if world else 1,
+    }
+    if isinstance(split, BatchSet):
+        return BatchLoader(split, name=config.data.source, trains=training, **how)
+    how |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
+    if isinstance(split, ImageSet):
+        augment = training and config.data.augment
+        return DeviceLoader(split, mean=config.data.mean, std=config.data.std, augment=augment, **how)
+    if isinstance(split, TensorSet) and (captures(config.execution) or _fits(device, split)):
+        return TensorLoader(split, **how)
+    workers = 0 if isinstance(split, TensorSet) else count_workers(config, world)
+    return SampleLoader(split, name=config.data.source, workers=workers, **how)
+
+
+def _fits(device: torch.device, *splits: TensorSet) -> bool:
+    free = machine.free_bytes(device)
+    return free is None or sum(split.nbytes for split in splits) <= SHARE_OF_DEVICE * free
+
+
+def count_workers(config: Config, world: World | None = None) -> int:
+    """Processes that make batches, for each process that trains on this machine."""
+    if config.data.workers is not None:
+        return config.data.workers
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(0, min(MOST_WORKERS, cores // (world.local_size if world else 1) - 1))
+
+
+def check_data(config: Config, data: Dataset, world: World) -> None:
+    """Raise UserError, in each process, for options that these data cannot have."""
+    with world.agree():
+        for split in (data.train, data.test):
+            if isinstance(split, BatchSet):
+                _check_loader(config, split, split is data.train)
+        if not isinstance(data.train, ImageSet):
+            _check_images(config)
+        if captures(config.execution):
+            _check_capture(config, data, world.device)
+        loads_itself = isinstance(data.train, BatchSet)
+        # None are what data in memory have; a loader of its own may have some all the same.
+        none_asked = config.data.workers is None or (config.data.workers == 0 and not loads_itself)
+        if not none_asked and not isinstance(data.train, SampleSet):
+            kind = "a loader of its own" if loads_itself else "data in memory"
+            why = f"{config.data.source} gives {kind}, workers are for a map-style Dataset"
+            raise UserError(f"data.workers={config.data.workers}: {why}; leave it out")
+    _check_shares(config, data, world)
+
+
+def _check_loader(config: Config, split: BatchSet, training: bool) -> None:
+    key = "batch_size" if training else "eval.batch_size"
+    ours, theirs = config.value(key), split.batch_size
+    if theirs in (None, ours) or (not training and ours == LEAVES[key].default):
+        return
+    why = f"the loader of {config.data.source} has batches of {theirs}"
+    todo = f"say {key}={theirs}, or have the function take batch_size= and go by it"
+    raise UserError(f"{key}={ours}: {why}; {todo}")
+
+
+def _check_images(config: Config) -> None:
+    for name in ("mean", "std"):
+        given = getattr(config.data, name)
+        if given != LEAVES[f"data.{name}"].default:
+            why = f"{config.data.source} gives no RGB images as bytes, which alone are normalised"
+            raise UserError(f"data.{name}={given}: {why}; leave it out, normalise in the function")
+
+
+def _check_capture(config: Config, data: Dataset, device: torch.device) -> None:
+    splits, source = (data.train, data.test), config.data.source
+    if all(isinstance(split, ImageSet) for split in splits):
+        return
+    if not all(isinstance(split, TensorSet) for split in splits):
+        why = f"{source} gives its batches through a DataLoader, of any shape"
+    elif not _fits(device, *splits):
+        why = f"the tensors of {source} are too large for the device"
+    else:
+        return
+    todo = "have it return tensors that fit, or use execution=eager or execution=compile"
+    raise UserError(f"execution={config.execution!r}: a graph makes its batches itself; {why}; {todo}")
+
+
+def _check_shares(config: Config, data: Dataset, world: World) -> None:
+    if world.size > 1:
+        _check_alike(config, data, world)
+    if not isinstance(data.train, BatchSet):
+        check_last_batch(len(data.train), config.batch_size, world)
+
+
+def _check_alike(config: Config, data: Dataset, world: World) -> None:
+    """Each process has to have the same data: which samples are its share goes by their numbers."""
+    given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
+    seen = world.gather([digest(split.sample) for split in given])
+    if not all(split.repeats for split in given) or any(other != seen[0] for other in seen):
+        why = f"with {world.size} processes each runs the loader and takes its share of each batch"
+        todo = "have the function return the Dataset, which is shared out, or use one process"
+        what = "gives other batches each time (a DistributedSampler, a generator of its own?)"
+        raise UserError(f"data.source={config.data.source!r}: {why}; this one {what}; {todo}")
+    # The fingerprints have the lengths in them.
+    names = world.gather((data.fingerprint, data.train_fingerprint))
+    if any(other != names[0] for other in names):
+        why = f"the {world.size} processes have different data, and each takes its share of the same"
+        todo = "seed what is drawn at random in the function, give all machines the same files"
+        raise UserError(f"data.source={config.data.source!r}: {why}; {todo}")
+
+
+def _are_classes(targets: Field) -> bool:
+    """Whether the targets may be a class for each sample."""
+    return isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
+
+
+def remarks(config: Config, data: Dataset) -> list[str]:
+    """What of the data has to be said before training."""
+    found = []
+    source = config.data.source
+    if config.data.root is not None and source_of(source).load is None:
+        why = f"{source} is not given it; give it what it needs by data.kwargs"
+        found.append(f"data.root={config.data.root!r}: {why}")
+    if not isinstance(data.train, ImageSet):
+        found.append(f"data as {source} gives them: crop, flip and normalisation are for RGB images as bytes")
+    if isinstance(data.train, BatchSet) and data.train.batch_size is None:
+        size = count_samples(data.train.sample[0])
+        if size != config.batch_size:
+            found.append(f"batch_size={config.batch_size}: the first batch of {source} has {size} samples")
+    is_asked = isinstance(data.train, SampleSet | BatchSet) and config.task.loss == CROSS_ENTROPY
+    if is_asked and not data.classes and _are_classes(data.train.sample[1]):
+        todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
+        found.append(f"{source} does not say how many classes there are: {todo}, and the network is told")
+    if not data.repeats:
+        found.append(f"{source} gives other batches each time: a run that is resumed is not what it was")
+    return found

@@ -1,0 +1,227 @@
+"""The built-in losses and metrics, and how any metric is added up over batches, on the device.
+
+A network's outputs may be anything. The built-in ones read a tensor, or what is called `logits` in a dict or
+an object (as Hugging Face's models return it); targets are a tensor, or a dict with one, or with `labels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ampcompare.data.batch import count_samples
+from ampcompare.errors import kind_of
+from ampcompare.train.errors import TrainingError
+
+IGNORED = -100  # the class of what does not count, as torch.nn.CrossEntropyLoss has it
+TOP = 5
+Sums = tuple[Tensor, Tensor | int]  # of a score over a batch, and over how many values
+
+
+def call(model: Callable[..., Any], inputs: Any) -> Any:
+    """What the network says to inputs: a tensor is its one argument, a dict has them by name."""
+    return model(inputs) if isinstance(inputs, Tensor) else model(**inputs)
+
+
+def find_tensor(value: Any, name: str) -> Tensor | None:
+    """The tensor that is meant: itself, the one of that name, or the only one there is."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Mapping) and len(value) == 1:
+        found = next(iter(value.values()))
+    else:
+        found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return found if isinstance(found, Tensor) else None
+
+
+def tensor_of(value: Any, name: str, what: str) -> Tensor:
+    """`find_tensor`. Raises TrainingError where there is none."""
+    if (found := find_tensor(value, name)) is not None:
+        return found
+    has = f" of {', '.join(map(str, value))}" if isinstance(value, Mapping) else ""
+    why = f"{what} are {kind_of(value)}{has}"
+    raise TrainingError(f"{why}; the built-in losses and metrics take a tensor, or one called {name!r}")
+
+
+def by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """Logits [N, C] and classes, int64 [N], of outputs and targets of any number of dimensions.
+
+    [.., C] with targets [..] where the shapes fit so, as of language models; else PyTorch's own [B, C, ..]
+    with [B, ..]. Raises TrainingError for shapes that are neither.
+    """
+    logits, classes = tensor_of(outputs, "logits", "the outputs"), tensor_of(targets, "labels", "the targets")
+    if classes.is_floating_point() or classes.is_complex():
+        what = f"the targets are {classes.dtype}; expected classes, as whole numbers"
+        raise TrainingError(f"{what} (of a regression task.loss=mse, or mae)")
+    if logits.ndim > 1 and logits.shape[:-1] == classes.shape:
+        logits = logits if logits.ndim == 2 else logits.flatten(0, -2)
+    elif logits.ndim > 2 and (logits.shape[0], *logits.shape[2:]) == classes.shape:
+        logits = logits.movedim(1, -1).flatten(0, -2)
+    else:
+        shapes = f"outputs {list(logits.shape)} and targets {list(classes.shape)}"
+        raise TrainingError(f"{shapes} do not go together; expected [.., C] or [B, C, ..] and one class each")
+    return logits, classes.flatten().long()
+
+
+def cross_entropy(outputs: Any, targets: Any, label_smoothing: float = 0.0) -> Tensor:
+    """The mean cross entropy of `by_class`, or of targets that are shares of the classes, like the logits."""
+    # `F.` is looked up at each call: a backend may have replaced the function by then.
+    plain = isinstance(targets, Tensor) and (targets.dtype == torch.int64 or targets.is_floating_point())
+    if plain and isinstance(outputs, Tensor) and outputs.ndim == 2:
+        return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+    pair = _shares(outputs, targets) or by_class(outputs, targets)
+    return F.cross_entropy(*pair, label_smoothing=label_smoothing)
+
+
+def cross_entropy_of_part(outputs: Any, targets: Any, label_smoothing: float = 0.0) -> Tensor:
+    """The same of a part of a batch, finite also where none of its targets counts: it then weighs nothing."""
+    classes = find_tensor(targets, "labels")
+    if classes is not None and not classes.is_floating_point():
+        targets = torch.where((classes == IGNORED).all(), torch.zeros_like(classes), classes)
+    return cross_entropy(outputs, targets, label_smoothing)
+
+
+def count_classes(targets: Any) -> Tensor:
+    """Of how many values `cross_entropy` is the mean, 0-d on the device."""
+    classes = tensor_of(targets, "labels", "the targets")
+    if classes.is_floating_point():  # shares, C to a value in every part of a batch
+        return count_elements(classes)
+    return (classes != IGNORED).sum()
+
+
+def count_elements(targets: Any) -> Tensor:
+    """Of how many values `mse` and `mae` are the mean, 0-d on the device."""
+    wanted = tensor_of(targets, "labels", "the targets")
+    return torch.full((), wanted.numel(), device=wanted.device)
+
+
+def _shares(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Logits and the share of each class, where the targets are that."""
+    logits, shares = find_tensor(outputs, "logits"), find_tensor(targets, "labels")
+    if logits is None or shares is None or not shares.is_floating_point() or logits.shape != shares.shape:
+        return None
+    return logits, shares
+
+
+def mse(outputs: Any, targets: Any) -> Tensor:
+    """The mean squared error over all elements."""
+    return F.mse_loss(*_alike(outputs, targets))
+
+
+def mae(outputs: Any, targets: Any) -> Tensor:
+    """The mean absolute error over all elements."""
+    return F.l1_loss(*_alike(outputs, targets))
+
+
+def _alike(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of one shape and type: [B, 1] and [B] are one, broadcast they would be [B, B].
+
+    Raises TrainingError for other shapes.
+    """
+    found, wanted = tensor_of(outputs, "logits", "the outputs"), tensor_of(targets, "labels", "the targets")
+    if found.shape != wanted.shape:
+        if [n for n in found.shape if n != 1] != [n for n in wanted.shape if n != 1]:
+            shapes = f"outputs {list(found.shape)} and targets {list(wanted.shape)}"
+            raise TrainingError(f"{shapes} do not go together; expected the same shape")
+        found = found.reshape(wanted.shape)
+    kind = torch.promote_types(found.dtype, wanted.dtype)
+    return found.to(kind), wanted.to(kind)
+
+
+def _wide(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Both in fp32 where they are half: `in_float` does not look into objects of any class."""
+    first, second = (t.float() if t.dtype in (torch.float16, torch.bfloat16) else t for t in pair)
+    return first, second
+
+
+class Seen:
+    """A batch that was evaluated: outputs in fp32 and targets, and what several scores read of them."""
+
+    def __init__(self, outputs: Any, targets: Any) -> None:
+        self.outputs, self.targets = outputs, targets
+
+    @cached_property
+    def classes(self) -> tuple[Tensor, Tensor]:
+        """`by_class`."""
+        return _wide(by_class(self.outputs, self.targets))
+
+    @cached_property
+    def best(self) -> Tensor:
+        """The first five classes (or all) of each, int64 [N, 5]."""
+        logits, _ = self.classes
+        return logits.topk(min(TOP, logits.shape[1]), dim=1).indices
+
+    @cached_property
+    def count(self) -> Tensor:
+        """How many count, 0-d."""
+        return (self.classes[1] != IGNORED).sum()
+
+
+def sum_of_cross_entropy(seen: Seen) -> Sums:
+    if (pair := _shares(seen.outputs, seen.targets)) is not None:
+        return F.cross_entropy(*_wide(pair)) * len(pair[1]), len(pair[1])
+    return F.cross_entropy(*seen.classes, reduction="sum"), seen.count
+
+
+def sum_of_accuracy(seen: Seen) -> Sums:
+    return (seen.best[:, 0] == seen.classes[1]).sum(), seen.count
+
+
+def sum_of_top5(seen: Seen) -> Sums:
+    return (seen.best == seen.classes[1][:, None]).sum(), seen.count
+
+
+def sum_of_mse(seen: Seen) -> Sums:
+    found, wanted = _wide(_alike(seen.outputs, seen.targets))
+    return F.mse_loss(found, wanted, reduction="sum"), wanted.numel()
+
+
+def sum_of_mae(seen: Seen) -> Sums:
+    found, wanted = _wide(_alike(seen.outputs, seen.targets))
+    return F.l1_loss(found, wanted, reduction="sum"), wanted.numel()
+
+
+OF_CLASSES = (sum_of_cross_entropy, sum_of_accuracy, sum_of_top5)
+_EXPECTED = "expected a tensor with one value a sample, or the batch's mean, 0-d"
+# By the name of the option's value.
+LOSSES: dict[str, Callable[..., Tensor]] = {"cross_entropy": cross_entropy, "mse": mse, "mae": mae}
+COUNTS: dict[str, Callable[[Any], Tensor]] = {
+    "cross_entropy": count_classes,
+    "mse": count_elements,
+    "mae": count_elements,
+}
+SUMS: dict[str, Callable[[Seen], Sums]] = {
+    "cross_entropy": sum_of_cross_entropy,
+    "accuracy": sum_of_accuracy,
+    "top5_accuracy": sum_of_top5,
+    "mse": sum_of_mse,
+    "mae": sum_of_mae,
+}
+
+
+def sum_of(score: Callable[[Any, Any], Any]) -> Callable[[Seen], Sums]:
+    """How a metric or loss from elsewhere is added up: a value for each sample (or element), all of one
+    weight, or 0-d the mean of a batch, weighed by its samples.
+
+    The function raises TrainingError for anything else.
+    """
+
+    def add(seen: Seen) -> Sums:
+        value, samples = score(seen.outputs, seen.targets), count_samples(seen.targets)
+        if not isinstance(value, Tensor):
+            raise TrainingError(f"gave {kind_of(value)}; {_EXPECTED}")
+        if value.ndim == 0:
+            return value * samples, samples
+        targets = find_tensor(seen.targets, "labels")
+        # Of a language model's tokens, too, in a row.
+        in_a_row = targets is not None and value.shape == (targets.numel(),)
+        if value.shape[0] != samples and not in_a_row:
+            raise TrainingError(f"gave a tensor {list(value.shape)} for {samples} samples; {_EXPECTED}")
+        return value.sum(dtype=torch.promote_types(value.dtype, torch.float32)), value.numel()
+
+    return add

@@ -1,0 +1,225 @@
+"""What is learned: the loss of a step and what an evaluation is scored by, as the config names them.
+
+Here all that is general is decided once: what a step and an evaluation call is in a `Task`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampcompare import metrics, plugins
+from ampcompare.config import task as names
+from ampcompare.config.schema import Config
+from ampcompare.errors import kind_of
+from ampcompare.machine.device import widest_float
+from ampcompare.plugins import Door
+from ampcompare.train import scores
+from ampcompare.train.errors import TrainingError
+from ampcompare.train.scores import Seen, Sums
+
+Pairs = Callable[[Any, Any], tuple[Tensor, Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What an evaluation is scored by: a mean over all that counts, of a sum and a number for each batch."""
+
+    key: str
+    words: str
+    better: str
+    sums: Callable[[Seen], Sums]
+    option: tuple[str, str]  # and the value of it that names this one
+
+
+def pairs_as_they_are(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits [N, C] and labels [N], kept for later."""
+    if not isinstance(outputs, Tensor):  # torchvision's GoogLeNet gives more in training than in evaluation
+        return pairs_by_class(outputs, labels)
+    return outputs.detach(), labels
+
+
+def pairs_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """The same of outputs of any kind."""
+    logits, labels = scores.by_class(outputs, targets)
+    return logits.detach(), labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """`loss(outputs, targets)` is a batch's mean, 0-d; `scores` what an evaluation comes to, eval/loss first,
+    `compared` the one among them that runs are compared by.
+
+    `pairs` gives the logits and labels that a training accuracy is counted of; None: there is none. Of one
+    that `answers`, an evaluation keeps which class was given to each sample. `sources` are the hashes of the
+    files of what comes from outside.
+
+    `weigh` gives, 0-d on the device, of how many of the targets a loss is the mean; None: of as many in every
+    sample.
+    """
+
+    loss: Callable[[Any, Any], Tensor]
+    scores: tuple[Score, ...]
+    compared: Score
+    name: str  # of the loss, as the option has it
+    pairs: Pairs | None = pairs_as_they_are
+    answers: bool = True
+    sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    weigh: Callable[[Any], Tensor] | None = None
+
+    def look(self, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
+        """What a batch adds to each score: its sum and how many values that is of, [scores, 2]; and, if it
+        `answers`, the class given to each sample, uint8 or int32 [B].
+
+        Raises TrainingError for values of a wrong shape.
+        """
+        seen, sums = Seen(in_float(outputs), targets), []
+        for score in self.scores:
+            try:
+                total, count = score.sums(seen)
+            except TrainingError as problem:
+                option, text = score.option
+                raise TrainingError(f"{option}={text!r}: {problem}") from None
+            wide = total.to(widest_float(total.device))
+            sums.append(torch.stack([wide, torch.zeros_like(wide) + count]))
+        if not self.answers:
+            return torch.stack(sums), None
+        given = seen.best[:, 0]
+        return torch.stack(sums), given.to(torch.uint8 if seen.classes[0].shape[1] <= 256 else torch.int32)
+
+    def record(self) -> dict[str, Any]:
+        """What a record says of it, so that a reader needs none of its functions."""
+        told = {score.key: {"words": score.words, "better": score.better} for score in self.scores}
+        return {metrics.TASK: {"metric": self.compared.key, "metrics": told}, **self.sources}
+
+
+def classification(label_smoothing: float = 0.0) -> Task:
+    """Cross entropy, top-1 and top-5 accuracy of logits [N, C] and labels [N]."""
+    name = names.CROSS_ENTROPY
+    loss = _built_in_loss(name, label_smoothing)
+    every = [_score_of_loss(name, scores.SUMS[name]), *map(_built_in, names.OF_LOSS[name])]
+    return Task(loss, tuple(every), every[1], name)
+
+
+def build_task(config: Config, device: torch.device) -> Task:
+    """The task of a config. Raises UserError, one line, for a part from outside that cannot be had."""
+    of, sources = config.task, {}
+    if of.loss in scores.LOSSES:
+        loss, sums = _built_in_loss(of.loss, config.training.label_smoothing), scores.SUMS[of.loss]
+    else:
+        loss, sources["task_loss_source"] = _function(plugins.LOSSES, of.loss, device)
+        sums = scores.sum_of(loss)
+    every = [_score_of_loss(of.loss, sums)]
+    for text in names.metrics_of(of.loss, of.metrics):
+        if text in scores.SUMS:
+            every.append(_built_in(text))
+        else:
+            score, sources[f"task_{names.name_of(text)}_source"] = _score(text, device)
+            every.append(score)
+    key = names.compared_key(of.loss, of.metrics, of.metric)
+    compared = next(score for score in every if score.key == key)
+    has_classes = of.loss == names.CROSS_ENTROPY or any(s.sums in scores.OF_CLASSES for s in every)
+    pairs = pairs_as_they_are if has_classes else None
+    return Task(loss, tuple(every), compared, of.loss, pairs, answers=has_classes, sources=sources)
+
+
+def weighed(task: Task, label_smoothing: float = 0.0) -> Task:
+    """The task for steps in parts (micro-batches, processes) of which unlike numbers of targets count: padded
+    sequences, classes of -100. The gradient is that of the whole batch. A loss from outside, of which nobody
+    knows what it is the mean of, is weighed by samples all the same.
+    """
+    if task.name not in scores.COUNTS:
+        return task
+    loss = task.loss
+    if task.name == names.CROSS_ENTROPY:
+        loss = partial(scores.cross_entropy_of_part, label_smoothing=label_smoothing)
+    return dataclasses.replace(task, loss=loss, weigh=scores.COUNTS[task.name])
+
+
+def _built_in_loss(name: str, label_smoothing: float) -> Callable[[Any, Any], Tensor]:
+    loss = scores.LOSSES[name]
+    return partial(loss, label_smoothing=label_smoothing) if label_smoothing else loss
+
+
+def _score_of_loss(name: str, sums: Callable[[Seen], Sums]) -> Score:
+    listed = metrics.METRICS[metrics.EVAL_LOSS]
+    return Score(listed.key, listed.words, listed.better, sums, ("task.loss", name))
+
+
+def _built_in(name: str) -> Score:
+    listed = metrics.METRICS[names.key_of(name)]
+    return Score(listed.key, listed.words, listed.better, scores.SUMS[name], ("task.metrics", name))
+
+
+def _score(text: str, device: torch.device) -> tuple[Score, str]:
+    """A metric from outside, and the hash of its file. Raises UserError for one without a direction."""
+    function, source = _function(plugins.METRICS, text, device)
+    key, name = names.key_of(text), names.name_of(text)
+    said, listed = getattr(function, "better", None), metrics.find(key)
+    known = listed.better if listed else metrics.direction_of(name)
+    better = known if said is None else said
+    if better not in (metrics.HIGHER, metrics.LOWER):
+        what = "its attribute `better` is neither" if said is not None else "nothing says which way is better"
+        todo = f'write {name}.better = "{metrics.HIGHER}" or "{metrics.LOWER}" beside it'
+        raise plugins.METRICS.refusal(text, f"{what}; {todo}")
+    if listed and better != known:
+        why = f"says that {better} is better, but {key} is known, and {known} is; give it another name"
+        raise plugins.METRICS.refusal(text, why)
+    said_words = getattr(function, "words", None)
+    own = said_words if isinstance(said_words, str) and said_words else f"eval {name.replace('_', ' ')}"
+    words = listed.words if listed else own
+    return Score(key, words, better, scores.sum_of(function), ("task.metrics", text)), source
+
+
+def _function(door: Door, text: str, device: torch.device) -> tuple[Callable[[Any, Any], Any], str]:
+    """What the text names, as a function of outputs and targets, and the hash of its file."""
+    found = plugins.load(door, text)
+    value = found.value
+    if isinstance(value, type):
+        with plugins.blame(door, text, "cannot be made without arguments", found.file):
+            value = value()
+    if isinstance(value, nn.Module):
+        if any(True for _ in value.parameters()):
+            raise door.refusal(text, "has parameters, which nothing would train; put them into the network")
+        value = value.to(device)
+    if not callable(value):
+        raise door.refusal(text, f"is {kind_of(value)}; expected a function of outputs and targets")
+    return _looked_up(value), found.source
+
+
+def _looked_up(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as its module has it at each call: a backend may have replaced it by then."""
+    module, name = sys.modules.get(getattr(function, "__module__", "")), getattr(function, "__name__", "")
+    is_its_own = isinstance(function, types.FunctionType) and getattr(module, name, None) is function
+    if not is_its_own or not function.__module__.startswith("torch."):
+        return function
+    return lambda outputs, targets: getattr(module, name)(outputs, targets)
+
+
+def in_float(outputs: Any) -> Any:
+    """The outputs with every floating tensor in fp32 (or float64), for scores."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+    from torch.utils._pytree import tree_map
+
+    return tree_map(lambda x: in_float(x) if isinstance(x, Tensor) else x, outputs)
+
+
+def check_loss(loss: Any) -> None:
+    """Raise TrainingError for what is no loss: it has to be a 0-d tensor that gradients flow from."""
+    what = ""
+    if not isinstance(loss, Tensor):
+        what = f"gave {kind_of(loss)}"
+    elif loss.ndim:
+        what = f"gave a tensor {list(loss.shape)}"
+    elif not loss.requires_grad:
+        what = "gave a tensor without a gradient"
+    if what:
+        raise TrainingError(f"{what}; expected the batch's mean, a 0-d tensor with a gradient")

@@ -1,0 +1,154 @@
+"""Two samples of each split before the first step: whether network, loss and metrics go together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampcompare.config.schema import Config
+from ampcompare.config.task import CROSS_ENTROPY
+from ampcompare.data.batch import Field, each
+from ampcompare.data.dataset import Dataset, ImageSet
+from ampcompare.errors import UserError
+from ampcompare.plugins import what_happened
+from ampcompare.precision.base import Precision
+from ampcompare.train.errors import TrainingError
+from ampcompare.train.evaluation import Loader
+from ampcompare.train.scores import IGNORED, Seen, by_class, call, find_tensor
+from ampcompare.train.task import Task, check_loss, in_float, pairs_as_they_are, pairs_by_class
+
+SAMPLES = 2
+NO_KERNEL = "could not create a primitive"  # as oneDNN says it
+# Logits of a step's tokens (16 MiB in fp32) that are kept for the training accuracy: kept until the step is
+# over, more would be in the peak of memory that is compared.
+MAX_TOKENS = 2**22
+
+
+def try_out(
+    task: Task,
+    model: nn.Module,
+    precision: Precision,
+    config: Config,
+    loader: Loader,
+    data: Dataset | None = None,
+) -> Task:
+    """The task as it is for what the network really gives: whether that is one class a sample, or of tokens.
+
+    The network sees two samples of the test split, and of the training split in `data`, in evaluation mode,
+    under the backend, which changes nothing of it. Raises UserError where network, loss or a metric cannot
+    take what they are given.
+    """
+    batch = next(iter(loader.epoch(0)), None)
+    if batch is None:  # fewer samples than processes
+        return task
+    modes = {module: module.training for module in model.modules()}  # some may be frozen
+    model.eval()
+    try:
+        with precision.session():
+            outputs, targets = _look(task, model, precision, config, batch)
+            if data is not None:
+                _check_classes(config, outputs, targets, data)
+                if not isinstance(data.train, ImageSet):  # images are alike in both
+                    sample = tuple(each(field, _first_on(precision.device)) for field in data.train.sample)
+                    _look(task, model, precision, config, sample, "the training data's ")
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    per_step = config.batch_size * config.training.accumulate / SAMPLES
+    return _fitted(task, outputs, targets, per_step)
+
+
+def _first_on(device: torch.device) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor[:SAMPLES].to(device)
+
+
+def _look(
+    task: Task, model: nn.Module, precision: Precision, config: Config, batch: Any, whose: str = ""
+) -> tuple[Any, Field]:
+    """Outputs and targets of the first samples of a batch. Raises UserError."""
+    inputs, targets = (each(field, lambda tensor: tensor[:SAMPLES]) for field in batch)
+    taken = f"{whose}inputs {_shapes(inputs)}"
+    with _asked("model.name", config.model.name, taken), precision.forward_context():
+        outputs = call(model, inputs)
+    given = f"{whose}outputs {_shapes(outputs)} and targets {_shapes(targets)}"
+    with torch.no_grad():  # first, as the built-in ones say the most of what does not fit
+        seen = Seen(in_float(outputs), targets)
+        for score in task.scores:
+            with _asked(*score.option, given):
+                score.sums(seen)
+    with _asked("task.loss", config.task.loss, given), precision.forward_context():
+        check_loss(task.loss(outputs, targets))
+    return outputs, targets
+
+
+def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) -> None:
+    """Raise UserError for a class that the network has no output for, as far as the data are in memory."""
+    if config.task.loss != CROSS_ENTROPY:
+        return
+    try:
+        count = by_class(outputs, targets)[0].shape[1]
+    except TrainingError:  # shares of classes
+        return
+    for split in (data.train, data.test):
+        labels = split.labels if isinstance(split, ImageSet) else find_tensor(split.sample[1], "labels")
+        if labels is None or labels.is_floating_point():
+            continue
+        counted = labels[labels != IGNORED]
+        wrong = counted[(counted < 0) | (counted >= count)]
+        if len(wrong):
+            what = f"gives {count} classes, 0 to {count - 1}, and a target is {int(wrong[0])}"
+            todo = (
+                "give the network more of them" if int(wrong[0]) > 0 else f"what is not to count is {IGNORED}"
+            )
+            raise UserError(f"model.name={config.model.name!r}: {what}; {todo}")
+
+
+@contextmanager
+def _asked(option: str, text: str, given: str) -> Iterator[None]:
+    """Whatever a part raises that is given something, as one line."""
+    try:
+        yield
+    except TrainingError as problem:
+        raise UserError(f"{option}={text!r}: {problem}") from None
+    except UserError:
+        raise
+    except Exception as problem:
+        left = text.partition(":")[0]
+        why = what_happened(problem, Path(left).resolve() if left.endswith(".py") else None)
+        todo = ""
+        if NO_KERNEL in str(problem):  # of fp16, as of recurrent layers
+            todo = "; this processor has no such layer in the type that it computes in: use another one "
+            todo += "(precision.dtype=bfloat16, another backend), or a GPU"
+        raise UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}") from None
+
+
+def _shapes(value: Any) -> str:
+    """`[2, 3, 32, 32]`, or the shapes by name; of anything else its kind."""
+    if isinstance(value, Tensor):
+        return str(list(value.shape))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shapes(part)}" for name, part in value.items())
+    return f"of type {type(value).__name__}"
+
+
+def _fitted(task: Task, outputs: Any, targets: Field, per_step: float) -> Task:
+    """The task for outputs like these, of which a step has so many times as many."""
+    if task.pairs is None:
+        return task
+    try:
+        by_class(outputs, targets)
+    except TrainingError:  # the targets are shares of classes; an accuracy would have been refused
+        return dataclasses.replace(task, pairs=None, answers=False)
+    logits, labels = find_tensor(outputs, "logits"), find_tensor(targets, "labels")
+    assert logits is not None
+    if logits.ndim == 2:
+        is_plain = logits is outputs and labels is targets
+        return dataclasses.replace(task, pairs=pairs_as_they_are if is_plain else pairs_by_class)
+    is_small = logits.numel() * per_step <= MAX_TOKENS
+    return dataclasses.replace(task, pairs=pairs_by_class if is_small else None, answers=False)
