@@ -1,6 +1,4 @@
-"""Room for one's own training loop: what it calls to be recorded, measured and compared
-as ours is.
+"""A training loop of one's own, recorded and compared as ours is: `from ampcompare import Recorder`.
 
-Nothing lives here yet. It may import what a run is made of (`train`, `checkpoint`, `tracking`, `machine`,
-`measure`, `precision`, `config`), not `experiment`, which runs our own loop.
+`lightning` and `transformers` here are thin adapters to these libraries, imported by who has them.
 """

@@ -99,7 +99,7 @@ def ends_whole(path: Path) -> bool:
     """Whether the file ends at the end of a record, and the run's exit is among its last. Raises OSError."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        reader = LogReader(file, max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES)
+        reader = LogReader(file, file.seek(max(0, size // BLOCK_BYTES - 1) * BLOCK_BYTES))
         try:
             exits = [Record.FromString(payload).HasField("exit") for payload in reader]
         except (NotWandbFile, DecodeError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import wandb
 from pydantic import ValidationError  # W&B's client is built on it
 
 from ampcompare import metrics
+from ampcompare.config.beside import WandbConfig
 from ampcompare.config.load import Config
 from ampcompare.data.sources import SOURCES, source_of
 from ampcompare.errors import UserError, reason
@@ -24,12 +26,28 @@ from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.tracking.wandb_run import WandbRun
+from ampcompare.wandb_client import account
 from ampcompare.wandb_client.service import end_service
 
 MOST_TAG_CHARS = 64  # W&B's limit
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s only those of the last second
 INIT_TIMEOUT_SECONDS = 30.0
 FINISH_TIMEOUT_SECONDS = 60.0  # without a limit, `finish` hangs for minutes on a server that went away
+
+
+@dataclass(frozen=True)
+class Start:
+    """What W&B is told of a run as it begins: `logged` is its config, with the environment, `name` and `tags`
+    where `options` leave them open. The record lies under `output_dir`. A run that `goes_on` adds to what the
+    server has under its id, if it has any.
+    """
+
+    logged: Mapping[str, Any]
+    name: str
+    tags: Sequence[str]
+    options: WandbConfig
+    output_dir: str
+    goes_on: bool = False
 
 
 def run_name(config: Config, dtype: str | None = None) -> str:
@@ -50,7 +68,23 @@ def start_tracker(
     resumed: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
 ) -> Tracker:
-    """Begin the record under `config.output_dir`: an offline run where the server cannot be had.
+    """Begin the record of a run of our own loop, or go on with that of a checkpoint; as `begin`."""
+    logged = config.to_dict() | {"environment": dict(environment)}
+    if resumed:
+        logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
+    name = run_name(config, environment.get(metrics.PRECISION_DTYPE))
+    start = Start(logged, name, _tags(config), config.wandb, config.output_dir)
+    return begin(start, say, on_stop, resumed, on_lost)
+
+
+def begin(
+    start: Start,
+    say: Callable[[str], None],
+    on_stop: Callable[[], None] | None = None,
+    resumed: Mapping[str, Any] | None = None,
+    on_lost: Callable[[str], None] | None = None,
+) -> Tracker:
+    """Begin the record under `start.output_dir`: an offline run where the server cannot be had.
 
     `on_stop` is called, in another thread, when the run is stopped on W&B's page or by a sweep's early
     termination; without it W&B's client interrupts the main thread. `resumed` is the checkpoint of the run to
@@ -62,12 +96,9 @@ def start_tracker(
     _hide_local_sweep()
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
     run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-    logged = config.to_dict() | {"environment": dict(environment)}
-    if resumed:
-        logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
-    resume = "allow" if resumed else None
+    resume = "allow" if resumed or start.goes_on else None
     try:
-        run = _init(config, logged, _mode(config, say), run_id, on_stop, resume)
+        run = _init(start, _mode(start.options, say), run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
     except ValidationError as problem:  # of its settings, those from WANDB_... variables too
@@ -77,14 +108,44 @@ def start_tracker(
     except (wandb.errors.CommError, TimeoutError) as problem:
         say(f"W&B's server cannot be reached ({reason(problem)}): this run is recorded offline")
         end_service()  # it still holds the failed start
-        run = _init(config, logged, "offline", run_id, on_stop)
+        run = _init(start, "offline", run_id, on_stop)
     if run.disabled:
         run.finish()
         return NoRecord(run_id, resumed["record"] if resumed else None)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
-    run.summary["environment"] = dict(environment)
+    run.summary["environment"] = dict(start.logged["environment"])
     return WandbRun(run, run_id, say, on_lost, resumed["record"] if resumed else None)
+
+
+def lend(
+    run: Any, logged: Mapping[str, Any], say: Callable[[str], None], on_lost: Callable[[str], None]
+) -> Tracker:
+    """A record that goes into the open W&B `run` of somebody else, who ends it.
+
+    Its config gets what it lacks of `logged`. Raises UserError where the two contradict each other, or for
+    what is no run.
+    """
+    lacks = [name for name in ("log", "config", "summary", "define_metric") if not hasattr(run, name)]
+    if lacks:
+        raise UserError(
+            f"run={type(run).__name__}: expected a W&B run, as wandb.run is; it has no {lacks[0]}"
+        )
+    if run.disabled:
+        return NoRecord(run.id)
+    known = dict(run.config)
+    for key in ("backend", "seed", "batch_size"):
+        if key in known and key in logged and known[key] != logged[key]:
+            what = f"{key}={logged[key]!r}: the open run's config says {known[key]!r}"
+            raise UserError(f"{what}; give the same, or leave it out of one of them")
+    run.config.update({key: value for key, value in logged.items() if key not in known})
+    for metric in metrics.METRICS.values():  # by name: what else the run logs keeps an axis of its own
+        if metric.when != metrics.END:
+            run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
+        if metric.by_group:
+            run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
+    run.summary["environment"] = dict(logged["environment"])
+    return WandbRun(run, run.id, say, on_lost, lent=True)
 
 
 def _hide_local_sweep() -> None:
@@ -94,12 +155,12 @@ def _hide_local_sweep() -> None:
         os.environ.setdefault("WANDB_RUN_GROUP", sweep)
 
 
-def _mode(config: Config, say: Callable[[str], None]) -> str | None:
+def _mode(options: WandbConfig, say: Callable[[str], None]) -> str | None:
     """What to tell wandb.init, None where W&B's own variable says it."""
     if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_DISABLED"):
         return None
-    if config.wandb.mode != "auto":
-        return config.wandb.mode
+    if options.mode != "auto":
+        return options.mode
     if has_account():
         return "online"
     login = as_typed("wandb", "login")
@@ -112,42 +173,36 @@ def has_account() -> bool:
 
     Raises UserError for a key of the wrong form.
     """
-    from wandb.sdk.lib import wbauth
-
-    host = wandb.setup().settings.base_url
     try:
-        auth = wbauth.authenticate_session(host=host, source="ampcompare", prompt=False, update_session=False)
+        return account.has_account()
     except wandb.errors.AuthenticationError as problem:
         raise UserError(f"W&B credentials: {reason(problem)}; mend them or set wandb.mode=offline") from None
-    return auth is not None
 
 
 def _init(
-    config: Config,
-    logged: Mapping[str, Any],
+    start: Start,
     mode: str | None,
     run_id: str,
     on_stop: Callable[[], None] | None,
     resume: str | None = None,
 ) -> Any:
-    options = config.wandb
+    options = start.options
     given = os.environ.get
-    name = options.name or run_name(config, logged["environment"].get(metrics.PRECISION_DTYPE))
     if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
         resume = None  # the client would warn; offline, parts are put together when they are read
     return wandb.init(
         # A sweep gave it, and the client warns of one's own.
         id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
-        dir=given("WANDB_DIR") or str(Path(config.output_dir).resolve()),
+        dir=given("WANDB_DIR") or str(Path(start.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
         project=None if given("WANDB_PROJECT") else options.project,
         entity=None if given("WANDB_ENTITY") else options.entity,
         group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or options.group,
-        name=None if given("WANDB_NAME") else name,
+        name=None if given("WANDB_NAME") else options.name or start.name,
         notes=None if given("WANDB_NOTES") else options.notes,
-        tags=None if given("WANDB_TAGS") else _tags(config),
+        tags=None if given("WANDB_TAGS") else list(start.tags),
         job_type=None if given("WANDB_JOB_TYPE") else "train",
-        config=dict(logged),
+        config=dict(start.logged),
         resume=None if given("WANDB_RESUME") else resume,  # type: ignore[arg-type]
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,

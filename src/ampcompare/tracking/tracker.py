@@ -46,6 +46,9 @@ class Tracker(ABC):
         went wrong earlier.
         """
 
+    def passed(self, step: int) -> None:  # noqa: B027 - likewise
+        """So many steps of somebody else's loop are over, whose run it is: rows that waited may go on."""
+
     @abstractmethod
     def flush(self) -> None:
         """Wait until the rows so far are on their way, so that a checkpoint may be written."""

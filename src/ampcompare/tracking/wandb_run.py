@@ -16,6 +16,7 @@ from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
+from ampcompare.tracking.lent_rows import LentRows
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.row_queue import RowQueue
 from ampcompare.tracking.tracker import Tracker
@@ -31,7 +32,8 @@ SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 class WandbRun(Tracker):
     """The record of a started W&B run, online or offline; `state` is the `state_dict` of its earlier part.
 
-    `on_lost` is told, in another thread, why rows reach neither the disk nor a server any more.
+    One that is `lent` is somebody else's: its rows and summary are added to, and it is not ended. `on_lost`
+    is told, in the thread that hands on rows, why rows reach neither the disk nor a server any more.
     """
 
     def __init__(
@@ -41,14 +43,17 @@ class WandbRun(Tracker):
         say: Callable[[str], None],
         on_lost: Callable[[str], None] | None = None,
         state: Mapping[str, Any] | None = None,
+        *,
+        lent: bool = False,
     ) -> None:
-        self._run, self.run_id = run, run_id
+        self._run, self.run_id, self._lent = run, run_id, lent
         self._file = RecordFile(Path(run.settings.sync_file), Path(run.settings.log_internal))
         self._watched = True
         self._ended = False  # the client's service, before its time
         self._say, self._on_lost = say, on_lost
         self._files: dict[str, bytes] = {}
         self._rows: RowQueue[Mapping[str, Any]] = RowQueue(self._log)
+        self._lent_rows = LentRows(run, self._log) if lent else None
         self._count = 0  # rows so far, in the parts of the run before this one too
         self._tail: deque[tuple[int, float, Mapping[str, Any]]] = deque()  # number, time, row
         self._rows_on_server, self._step_on_server = 0, -1  # of its earlier part
@@ -81,6 +86,9 @@ class WandbRun(Tracker):
 
     def log(self, row: Mapping[str, Any]) -> None:
         """As `Tracker.log`. Raises what W&B raised for an earlier row."""
+        if self._lent_rows is not None:
+            self._lent_rows.put(row)
+            return
         self._count += 1
         self._tail.append((self._count, time.monotonic(), row))
         surely = self._reached_at() - FRESH_SECONDS
@@ -88,6 +96,11 @@ class WandbRun(Tracker):
             self._tail.popleft()
         if self._count > self._rows_on_server or row[metrics.STEP] > self._step_on_server:
             self._rows.put(row)
+
+    def passed(self, step: int) -> None:
+        """As `Tracker.passed`."""
+        if self._lent_rows is not None:
+            self._lent_rows.go_on(step)
 
     def flush(self) -> None:
         """As `Tracker.flush`: until the client has them. Raises what W&B raised."""
@@ -132,12 +145,12 @@ class WandbRun(Tracker):
         for _, _, row in again:
             self.log(row)
 
-    def _log(self, row: Mapping[str, Any]) -> None:
+    def _log(self, row: Mapping[str, Any], commit: bool | None = None) -> None:
         trouble = self._file.check_after_row() if self._watched else None
         if self._ended:
             return
         try:
-            self._run.log({key: _logged(value) for key, value in row.items()})
+            self._run.log({key: _logged(value) for key, value in row.items()}, commit=commit)
         except ConnectionError:
             self._ended = True
             self._lose(SERVICE_ENDED)
@@ -156,10 +169,11 @@ class WandbRun(Tracker):
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         """As `Tracker.finish`. Raises what W&B raised."""
         try:
-            self._rows.close()
+            self._close_rows()
         finally:
             self._finish(summary, exit_code, USUAL_SECONDS)
-        why = self._file.trouble_at_end() if self._run.offline and not self._ended else None
+        ends = self._run.offline and not (self._ended or self._lent)
+        why = self._file.trouble_at_end() if ends else None
         if why or self._ended:
             return f"the record {self._file.path} is not whole: {why or SERVICE_ENDED}"
         return None
@@ -170,8 +184,8 @@ class WandbRun(Tracker):
 
         def end() -> None:
             try:
-                self._rows.close()
-                if preempted and not self._ended:
+                self._close_rows()
+                if preempted and not (self._ended or self._lent):
                     self._run.mark_preempting()
                 self._finish(summary, STOPPED_EXIT_CODE, STOPPED_SECONDS / 2)
                 ends.put(None)
@@ -187,10 +201,17 @@ class WandbRun(Tracker):
             raise problem
         return True
 
+    def _close_rows(self) -> None:
+        if self._lent_rows is not None:
+            self._lent_rows.close()
+        self._rows.close()
+
     def _finish(self, summary: Mapping[str, Any], exit_code: int, service_seconds: float) -> None:
         try:
             self._run.summary.update(dict(summary))
             self._save_files()
+            if self._lent:
+                return
             self._run.finish(exit_code=exit_code)
         except ConnectionError:
             self._ended = True

@@ -21,8 +21,10 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
         "history": (2, "HistoryRecord"),
         "summary": (3, "SummaryRecord"),
         "config": (5, "ConfigRecord"),
+        "stats": (7, "StatsRecord"),
         "run": (17, "RunRecord"),
         "exit": (18, "RunExitRecord"),
+        "environment": (26, "EnvironmentRecord"),
     },
     "RunRecord": {
         "run_id": (1, "string"),
@@ -44,20 +46,38 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "SummaryItem": ITEM,
     "HistoryRecord": {"item": (1, "HistoryItem[]")},
     "HistoryItem": ITEM,
+    "StatsRecord": {"timestamp": (2, "Timestamp"), "item": (3, "StatsItem[]")},
+    "StatsItem": {"key": (1, "string"), "value_json": (16, "string")},
+    "EnvironmentRecord": {
+        "os": (1, "string"),
+        "python": (2, "string"),
+        "host": (12, "string"),
+        "cpu_count": (16, "uint32"),
+        "gpu_type": (18, "string"),
+        "gpu_count": (19, "uint32"),
+        "gpu_nvidia": (24, "GpuNvidiaInfo[]"),
+        "cuda_version": (25, "string"),
+    },
+    "GpuNvidiaInfo": {"name": (1, "string"), "uuid": (5, "string")},
     "RunExitRecord": {"exit_code": (1, "int32")},
     "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
 }
 
-# Records that hold nothing of a run's figures: output, files, stats, artifacts, alerts, telemetry, metric
-# definitions, header, footer, environment, requests. A number that is in neither list is worth a word.
-IRRELEVANT = frozenset({4, 6, 7, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 26, 27, 100})
+# Records that hold nothing of a run's figures: output, files, artifacts, alerts, telemetry, metric
+# definitions, header, footer, requests. A number that is in neither list is worth a word.
+IRRELEVANT = frozenset({4, 6, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 27, 100})
 ENVELOPE = frozenset({1, 16, 19, 200})  # number, control, uuid, info: on any record
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
-_SCALARS = {"string": _FIELD.TYPE_STRING, "int32": _FIELD.TYPE_INT32, "int64": _FIELD.TYPE_INT64}
+_SCALARS = {
+    "string": _FIELD.TYPE_STRING,
+    "int32": _FIELD.TYPE_INT32,
+    "uint32": _FIELD.TYPE_UINT32,
+    "int64": _FIELD.TYPE_INT64,
+}
 
 
-def _build() -> Any:
+def _build() -> tuple[Any, Any]:
     name = "ampcompare/wandb_log.proto"
     file = descriptor_pb2.FileDescriptorProto(name=name, package=PACKAGE, syntax="proto3")
     for name, fields in SCHEMA.items():
@@ -72,10 +92,12 @@ def _build() -> Any:
                 field.type, field.type_name = field.TYPE_MESSAGE, f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Record"))
+    found = (pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in ("Record", "HistoryItem"))
+    record, item = map(message_factory.GetMessageClass, found)
+    return record, item
 
 
-Record: Any = _build()
+Record, Item = _build()
 
 
 def unknown_kinds(record: Any) -> list[int]:

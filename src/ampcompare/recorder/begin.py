@@ -1,0 +1,171 @@
+"""The beginning of the record of somebody's loop: what is known of the run, and where its rows go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ampcompare import metrics
+from ampcompare.config.beside import WandbConfig
+from ampcompare.errors import UserError
+from ampcompare.machine import device as machine
+from ampcompare.machine.card import card_state, name_machine
+from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.processes import World
+from ampcompare.machine.processor import arithmetic_of
+from ampcompare.precision.backends import AUTO, HINTS, REGISTRY, TYPES
+from ampcompare.precision.base import Precision
+from ampcompare.recorder.checks import differ, short
+from ampcompare.tracking.start import Start, begin, lend
+from ampcompare.tracking.tracker import Tracker
+
+OWN = ("environment", "recorder")  # what no config of the user's may be called
+
+
+@dataclass(frozen=True)
+class About:
+    """What is said of a run before its first step; `logged` is its config, `facts` go into the summary. What
+    `goes_on` may have an earlier part, of the run id that the environment says.
+    """
+
+    backend: str
+    logged: dict[str, Any]
+    facts: dict[str, Any]
+    goes_on: bool
+
+
+def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None) -> torch.device:
+    """The device of the training: as said, or that of the backend, the optimizer's or the model's parameters;
+    else the current GPU, if there is one. Raises UserError for one that there is not.
+    """
+    if device is not None:
+        try:
+            given = torch.device(device)
+        except (RuntimeError, TypeError):
+            raise UserError(f"device={device!r}: no device; give a name such as cpu or cuda:0") from None
+        machine.check_present(given)
+        return given
+    if isinstance(scaler, Precision):
+        return scaler.device
+    groups = optimizer.param_groups if optimizer is not None else []
+    parameters = [p for group in groups for p in group["params"]] or (model.parameters() if model else ())
+    for parameter in parameters:
+        return parameter.device
+    return (
+        torch.device("cuda", torch.cuda.current_device())
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Which process of how many this is: by torch.distributed, or by torchrun's variables before that."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    numbers = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    rank, size = (int(text) if text.isdecimal() else 0 for text in numbers)
+    return (rank, size) if size > 1 else (0, 1)
+
+
+def word_of(backend: Any, scaler: Any) -> str:
+    """What the run is compared as: a backend's own name for its other names. Raises UserError without one."""
+    if backend is None and isinstance(scaler, Precision):
+        backend = scaler.declares.label if hasattr(scaler, "declares") else scaler.name
+    if not isinstance(backend, str) or not backend.strip():
+        known = ", ".join(REGISTRY)
+        raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
+    return HINTS.get(backend.lower(), backend)
+
+
+def type_of(dtype: Any, backend: str, scaler: Any, scales: bool) -> str | None:
+    """The type that is computed in: as said, or as the backend or its loss scale tell; None where none does.
+
+    Raises UserError for a type that is none.
+    """
+    if dtype is not None:
+        name = str(dtype).removeprefix("torch.")
+        if name not in TYPES:
+            raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(TYPES)}")
+        return name
+    known = REGISTRY.get(backend)
+    if known is not None and known.is_fp32:
+        return "float32"
+    if isinstance(scaler, Precision) and scaler.options.dtype != AUTO:
+        return scaler.options.dtype
+    if scales:
+        return "float16"
+    return known.dtypes[0] if known is not None and len(known.dtypes) == 1 else None
+
+
+def about(
+    *,
+    backend: str,
+    dtype: str | None,
+    device: torch.device,
+    processes: int,
+    config: Mapping[str, Any],
+    own: Mapping[str, Any],
+    optimizer: Any,
+    scaler: Any,
+    goes_on: bool,
+) -> About:
+    """All that is said of a run; `config` is what its user says of it, `own` the recorder's options.
+
+    Raises UserError where the two contradict each other.
+    """
+    if not isinstance(config, Mapping):
+        raise UserError(f"config={short(config)}: expected a mapping of names; give a dict")
+    for key, value in config.items():
+        if not isinstance(key, str):
+            raise UserError(f"config[{key!r}]={short(value)}: expected a name as the key; name it by a word")
+        if key in OWN or (key in own and own[key] is not None and differ(own[key], value)):
+            said = f", the recorder was given {own[key]!r}" if key in own else " is the recorder's own word"
+            raise UserError(f"config[{key!r}]={short(value)}{said}; leave it out of config")
+    settings: dict[str, Any] = {**machine.numerics_now(), "processes": processes, **arithmetic_of(device)}
+    if optimizer is not None:
+        settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)
+    if dtype is not None:
+        settings[metrics.PRECISION_DTYPE] = dtype
+    if isinstance(scaler, Precision) and hasattr(scaler, "declares"):
+        settings |= scaler.declares.record()
+    environment = describe_environment(device, **settings, machine=name_machine(device, World()))
+    logged = {**config, **{key: value for key, value in own.items() if value is not None}}
+    standing = {"start": state} if (state := card_state(device)) else {}
+    facts = {metrics.ENVIRONMENT: environment | {"machine": environment["machine"] | standing}}
+    return About(backend, logged | {metrics.ENVIRONMENT: environment}, facts, goes_on)
+
+
+def start(
+    told: About,
+    run: Any,
+    options: WandbConfig,
+    output_dir: str | Path,
+    say: Callable[[str], None],
+) -> Tracker:
+    """The record: rows go into the open W&B `run`, or a new one is begun. Raises UserError."""
+
+    def on_lost(why: str) -> None:
+        say(f"{why}: the training goes on, its record ends here")
+
+    if run is not None:
+        return lend(run, told.logged, say, on_lost)
+    import wandb
+
+    if wandb.run is not None:
+        raise UserError("run=None: a W&B run is open; give it as run=wandb.run, or finish it first")
+    program = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] not in ("", "-c") else ""
+    name = f"{told.backend}_{program}" if program else told.backend
+    return begin(
+        Start(told.logged, name, [told.backend[:64], *options.tags], options, str(output_dir), told.goes_on),
+        say,
+        None,
+        None,
+        on_lost,
+    )

@@ -1,0 +1,117 @@
+"""A look at the gradients of every so many steps, unscaled, where the optimizer takes them.
+
+The optimizer's own hook is the place: there they are complete, reduced over processes and clipped, and no
+`zero_grad` has come yet, wherever in the loop it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ampcompare import metrics
+from ampcompare.errors import UserError
+from ampcompare.measure.gradients import gradient_norm, look_at_gradients
+from ampcompare.measure.updates import look_at_updates, unless_skipped
+from ampcompare.precision.widened import HALF
+
+PATIENCE = 100  # steps without a look, when one is due, until that is said
+WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
+
+
+def bare(optimizer: Any) -> Any:
+    """The optimizer within what Lightning and accelerate wrap around it."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+class Looks:
+    """The looks of one optimizer behind step `start`, each `every` steps, from the one that is due on
+    until there is one.
+
+    A step that GradScaler skips before it asks the optimizer (one that is not fused) has none. `scale` gives
+    the loss scale of the step, 0-d on the device. Nothing here waits for the device.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module | None,
+        every: int,
+        scale: Callable[[], Tensor],
+        start: int = 0,
+    ) -> None:
+        self._groups = layer_groups(optimizer, model)
+        self._every, self._scale = every, scale
+        self._found: dict[str, Tensor] = {}
+        self._due = (start + 1) % every == 0
+        self._waited = 0
+        self._hook = optimizer.register_step_pre_hook(self._before_step)
+
+    def close(self) -> None:
+        """No more looks."""
+        self._hook.remove()
+
+    def take(self, step: int) -> dict[str, Tensor]:
+        """What was seen in this step, which is over; empty if nothing was."""
+        found, self._found = self._found, {}
+        self._waited = self._waited + 1 if self._due and not found else 0
+        self._due = (self._due and not found) or (step + 1) % self._every == 0
+        return found
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a look has been due for so long that none is to be expected."""
+        return self._waited >= PATIENCE
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._due:
+            return
+        # A fused optimizer is given scaled gradients, with their scale and whether to skip.
+        by, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        gradients = {
+            name: [p.grad for p in group if p.grad is not None] for name, group in self._groups.items()
+        }
+        gradients = {name: group for name, group in gradients.items() if group}
+        if not gradients:
+            return
+        if by is not None:
+            gradients = {
+                name: [g.float() / by.to(g.device) for g in group] for name, group in gradients.items()
+            }
+        everything = [g for group in gradients.values() for g in group]
+        self._found = {metrics.GRADIENT_NORM: gradient_norm(everything)}
+        self._found |= look_at_gradients(gradients, self._scale())
+        if by is None and any(p.dtype in HALF for group in self._groups.values() for p in group):
+            updates = look_at_updates(optimizer, self._groups)
+            self._found |= updates if found_inf is None else unless_skipped(updates, found_inf > 0)
+
+
+def layer_groups(optimizer: Optimizer, model: nn.Module | None) -> Mapping[str, list[Tensor]]:
+    """The optimizer's parameters by the module at the model's top that has them. Without a model by the names
+    that the optimizer was given, or else by its own groups.
+
+    Raises UserError for parameters that lie in parts on several processes.
+    """
+    names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
+    groups: dict[str, list[Tensor]] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        given = group.get("param_names") or [""] * len(group["params"])
+        for name, parameter in zip(given, group["params"], strict=True):
+            if hasattr(parameter, "device_mesh"):
+                why = "the parameters lie in parts on several processes"
+                raise UserError(f"diagnostics: {why}, and each sees its own alone; leave diagnostics out")
+            groups.setdefault(_top(names.get(id(parameter), name)) or f"group{number}", []).append(parameter)
+    return groups
+
+
+def _top(name: str) -> str:
+    while wrapped := next((word for word in WRAPPERS if name.startswith(word)), ""):
+        name = name.removeprefix(wrapped)
+    return name.partition(".")[0]
