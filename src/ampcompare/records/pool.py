@@ -1,7 +1,7 @@
-"""Many files read by several processes: parsing is Python's work, of which 800,000 rows take 15 seconds.
+"""Many files read by several processes: 800,000 rows take a processor some 13 seconds.
 
 The helpers are Python processes of their own, not forks: a fork of a program with threads may hang, and a
-spawned one would run the caller's script again.
+spawned one would run the caller's script again. What was read before is not read again (`kept.py`).
 """
 
 from __future__ import annotations
@@ -9,62 +9,115 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ampcompare.records.offline import read_fragment
+from ampcompare.records.kept import KeptFragments, processors
+from ampcompare.records.offline import read_signed
 from ampcompare.records.run import Fragment
 
-WORTH_BYTES = 60_000_000  # below it the start of a helper (0.5 s) costs more than it saves
+WORTH_BYTES = 60_000_000  # below it the start of a helper (0.3 s) costs more than it saves
 MAX_PROCESSES = 8
+AHEAD = 2  # files that a helper is given at a time: it reads while its last fragment is fetched
 
 
 def read_fragments(paths: Sequence[Path]) -> list[Fragment]:
     """The fragment of each file, in order; large amounts with a helper for each further processor."""
-    count = min(_processors(), MAX_PROCESSES, len(paths))
-    if count < 2 or sum(size_of(path) for path in paths) < WORTH_BYTES:
-        return [read_fragment(path) for path in paths]
-    # Largest first, each to the pile that is smallest so far. The first pile is read here.
-    piles: list[list[int]] = [[] for _ in range(count)]
-    weights = [0] * count
-    for number in sorted(range(len(paths)), key=lambda n: -size_of(paths[n])):
-        lightest = weights.index(min(weights))
-        piles[lightest].append(number)
-        weights[lightest] += 1 + size_of(paths[number])
-    helpers = [_Helper([paths[number] for number in pile]) for pile in piles[1:]]
-    found: dict[int, Fragment] = {number: read_fragment(paths[number]) for number in piles[0]}
-    for helper, pile in zip(helpers, piles[1:], strict=True):
-        found |= dict(zip(pile, helper.result(), strict=True))
-    return [found[number] for number in range(len(paths))]
+    kept = KeptFragments()
+    found = kept.find(paths)
+    left = [path for path in paths if path not in found]
+    work = deque(sorted(left, key=size_of, reverse=True))
+    count = min(processors(), MAX_PROCESSES, len(left))
+    if sum(map(size_of, left)) < WORTH_BYTES:
+        count = 1
+
+    def take(path: Path, read: tuple[Fragment, str]) -> None:
+        found[path], sign = read
+        kept.keep(found[path], sign)
+
+    helpers = [_Helper(work, take) for _ in range(1, count)]
+    try:
+        while (path := _next(work)) is not None:
+            take(path, read_signed(path))
+        for helper in helpers:
+            helper.finish()
+    finally:
+        for helper in helpers:
+            helper.end()
+    kept.tidy()
+    return [found[path] for path in paths]
+
+
+def _next(work: deque[Path]) -> Path | None:
+    try:
+        return work.popleft()
+    except IndexError:  # another thread had the last one
+        return None
 
 
 class _Helper:
-    """One process that reads some files."""
+    """One process that reads files, and the thread that hands them over and takes what comes back.
 
-    def __init__(self, paths: list[Path]) -> None:
+    Each fragment is fetched as soon as it is read, so that the helper never holds more than one.
+    """
+
+    def __init__(self, work: deque[Path], take: Callable[[Path, tuple[Fragment, str]], None]) -> None:
         package = str(Path(__file__).resolve().parents[2])
         before = os.environ.get("PYTHONPATH")
         environment = os.environ | {"PYTHONPATH": f"{package}{os.pathsep}{before}" if before else package}
         command = [sys.executable, "-c", "from ampcompare.records.pool import help_out; help_out()"]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as file:  # it died; `result` says so
-            pickle.dump(paths, file)
+        self._work, self._take = work, take
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
-    def result(self) -> list[Fragment]:
-        """Its fragments. Raises RuntimeError if it died."""
-        assert self._process.stdout is not None
-        content = self._process.stdout.read()
-        if self._process.wait():
-            raise RuntimeError(f"a process that read runs ended with exit code {self._process.returncode}")
-        return pickle.loads(content)  # noqa: S301 - written by this very program
+    def _run(self) -> None:
+        asked: deque[Path] = deque()
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert back is not None
+        try:
+            while True:
+                while len(asked) < AHEAD and (path := _next(self._work)) is not None:
+                    asked.append(path)
+                    pickle.dump(path, to)
+                    to.flush()
+                if not asked:
+                    break
+                self._take(asked.popleft(), pickle.load(back))  # noqa: S301 - written by this very program
+            to.close()
+        except Exception as problem:  # told by `finish`, in the thread that waits
+            self._problem = problem
 
+    def finish(self) -> None:
+        """Wait for the last fragment. Raises RuntimeError if the process died."""
+        self._thread.join()
+        self._close()  # its pipes are at their end: it ends, if it has not
+        if code := self._process.wait():
+            raise RuntimeError(f"a process that read runs ended with exit code {code}") from self._problem
+        if self._problem:
+            raise self._problem
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    def end(self) -> None:
+        """End the process, if it has not ended by itself."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join()
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):  # it died, and what was to be written is of no use
+                assert pipe is not None
+                pipe.close()
 
 
 def size_of(path: Path) -> int:
@@ -76,6 +129,12 @@ def size_of(path: Path) -> int:
 
 
 def help_out() -> None:
-    """What a helper does: read the files named on stdin, write their fragments to stdout."""
-    paths = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by this very program
-    pickle.dump([read_fragment(path) for path in paths], sys.stdout.buffer)
+    """What a helper does: read the files that are named on stdin, write each one's fragment to stdout."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that waits; it ends this one
+    while True:
+        try:
+            path = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by this very program
+        except EOFError:
+            return
+        pickle.dump(read_signed(path), sys.stdout.buffer, protocol=5)
+        sys.stdout.buffer.flush()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
-
-import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
 from ampcompare.records.downloads import Downloads
+from ampcompare.records.observed import Observed
 from ampcompare.records.predictions import keeps_predictions
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
@@ -23,6 +22,7 @@ API_PREFIX = "wandb:"
 FORMS = "wandb:ENTITY/PROJECT or wandb:ENTITY/PROJECT/SWEEP"
 MANY_ROWS = 1_000_000
 SERVICE_SECONDS = 5.0
+Objective = tuple[str, str]  # a metric, and maximize, minimize or nothing
 
 # W&B's further states, as one of ours and in words.
 OTHER_STATES = {
@@ -45,9 +45,9 @@ def read_server(source: str) -> list[RunRecord]:
         with _told_in_one_line(source):
             question(_api())
 
-    downloads = Downloads(metrics.PREDICTIONS_FILE, ask)
+    downloads, observed = Downloads(metrics.PREDICTIONS_FILE, ask), Observed(ask)
     with _told_in_one_line(source):
-        runs = [_read_run(run, downloads) for run in _find_runs(entity, project, sweep)]
+        runs = [_read_run(run, downloads, observed, goal) for run, goal in _find_runs(entity, project, sweep)]
     if not runs:
         what = "sweep" if sweep else "project"
         raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
@@ -94,19 +94,36 @@ def _api() -> Any:
     return wandb.Api()
 
 
-def _find_runs(entity: str, project: str, sweep: str) -> Iterator[Any]:
+def _find_runs(entity: str, project: str, sweep: str) -> Iterator[tuple[Any, Objective | None]]:
+    """The runs, each with the objective of the sweep that was asked for."""
     api = _api()
     if not sweep:
-        yield from api.runs(f"{entity}/{project}", order="+created_at", lazy=False)
+        for run in api.runs(f"{entity}/{project}", order="+created_at", lazy=False):
+            yield run, None
         return
-    name = api.sweep(f"{entity}/{project}/{sweep}").id
+    found = api.sweep(f"{entity}/{project}/{sweep}")
+    name, objective = found.id, _objective(getattr(found, "config", None))
     filters = {"$and": [{"sweep": name}]}
     for run in api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False):
         if (_text(run, "sweep_name") or name) == name:  # a server may not know the filter
-            yield run
+            yield run, objective
 
 
-def _read_run(run: Any, downloads: Downloads) -> RunRecord:
+def _objective(config: Any) -> Objective | None:
+    """The metric of a sweep's configuration, which may hold anything."""
+    metric = config.get("metric") if isinstance(config, Mapping) else None
+    name, goal = (metric.get("name"), metric.get("goal")) if isinstance(metric, Mapping) else (None, None)
+    if not isinstance(name, str) or not name:
+        return None
+    # Where it is left out, the name of the metric says it better than W&B's default, minimize.
+    return name, goal if goal in ("maximize", "minimize") else ""
+
+
+def _read_run(
+    run: Any, downloads: Downloads, observed: Observed, objective: Objective | None = None
+) -> RunRecord:
+    import pandas as pd
+
     problems: list[str] = []
     table = Table()
     for row in _rows(run, problems):
@@ -116,6 +133,7 @@ def _read_run(run: Any, downloads: Downloads) -> RunRecord:
     history = {name: pd.Series(column, dtype=column.dtype) for name, column in sorted(columns.items())}
     summary = _plain(run, "summary_metrics")
     texts: dict[str, Any] = {name: _text(run, name) for name in ("group", "job_type", "notes")}
+    place = f"{run.entity}/{run.project}/{run.id}"
     return RunRecord(
         id=run.id,
         name=_text(run, "name") or run.id,
@@ -131,7 +149,9 @@ def _read_run(run: Any, downloads: Downloads) -> RunRecord:
         sweep_id=_text(run, "sweep_name"),
         tags=tuple(getattr(run, "tags", None) or ()),
         started_at=_moment(_text(run, "created_at")),
-        download=downloads.of(f"{run.entity}/{run.project}/{run.id}") if keeps_predictions(summary) else None,
+        download=downloads.of(place) if keeps_predictions(summary) else None,
+        observe=observed.of(place, problems),
+        objective=objective,
         **texts,
     )
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from ampcompare.records.table import parse_json
+from ampcompare.records.table import Path, parse_json, path_of
 
-Path = tuple[str, ...]
 MOST_BITS = 14_000  # of a whole number; Python writes none of more than 4,300 digits
 MAX_DEPTH = 100  # groups within groups; below Python's limit, whatever reads the tree by calling itself
+
+
+_ABSENT = object()
 
 
 class Removed(Enum):
@@ -35,18 +37,21 @@ class Tree:
 
     def apply(self, record: Any) -> None:
         """Take in a protobuf ConfigRecord or SummaryRecord."""
-        writes = self._writes
         for item in record.update:
-            path = _path(item)
-            self._forget_below(path)
-            writes.pop(path, None)  # so that the order is that of the last writes
-            writes[path] = item.value_json
-            self._above.update(path[:end] for end in range(1, len(path)))
+            self.write(path_of(item), item.value_json)
+        writes = self._writes
         for item in record.remove:
-            path = _path(item)
+            path = path_of(item)
             before = [*self._forget_below(path), writes.pop(path, Removed.UNSEEN)]
             unseen = all(write is Removed.UNSEEN for write in before)
             writes[path] = Removed.UNSEEN if unseen else Removed.WRITTEN
+
+    def write(self, path: Path, text: str) -> None:
+        """Take in the JSON text of the value at a path."""
+        self._forget_below(path)
+        self._writes.pop(path, None)  # so that the order is that of the last writes
+        self._writes[path] = text
+        self._above.update(path[:end] for end in range(1, len(path)))
 
     def _forget_below(self, path: Path) -> list[str | Removed]:
         if path not in self._above:
@@ -82,12 +87,6 @@ class Tree:
                 else:
                     node[path[-1]] = value
         return root
-
-
-def _path(item: Any) -> Path:
-    nested = item.nested_key
-    # tuple() of a repeated protobuf field takes five times as long as its first element, and most have one.
-    return ((nested[0],) if len(nested) == 1 else tuple(nested)) if nested else (item.key,)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -> Iterator[tuple[str, Any]]:
@@ -127,11 +126,15 @@ def plain(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def lookup(tree: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """The value at a dotted key; a key that was logged flat (`optimizer.lr` by a sweep) is found too."""
+    """The value at a dotted key; a key that was logged flat (`optimizer.lr` by a sweep) is found too, and so
+    are names with dots in them (`a.b` and within it `c`).
+    """
     if key in tree:
         return tree[key]
-    head, dot, rest = key.partition(".")
-    inner = tree.get(head)
-    if dot and isinstance(inner, Mapping):
-        return lookup(inner, rest, default)
+    end = key.find(".")
+    while end >= 0:
+        inner = tree.get(key[:end])
+        if isinstance(inner, Mapping) and (found := lookup(inner, key[end + 1 :], _ABSENT)) is not _ABSENT:
+            return found
+        end = key.find(".", end + 1)
     return default
