@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ampcompare import __version__, metrics
+from ampcompare import __version__
 from ampcompare.bench.commands import bench
 from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
+from ampcompare.reproduce.commands import reproduce
 
 app = typer.Typer(
     name="ampcompare",
@@ -94,11 +95,34 @@ def demo(
 def report(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE", help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP)."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP); TensorBoard or CSV logs.",
+        ),
     ],
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the report.")] = "report",
-    baseline: Annotated[str, typer.Option(metavar="BACKEND", help="What others are compared with.")] = "none",
-    metric: Annotated[str, typer.Option(metavar="KEY", help="Quality to compare.")] = metrics.EVAL_ACCURACY,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="VALUE", help="What others are compared with; default: none.")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="Quality to compare (KEY:min: less is better); default: the runs' own."
+        ),
+    ] = None,
+    throughput: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Throughput that other programs logged.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Memory that other programs logged.")
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option(metavar="UNIT", help="How the metric is logged: percent, fraction, plain.")
+    ] = None,
+    goal: Annotated[
+        str | None, typer.Option(metavar="GOAL", help="maximize or minimize; default: by the metric's name.")
+    ] = None,
+    step: Annotated[str | None, typer.Option(metavar="COLUMN", help="The step column of CSV files.")] = None,
     margin: Annotated[
         float | None, typer.Option(help="Difference that still counts as the same (accuracy: 0.5 points).")
     ] = None,
@@ -106,8 +130,9 @@ def report(
         float | None, typer.Option(help="Value that the time to target goes by; default: the baseline's.")
     ] = None,
     group_by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Keys in the labels; the first is compared.")
-    ] = "backend",
+        str | None,
+        typer.Option(metavar="KEYS", help="Settings in the labels; the first is compared. Default: backend."),
+    ] = None,
     ignore: Annotated[
         str, typer.Option(metavar="KEYS", help="Settings that may differ between runs taken together.")
     ] = "",
@@ -115,7 +140,12 @@ def report(
         str, typer.Option("--format", metavar="LIST", help="Some of html, csv, md, json, png, svg, or all.")
     ] = "all",
     reproduce: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Beside a published one: tootouch, recipe, ignite.")
+        str | None,
+        typer.Option(metavar="NAME", help="A publication, or its file: is it reproduced? Else exit 3."),
+    ] = None,
+    within: Annotated[float, typer.Option(help="Of a published ratio, what still counts as the same.")] = 0.1,
+    publish: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write these runs as a publication: NAME.yaml.")
     ] = None,
     require: Annotated[
         list[str] | None,
@@ -135,7 +165,8 @@ def report(
     from ampcompare.report.command import Request, make_report, watch_report
     from ampcompare.report.outputs import choose_formats
 
-    keys, ignored, chosen = _listed(group_by), _listed(ignore), choose_formats(formats)
+    keys = None if group_by is None else _listed(group_by)
+    ignored, chosen = _listed(ignore), choose_formats(formats)
     request = Request(
         sources,
         out,
@@ -149,6 +180,13 @@ def report(
         target,
         tuple(require or ()),
         summary,
+        throughput,
+        memory,
+        unit,
+        goal,
+        step,
+        within,
+        publish,
     )
     console = Console(highlight=False)
     if watch:
@@ -168,7 +206,7 @@ def workspace(
         list[str] | None, typer.Option(metavar="SOURCE", help="Runs to compare, instead of the project's.")
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="A W&B Report with the verdict, too.")] = False,
-    baseline: Annotated[str, typer.Option(metavar="BACKEND", help="As for report.")] = "none",
+    baseline: Annotated[str | None, typer.Option(metavar="VALUE", help="As for report.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be saved, as JSON.")] = False,
 ) -> None:
     """Create or update a saved W&B view with the charts of the report as panels."""
@@ -229,6 +267,7 @@ def sweep(
     raise typer.Exit(run_sweep(file, words or [], console, **options))
 
 
+app.command()(reproduce)
 app.add_typer(bench, name="bench")
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ampcompare.config.arguments import parse
+from ampcompare.config.arguments import RESUME_VARIABLE, parse
 from ampcompare.config.sweep_choice import OF_BACKENDS, chooses
 from ampcompare.errors import UserError, exit_with
 from ampcompare.program.stopping import EXIT_INTERRUPTED
@@ -33,7 +33,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     try:
-        config = parse(words, of_several=chooses(*OF_BACKENDS))
+        config = parse([*_resumed(), *words], of_several=chooses(*OF_BACKENDS))
         from ampcompare.experiment import run  # torch and W&B load here, when the input is known to be good
 
         return run(config, brief=brief).exit_code
@@ -44,3 +44,9 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
         exit_with(problem)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _resumed() -> list[str]:
+    """What a sweep that tries a run again says of `resume`, as the first word, so that any other wins."""
+    value = os.environ.get(RESUME_VARIABLE)
+    return [f"resume={value}"] if value else []

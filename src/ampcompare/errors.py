@@ -36,6 +36,12 @@ def reason(problem: BaseException) -> str:
     return next((line.strip().rstrip(".") for line in lines if line.strip()), type(problem).__name__)
 
 
+def kind_of(value: object) -> str:
+    """What a value is, with its article: `an int`, `a list`."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """`did you mean X?` for the nearest of the known words, or nothing where none is near (1: the same)."""
     from difflib import get_close_matches

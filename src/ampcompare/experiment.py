@@ -32,6 +32,8 @@ from ampcompare.train.errors import TrainingError
 from ampcompare.train.fit import Fit
 from ampcompare.train.rows import Row
 
+SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
+
 
 @dataclass(frozen=True)
 class Result:
@@ -72,14 +74,17 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
         console = Console(quiet=True)
     stop = StopRequest()
     name = config.wandb.name or run_name(config, parts.environment[metrics.PRECISION_DTYPE])
-    with TrainingDisplay(console, parts.total_steps, name) as display:
+    with TrainingDisplay(console, parts.total_steps, name, parts.trainer.task.compared) as display:
         say = display.say
         say(_headline(config, parts))
-        for line in said:
+        for line in (*said, *parts.remarks):
             say(line)
         device = parts.environment["device_type"]
-        sources = {key: value for key, value in parts.environment.items() if key.endswith("_source")}
-        identity = Identity(config, parts.data.fingerprint, device, world.size, sources)
+        sources = {key: value for key, value in parts.environment.items() if key.endswith(SOURCES)}
+        data = parts.data
+        identity = Identity(
+            config, data.fingerprint, device, world.size, sources, train_data=data.train_fingerprint
+        )
         resumed = find_together(identity, parts.total_steps, say, world)
         state = resumed.state if resumed else None
         if state:
@@ -204,8 +209,9 @@ def _resume_hint(fit: Fit, do: str) -> str:
 
 
 def _headline(config: Config, parts: Parts) -> str:
-    source, images = source_of(parts.data.source).label, len(parts.data.train.labels)
+    source, train = source_of(parts.data.source).label, parts.data.train
     return (
-        f"{parts.trainer.precision.name}: {config.model.name} on {source}, {images:,} training images, "
+        f"{parts.trainer.precision.name}: {config.model.name} on {source}, {len(train):,} training "
+        f"{train.counts}, "
         f"batch {config.batch_size}, {parts.environment['device_name']}"
     )

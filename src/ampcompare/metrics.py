@@ -6,6 +6,7 @@ itself is declared; metrics of other people's runs are read by their names.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,8 @@ class Metric:
 
 METRICS: dict[str, Metric] = {}
 GPU = "a GPU"
+OWN_LOOP = "a loop of one's own, under the recorder"
+OF_TASK = "a task that is scored by it"
 HALF_UPDATES = "weights that are updated in half precision"
 
 
@@ -64,6 +67,79 @@ def find(key: str) -> Metric | None:
     """The metric of a logged key, also of one layer group; None for what we do not log."""
     found = METRICS.get(key) or METRICS.get(key.rpartition("/")[0])
     return found if found and (found.key == key or found.by_group) else None
+
+
+# What a metric that nobody declared is judged by: pieces of its name, and whole words in it.
+FALLING: tuple[str, ...] = ("loss", "error", "perplexity", "seconds", "joules", "miss_rate", "bits_per")
+FALLING += ("false_positive", "false_negative", "negative_log_likelihood")
+FALLING_WORDS = frozenset(
+    """
+    time mib err mse rmse mae mape ppl nll bpb bpc wer cer ter fid kid ece brier ce xent entropy divergence
+    kl distance regret cost residual lpips fpr fnr far frr eer bpp
+    """.split()
+)
+RISING: tuple[str, ...] = (
+    "accuracy",
+    "precision",
+    "recall",
+    "score",
+    "reward",
+    "auroc",
+    "auprc",
+    "bleu",
+    "rouge",
+)
+RISING += ("true_positive", "true_negative")
+RISING_WORDS = frozenset(
+    """
+    f1 auc ap map map50 map75 map95 iou miou tpr tnr dice r2 psnr ssim mcc kappa em ndcg mrr spearman
+    pearson corr correlation
+    return success win hit hits meteor cider chrf specificity sensitivity jaccard
+    """.split()
+)
+ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})  # parts of a name; "accuracy" in any part
+
+
+NEGATED = frozenset({"neg", "negative", "negated"})  # in front of what it turns round
+UNTURNED = frozenset({"rate", "log", "likelihood", "nll", "true", "false"})  # false negatives; -log p
+TURNED = {HIGHER: LOWER, LOWER: HIGHER}
+
+
+def direction_of(key: str) -> str:
+    """HIGHER or LOWER, as the name of a metric says it: `word_error`, `val_acc`, `neg_mean_squared_error`;
+    else nothing.
+    """
+    for text in (re.split(r"[/.]", key)[-1], key):  # `accuracy/loss` is a loss
+        words = parts_of(text)
+        for number, word in enumerate(words):
+            if word in NEGATED and not UNTURNED & set(words):
+                return TURNED.get(_direction(words[:number] + words[number + 1 :]), "")
+        if found := _direction(words):
+            return found
+    return ""
+
+
+def _direction(words: list[str]) -> str:
+    text, known = "_".join(words), set(words)
+    if any(piece in text for piece in FALLING) or known & FALLING_WORDS:
+        return LOWER
+    if any(piece in text for piece in RISING) or known & (RISING_WORDS | ACCURACY_WORDS):
+        return HIGHER
+    return ""
+
+
+def parts_of(key: str) -> list[str]:
+    """The words that a name is made of: of `valAcc` and `val_acc` the same."""
+    joined = re.sub(r"(?<![a-zA-Z])m(?=(?:IoU|AP)(?![a-z]))", "M", key).replace("IoU", "IOU")
+    return re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", joined).lower())
+
+
+EVAL = "eval/"  # and the name of a score: what an evaluation logs of it
+
+
+def best_of(key: str) -> str:
+    """Under which key the summary has the best of a metric's evaluations: `best/eval_accuracy`."""
+    return f"best/{key.replace('/', '_')}"
 
 
 STEP = declare("global_step", "optimizer step", ALWAYS, "steps")
@@ -110,10 +186,15 @@ UPDATE_SIZE = declare(
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
 EVAL_ACCURACY = declare("eval/accuracy", "eval accuracy", EVALUATION, SHARE, better=HIGHER)
 EVAL_TOP5 = declare("eval/top5_accuracy", "eval top5 accuracy", EVALUATION, SHARE, better=HIGHER)
+EVAL_MSE = declare("eval/mse", "eval MSE", EVALUATION, better=LOWER, needs=OF_TASK)
+EVAL_MAE = declare("eval/mae", "eval MAE", EVALUATION, better=LOWER, needs=OF_TASK)
 ENERGY = declare("energy/joules_per_image", "energy", EPOCH_END, "J/image", better=LOWER, needs=GPU)
 
-BEST_ACCURACY = declare("best/eval_accuracy", "best eval accuracy", END, SHARE, better=HIGHER)
-BEST_EPOCH = declare("best/epoch", "epoch of the best eval accuracy", END, "epochs")
+BEST_ACCURACY = declare(best_of(EVAL_ACCURACY), "best eval accuracy", END, SHARE, better=HIGHER)
+for _key in (EVAL_LOSS, EVAL_TOP5, EVAL_MSE, EVAL_MAE):  # where it is the one that is compared
+    _of = METRICS[_key]
+    declare(best_of(_key), f"best {_of.words}", END, _of.unit, better=_of.better, needs=OF_TASK)
+BEST_EPOCH = declare("best/epoch", "epoch of the best evaluation", END, "epochs")
 THROUGHPUT_MEDIAN = declare(
     "throughput/images_per_second_median", "median throughput", END, "images/s", better=HIGHER
 )
@@ -142,10 +223,23 @@ CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run
 REFUSED = declare(
     "refusal", "why it was refused", END, needs="values that a sweep chose in vain", no_goal="a sentence"
 )
+DATA_REPEATS = declare(
+    "data/repeats", "whether the same batches come in the same order again", END, no_goal="no number"
+)
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
+SKIPS_ARE = declare(
+    "recorder/skipped_steps_are",
+    "where the skipped steps are from",
+    END,
+    needs=OWN_LOOP,
+    no_goal="a sentence",
+)
 ENVIRONMENT = declare("environment", "device, driver and versions", END, no_goal="no number")
-# In it: the type that the backend computes in, and what each half type's products run on on a CPU.
-PRECISION_DTYPE, ARITHMETIC = "precision_dtype", "arithmetic"
+# In it: what a network is scored by, `{"metric": KEY, "metrics": {KEY: {"words": ..., "better": ...}}}` (the
+# compared one, and all); the type that the backend computes in, and what each half type's products run on on
+# a CPU.
+TASK, PRECISION_DTYPE, ARITHMETIC = "task", "precision_dtype", "arithmetic"
+MODEL_PARAMETERS = "model_parameters"  # likewise: of a network from elsewhere
 EMULATED, UNKNOWN = "emulated", "unknown"  # instead of the unit that a type ran on
 # Among the run's files: the class of each test image in the last evaluation, in the order of the test split.
 PREDICTIONS_FILE = "predictions.npy"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ampcompare.config.load import load_config
-from ampcompare.config.schema import GROUPS, LEAVES, Config
+from ampcompare.config.schema import GROUPS, Config, find_option
+from ampcompare.config.trees import written
 from ampcompare.errors import UserError, reason
 
 DEFAULT_CONFIG = "reference"
+RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
 
 
 def parse(words: Sequence[str], *, of_several: bool = False) -> Config:
@@ -19,7 +22,8 @@ def parse(words: Sequence[str], *, of_several: bool = False) -> Config:
     `key=value`, `--key=value`, `--key value`, `--flag` for true, a JSON object or the name of a `.json` file
     with one, Hydra's `+key=value`, and `--config NAME`.
     """
-    name, overrides = DEFAULT_CONFIG, []
+    name: str | None = None
+    overrides: list[str] = []
     rest = list(reversed(words))
     while rest:
         word = rest.pop()
@@ -32,7 +36,7 @@ def parse(words: Sequence[str], *, of_several: bool = False) -> Config:
             overrides += _words(word, word)
         elif equals:
             overrides.append(word.lstrip("+"))
-        elif word.startswith("--") and word.removeprefix("--") in LEAVES.keys() | GROUPS:
+        elif word.startswith("--") and _is_key(word.removeprefix("--")):
             overrides.append(f"{word}={_value_after(word.removeprefix('--'), rest)}")
         elif word.startswith("--") and rest and "=" not in rest[-1] and not rest[-1].startswith("--"):
             overrides.append(f"{word}={rest.pop()}")  # no such option: load_config says which is meant
@@ -40,13 +44,17 @@ def parse(words: Sequence[str], *, of_several: bool = False) -> Config:
             overrides += _words(_content(word), word)
         else:
             overrides.append(word)  # load_config says what is wrong with it
-    return load_config(name, overrides, of_several=of_several)
+    return load_config(name, overrides, of_several=of_several, default=DEFAULT_CONFIG)
+
+
+def _is_key(word: str) -> bool:
+    return word in GROUPS or find_option(word) is not None
 
 
 def _value_after(key: str, rest: list[str]) -> str:
     """The word after `--key`; for a flag, true unless that word is a truth value."""
     follows = rest[-1] if rest and not rest[-1].startswith("--") else None
-    leaf = LEAVES.get(key)
+    leaf = found[0] if (found := find_option(key)) else None
     if leaf and leaf.base is bool and (follows is None or follows.lower() not in ("true", "false")):
         return "true"
     if follows is None:
@@ -71,4 +79,10 @@ def _words(text: str, origin: str) -> list[str]:
         raise UserError(f"{origin}: not valid JSON ({reason(problem)}); {expected}") from None
     if not isinstance(content, dict):
         raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
-    return [f"{key}={value}" for key, value in content.items()]
+    return [f"{key}={_word(key, value)}" for key, value in content.items()]
+
+
+def _word(key: str, value: Any) -> Any:
+    """A value of JSON as a word: a text of a free tree in quotes, as it would be typed again."""
+    found = find_option(key)
+    return written(value) if found and found[0].is_tree else value

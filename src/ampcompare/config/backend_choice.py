@@ -1,4 +1,4 @@
-"""What only the chosen backend can say of the options, asked when a run starts: a plug-in is imported."""
+"""What only the chosen parts can say of the options, asked when a run starts: a plug-in is imported."""
 
 from __future__ import annotations
 
@@ -15,8 +15,21 @@ from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 
 def remarks(config: Config) -> list[str]:
     """What is to be said of a backend and a type that were given, a line each: before `settle`, which fills
-    in what was not.
+    in what was not; of options of our networks, where the network is another's.
     """
+    return [*_remarks_on_backend(config), *_remarks_on_network(config)]
+
+
+def _remarks_on_network(config: Config) -> list[str]:
+    if config.model.name in LEAVES["model.name"].meta["choices"]:
+        return []
+    ours = {key: config.value(key) for key in ("model.stem", "model.zero_init_residual")}
+    given = [(key, value) for key, value in ours.items() if value != LEAVES[key].default]
+    why = f"is of our networks, and model.name={config.model.name} is none"
+    return [f"{key}={value} has no effect: it {why}" for key, value in given]
+
+
+def _remarks_on_backend(config: Config) -> list[str]:
     dtype, backend = config.precision.dtype, config.backend
     if dtype in (None, AUTO) or not config.precision.enabled or backend not in REGISTRY:
         return []

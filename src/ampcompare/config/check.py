@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from ampcompare.config.schema import Config, PlanConfig, PrecisionConfig
+from ampcompare.config import task
+from ampcompare.config.beside import PlanConfig
+from ampcompare.config.schema import Config, PrecisionConfig, ScheduleConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import AUTO, REGISTRY, Backend
@@ -18,7 +20,9 @@ def check(config: Config, *, of_several: bool = False) -> None:
     that has none is no mistake: every backend gets one.
     """
     _check_optimizer(config)
+    _check_schedule(config.schedule)
     _check_data(config)
+    _check_task(config)
     _check_scale_bounds(config.precision)
     _check_plan(config.plan)
     if config.execution != "eager":
@@ -54,6 +58,16 @@ def _check_optimizer(config: Config) -> None:
         raise UserError(f"optimizer.momentum={optimizer.momentum:g}: only sgd has it; {todo}")
 
 
+def _check_schedule(schedule: ScheduleConfig) -> None:
+    milestones, is_stepped = schedule.milestones, schedule.name == "multistep"
+    if is_stepped and not milestones:
+        needs = "needs schedule.milestones, epochs such as [100,150]; give them"
+        raise UserError(f"schedule.name='multistep': {needs}")
+    if milestones and not is_stepped:
+        todo = "leave it out, or use schedule.name=multistep"
+        raise UserError(f"schedule.milestones={milestones}: schedule.name={schedule.name} has none; {todo}")
+
+
 def _check_data(config: Config) -> None:
     data = config.data
     for name in ("mean", "std"):
@@ -65,6 +79,14 @@ def _check_data(config: Config) -> None:
     if source.needs_root and data.root is None:
         needs = f"data.source={source.name} needs a {source.root}"
         raise UserError(f"data.root=None: {needs}; set data.root=PATH")
+
+
+def _check_task(config: Config) -> None:
+    of, smoothing = config.task, config.training.label_smoothing
+    task.check(of.loss, of.metrics, of.metric)
+    if smoothing and of.loss != task.CROSS_ENTROPY:
+        only = f"only task.loss={task.CROSS_ENTROPY} has it, and task.loss={of.loss!r} is given"
+        raise UserError(f"training.label_smoothing={smoothing:g}: {only}; leave it out")
 
 
 def _check_scale_bounds(precision: PrecisionConfig) -> None:

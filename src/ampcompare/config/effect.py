@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ampcompare.config.schema import LEAVES, Config
+from ampcompare.config.schema import Config
 from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 
 GROUP = "precision."
@@ -25,7 +25,7 @@ def effect_of(config: Config) -> dict[str, Any]:
 
     Of plug-ins, which are not imported for this, everything is there as it was given.
     """
-    found = {key: config.value(key) for key in LEAVES}
+    found = config.options()
     if config.backend not in REGISTRY:
         return found
     declared = REGISTRY[config.backend]

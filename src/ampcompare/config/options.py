@@ -64,8 +64,8 @@ def option(
     parts in, by name, beside the choices.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -89,6 +89,11 @@ class Leaf:
         return type(None) in typing.get_args(self.type)
 
     @property
+    def is_tree(self) -> bool:
+        """Whether it is a free tree: names and values of somebody else's (`trees.py`)."""
+        return typing.get_origin(self.type) is dict
+
+    @property
     def base(self) -> Any:
         """The type without None; a union of number and word counts as the number."""
         if not isinstance(self.type, types.UnionType):
@@ -108,13 +113,15 @@ class Leaf:
             text = f"{noun} {' and '.join(bounds)}".strip() + (f", or {words}" if words else "")
         elif base is bool:
             text = "true or false"
+        elif self.is_tree:
+            text = f"names with values as YAML types them, such as {self.key}.width=64"
         elif base == list[float]:
             text = "a list of numbers, such as [0.5,0.5,0.5]"
         elif base == list[int]:
             each = f", each {' and '.join(bounds)}" if bounds else ""
             text = f"a list of whole numbers{each}, such as [3,6,10]"
         elif base == list[str]:
-            text = "a list of texts, such as [a,b]"
+            text = f"a list of {words}" if words else "a list of texts, such as [a,b]"
         else:
             text = f"one of {words}" if words else meta["pattern_words"]
         return f"{text}, or null" if self.optional else text
@@ -131,9 +138,9 @@ class Leaf:
     def check(self, value: Any, said: Any) -> None:
         """Raise UserError for a value of the right type, given as `said`, that the option does not allow."""
         door, choices = self.meta["door"], self.meta["choices"]
-        if isinstance(value, str) and choices and value not in choices and not (door and door.takes(value)):
-            raise self.wrong(said)
         for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, str) and choices and part not in choices and not (door and door.takes(part)):
+                raise self.wrong(said)
             if isinstance(part, float) and not math.isfinite(part):
                 raise self.wrong(said)
             if isinstance(part, str):

@@ -12,9 +12,12 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+from ampcompare.config import task
+from ampcompare.config.beside import CheckpointConfig, PlanConfig, PublishedConfig, WandbConfig
 from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, option
+from ampcompare.config.trees import flat, written
 from ampcompare.data.sources import SOURCES
-from ampcompare.plugins import BACKENDS, DATA, MODELS
+from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
 from ampcompare.precision.backends import AUTO, HINTS, REGISTRY, TYPES
 from ampcompare.precision.options import PrecisionOptions
 
@@ -23,28 +26,18 @@ _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bound
 _HALF = {name: backend.keeps_batchnorm for name, backend in REGISTRY.items() if backend.half_weights}
 _KEEPS = ", ".join(f"{name} {'yes' if keeps else 'no'}" for name, keeps in _HALF.items())
 
-# What the options are called elsewhere, by the last part of a key.
-KEY_HINTS = {
-    **dict.fromkeys(("learning_rate", "base_lr", "init_lr"), "optimizer.lr"),
-    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "num_train_epochs"), "epochs"),
-    **dict.fromkeys(("bs", "batch", "train_batch_size", "per_device_train_batch_size"), "batch_size"),
-    **dict.fromkeys(("amp", "opt_level", "mixed_precision", "use_amp"), "backend"),
-    **dict.fromkeys(("gpu", "gpus", "accelerator"), "device"),
-    **dict.fromkeys(("grad_clip", "max_grad_norm", "gradient_clip_val"), "training.clip_norm"),
-    **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), "training.accumulate"),
-    **dict.fromkeys(("arch", "model_name"), "model.name"),
-    **dict.fromkeys(("wd", "l2"), "optimizer.weight_decay"),
-}
-
 
 @dataclass
 class ModelConfig:
     name: str = option(
-        "resnet50", "network", choices=("resnet50", "resnet18", "resnet20", "tiny"), door=MODELS
+        "resnet50",
+        "network",
+        choices=("resnet50", "resnet18", "resnet152", "resnet20", "tiny"),
+        door=MODELS,
     )
     stem: str = option(
         "cifar",
-        "first layers: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
+        "first layers of our ResNets: cifar = 3x3 stride 1, no max-pool; imagenet = 7x7 stride 2, max-pool",
         choices=("cifar", "imagenet"),
     )
     zero_init_residual: bool = option(
@@ -53,11 +46,15 @@ class ModelConfig:
         "learns from the first steps",
         before=False,
     )
+    kwargs: dict[str, Any] = option({}, "arguments of a network from elsewhere, by their names")
 
 
 @dataclass
 class DataConfig:
-    source: str = option("cifar10", "where images come from", choices=SOURCES, door=DATA)
+    source: str = option("cifar10", "where the data come from", choices=SOURCES, door=DATA)
+    kwargs: dict[str, Any] = option(
+        {}, "arguments of a source from elsewhere, by their names; synthetic takes size, in pixels (32)"
+    )
     root: str | None = option(
         None,
         "; ".join(f"{s.name}: {s.root}" for s in SOURCES.values() if s.root),
@@ -66,8 +63,45 @@ class DataConfig:
     train_limit: int | None = option(None, "use only so many training images (class-balanced)", low=1)
     test_limit: int | None = option(None, "use only so many test images (class-balanced)", low=1)
     augment: bool = option(True, "random crop with padding 4 and horizontal flip of training images")
+    workers: int | None = option(
+        None,
+        "processes that make the batches of a map-style Dataset from elsewhere; null: a core less than there "
+        "are, 4 at most",
+        low=0,
+        role=Role.MAY_DIFFER,  # the batches are the same
+        before=None,
+    )
     mean: list[float] = option([0.4914, 0.4822, 0.4465], "per-channel mean subtracted from pixels in 0..1")
     std: list[float] = option([0.2023, 0.1994, 0.2010], "per-channel standard deviation that divides them")
+
+
+@dataclass
+class TaskConfig:
+    loss: str = option(
+        task.CROSS_ENTROPY,
+        "what is minimised: a built-in loss, or fn(outputs, targets) that gives the mean as a 0-d tensor (a "
+        "class is called without arguments first)",
+        choices=task.OF_LOSS,
+        hints=task.HINTS,
+        door=LOSSES,
+        before=task.CROSS_ENTROPY,
+    )
+    metrics: list[str] | None = option(
+        None,
+        "what an evaluation scores beside the loss, as eval/NAME: built-in metrics, or fn(outputs, targets) "
+        'that gives a value a sample, or a 0-d mean, with fn.better = "higher" or "lower" where its name '
+        "does not say; null: " + task.IN_WORDS,
+        choices=task.SCORES,
+        door=METRICS,
+        before=None,
+        null_is=task.scored,
+    )
+    metric: str | None = option(
+        None,
+        f"the one of them that is compared, or {task.LOSS}; null: the first, or {task.LOSS} if there is none",
+        before=None,
+        null_is=task.compared,
+    )
 
 
 @dataclass
@@ -86,8 +120,12 @@ class OptimizerConfig:
 
 @dataclass
 class ScheduleConfig:
-    name: str = option("cosine", "learning rate after warm-up", choices=("cosine", "constant"))
+    name: str = option("cosine", "learning rate after warm-up", choices=("cosine", "constant", "multistep"))
     warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0", low=0)
+    milestones: list[float] | None = option(
+        None, "epochs after which multistep takes gamma times the rate", above=0, before=None
+    )
+    gamma: float = option(0.1, "that factor", above=0, before=0.1)
 
 
 @dataclass
@@ -169,67 +207,6 @@ class DiagnosticsConfig:
 
 
 @dataclass
-class CheckpointConfig:
-    every_epochs: int | None = option(1, "epochs between checkpoints", low=1)
-    every_minutes: float | None = option(
-        10.0, "minutes between checkpoints, within epochs too; both null: none, not even at the end", above=0
-    )
-
-
-@dataclass
-class PlanConfig:
-    """What was laid down before the runs: it lies in each one's record, and none trains by it."""
-
-    margin: float | None = option(
-        None,
-        "margin of equivalence in the unit that the report shows, such as points of accuracy; null: the "
-        "report's own",
-        above=0,
-    )
-    target: float | None = option(
-        None, "value that the time to target goes by, as logged, such as 0.93; null: the baseline's", above=0
-    )
-    looks: list[int] | None = option(
-        None, "numbers of seeds at which somebody looks and may stop; null: one look, at the end", low=2
-    )
-    max_seeds: int | None = option(None, "seeds at most where they are added until all is decided", low=2)
-    control: str = option(
-        "none",
-        "the baseline once more as a group of its own; bookends: first and last in the sweep",
-        choices=("none", "bookends"),
-        hints={"null": "none", "false": "none", "off": "none", "true": "bookends", "a/a": "bookends"},
-    )
-    arm: str | None = option(
-        None,
-        "this run is of the control, before or behind the others; a sweep sets it",
-        choices=("first", "last"),
-    )
-    block: int | None = option(None, "number of this run's block in its sweep, which sets it", low=0)
-    place: int | None = option(None, "place of this run in the order of its sweep, which sets it", low=0)
-
-
-@dataclass
-class WandbConfig:
-    mode: str = option(
-        "auto",
-        "auto: online with an API key, offline without; disabled keeps no record",
-        choices=("auto", "online", "offline", "disabled"),
-        hints={**dict.fromkeys(("off", "none", "false", "no"), "disabled"), "dryrun": "offline"},
-    )
-    project: str = option(
-        "comparison-amp",
-        "project",
-        pattern=r"[^/\\#?%:\x00-\x1f]{1,128}",
-        pattern_words=r"1 to 128 characters without / \ # ? % :",
-    )
-    entity: str | None = option(None, "user or team; null: the key's default")
-    group: str | None = option(None, "group; a sweep's id goes before it")
-    name: str | None = option(None, "run name; null: from backend, model and data")
-    tags: list[str] = option([], "tags")
-    notes: str | None = option(None, "notes")
-
-
-@dataclass
 class Config:
     backend: str = option(
         "none",
@@ -293,6 +270,7 @@ class Config:
     )
     model: ModelConfig = group(ModelConfig)
     data: DataConfig = group(DataConfig)
+    task: TaskConfig = group(TaskConfig)
     optimizer: OptimizerConfig = group(OptimizerConfig)
     schedule: ScheduleConfig = group(ScheduleConfig)
     precision: PrecisionConfig = group(PrecisionConfig)
@@ -301,22 +279,52 @@ class Config:
     log: LogConfig = group(LogConfig)
     diagnostics: DiagnosticsConfig = group(DiagnosticsConfig)
     checkpoint: CheckpointConfig = group(CheckpointConfig, Role.BOOKKEEPING)
+    published: PublishedConfig = group(PublishedConfig, Role.BOOKKEEPING)
     plan: PlanConfig = group(PlanConfig, Role.BOOKKEEPING)
     wandb: WandbConfig = group(WandbConfig, Role.BOOKKEEPING)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole tree as plain values, as it is logged."""
-        return dataclasses.asdict(self)
+        """The whole tree as plain values, as it is logged; no free tree that is empty: W&B keeps one in an
+        offline run and loses it on its server.
+        """
+        found = dataclasses.asdict(self)
+        for leaf in TREES:
+            group, _, name = leaf.key.rpartition(".")
+            if not found[group][name]:
+                del found[group][name]
+        return found
+
+    def options(self) -> dict[str, Any]:
+        """The value of every option by dotted key. Of a free tree each value in it, as a word that keeps its
+        type, so that `64` and `"64"`, 1 and true are not the same; nothing of an empty one.
+        """
+        found = {key: self.value(key) for key in LEAVES if not LEAVES[key].is_tree}
+        for leaf in TREES:
+            found |= {key: written(value) for key, value in flat(leaf.key, self.value(leaf.key))}
+        return found
 
     def value(self, key: str) -> Any:
-        """The value at a dotted key."""
-        return operator.attrgetter(key)(self)
+        """The value at a dotted key; None of what a free tree does not have."""
+        found = find_option(key)
+        value = operator.attrgetter(found[0].key if found else key)(self)
+        for name in found[1].split(".") if found and found[1] else ():
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
 
 
 LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
+TREES = tuple(leaf for leaf in LEAVES.values() if leaf.is_tree)
 GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
 # Options that came later, with the values that runs from before had: they are pooled and resumed as such.
 ADDED_LATER = {k: leaf.meta["before"] for k, leaf in LEAVES.items() if leaf.meta["before"] is not NOT_ADDED}
+
+
+def find_option(key: str) -> tuple[Leaf, str] | None:
+    """The option of that key, and where in it if it is a free tree: `model.kwargs` and `width`."""
+    if key in LEAVES:
+        return LEAVES[key], ""
+    leaf = next((tree for tree in TREES if key.startswith(f"{tree.key}.")), None)
+    return (leaf, key.removeprefix(f"{leaf.key}.") or ".") if leaf else None
 
 
 def with_role(*roles: Role) -> frozenset[str]:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.load import typed_values
-from ampcompare.config.schema import GROUPS, LEAVES, Config
+from ampcompare.config.load import typed_values, typed_word
+from ampcompare.config.schema import GROUPS, Config, find_option
+from ampcompare.config.trees import written
 from ampcompare.errors import UserError
 
 OF_BACKENDS = ("backend", "precision.dtype")
@@ -55,10 +56,18 @@ def _chosen() -> dict[str, Any]:
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     """Raise UserError where the config has another value than the sweep chose."""
-    ours = {name: value for name, value in chosen.items() if name in LEAVES or name in GROUPS}
+    ours = {name: value for name, value in chosen.items() if name in GROUPS or find_option(name)}
     for key, value in typed_values(config, ours).items():
         given = config.value(key)
-        if given != value:
+        if not _is_passed_on(key, value, given):
             why = f"the sweep chose {value!r} and its command did not pass that on"
             todo = "let the command end with ${args_no_hyphens}, which has every parameter"
             raise UserError(f"{key}={given!r}: {why}; {todo}")
+
+
+def _is_passed_on(key: str, chosen: Any, given: Any) -> bool:
+    """Whether the run has what the sweep chose, or in a free tree what a word with that in it comes to."""
+    found = find_option(key)
+    if not found or not found[0].is_tree:
+        return bool(given == chosen)
+    return written(given) == written(chosen) or written(given) == written(typed_word(key, str(chosen)))

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from ampcompare.config.options import Leaf
+from ampcompare.config.trees import Tree, grow, leaves
 from ampcompare.errors import UserError, reason
 
 NONE_WORDS = ("none", "null", "~", "")
@@ -34,12 +35,17 @@ class Values:
     def __init__(self, base: Any) -> None:
         self.tree = copy.deepcopy(_defaults(base)) if isinstance(base, type) else OmegaConf.structured(base)
         self._open: dict[str, tuple[Leaf, Any]] = {}
+        self._trees: dict[str, Tree] = {}
 
-    def put(self, leaf: Leaf, value: Any) -> None:
-        """Set an option. Raises UserError with key, value, what is allowed and what may have been meant."""
+    def put(self, leaf: Leaf, value: Any, path: str = "") -> list[str]:
+        """Set an option, or what lies at a path in a free tree; returns the keys that were set.
+
+        Raises UserError with key, value, what is allowed and what may have been meant.
+        """
+        if leaf.is_tree:
+            return self._grow(leaf, path, value)
         if "${" in REFERENCE.sub("", str(value)):
-            what = "of ${...} only another option's key is understood, such as ${backend}"
-            raise UserError(f"{leaf.key}={value!r}: {what}")
+            raise _no_reference(leaf.key, value)
         try:
             OmegaConf.update(self.tree, leaf.key, _readable(leaf, value), merge=False)
         except (OmegaConfBaseException, ValueError, OverflowError):
@@ -49,17 +55,38 @@ class Values:
             self._open[leaf.key] = leaf, value
         else:
             leaf.check(self._value(leaf.key), value)
+        return [leaf.key]
+
+    def _grow(self, leaf: Leaf, path: str, value: Any) -> list[str]:
+        if leaf.key not in self._trees:
+            there: Any = OmegaConf.to_container(OmegaConf.select(self.tree, leaf.key))
+            self._trees[leaf.key] = there
+        keys = grow(self._trees[leaf.key], leaf.key, path, value)
+        for key, text in leaves(f"{leaf.key}.{path}" if path else leaf.key, value):
+            if isinstance(text, str) and ("${" in REFERENCE.sub("", text) or text.endswith(rf"\{MISSING}")):
+                raise _no_reference(key, text)
+        self._open[leaf.key] = leaf, self._trees[leaf.key]
+        return keys
 
     def finished(self) -> Any:
         """The dataclass instance, with every `${key}` resolved. Raises UserError where one cannot be."""
+        for key, tree in self._trees.items():
+            OmegaConf.update(self.tree, key, tree, merge=False)
         missing_first = sorted(self._open.values(), key=lambda entry: "${" in str(entry[1]))
         for leaf, given in missing_first:
             try:
                 value = self._value(leaf.key)
+                if leaf.is_tree:
+                    grow({}, leaf.key, "", value)  # what a reference brought into it
+                    continue
                 if typing.get_args(leaf.base) and not isinstance(value, list):  # OmegaConf 2.3 lets it pass
                     raise ValidationError
                 leaf.check(value, given)
             except MissingMandatoryValue:
+                if leaf.is_tree:
+                    found = (key for key, value in leaves(leaf.key, given) if value == MISSING)
+                    missing = next(found, leaf.key)
+                    raise UserError(f"{missing}={MISSING}: has to be given; say what it is") from None
                 raise UserError(f"{leaf.key}={given}: has to be given; expected {leaf.allowed}") from None
             except ValidationError:
                 raise leaf.wrong(given) from None
@@ -71,6 +98,11 @@ class Values:
         value = OmegaConf.select(self.tree, key, throw_on_missing=True)
         is_list = OmegaConf.is_config(value)
         return OmegaConf.to_container(value, resolve=True, throw_on_missing=True) if is_list else value
+
+
+def _no_reference(key: str, value: Any) -> UserError:
+    what = "of ${...} only another option's key is understood, such as ${backend}"
+    return UserError(f"{key}={value!r}: {what}")
 
 
 def _is_open(value: Any) -> bool:
@@ -91,6 +123,8 @@ def _readable(leaf: Leaf, value: Any) -> Any:
     if word in leaf.meta["choices"] and leaf.base is float:
         return word
     parts = typing.get_args(leaf.base)
+    if parts and leaf.meta["choices"] and isinstance(value, str) and not _is_open(value):
+        value = [value]  # a word of a list of words
     if parts and isinstance(value, list | tuple):
         return [_scalar(parts[0], part) for part in value]
     return _scalar(leaf.base, value)

@@ -1,4 +1,4 @@
-"""Folders that can be written to, and files that are whole or not there."""
+"""Folders that can be written to, the cache's among them, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -23,6 +23,25 @@ def make_folder(folder: Path, option: str) -> Path:
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
         raise UserError(f"{option}: cannot be written to ({reason(problem)}); name another folder") from None
     return folder
+
+
+def cache_folder() -> Path:
+    """`$AMPCOMPARE_CACHE`, else `$XDG_CACHE_HOME/ampcompare`, else `~/.cache/ampcompare`.
+
+    Raises OSError if there is no home folder either, or none of the user that the first names (`~him/x`).
+    """
+    if chosen := os.environ.get("AMPCOMPARE_CACHE"):
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError as error:
+            raise OSError(f"AMPCOMPARE_CACHE={chosen!r}: {error}") from error
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
+        return Path(base) / "ampcompare"
+    try:
+        return Path.home() / ".cache" / "ampcompare"
+    except RuntimeError as error:
+        raise OSError("there is no home folder") from error
 
 
 @contextmanager

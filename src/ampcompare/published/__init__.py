@@ -1,5 +1,5 @@
-"""Room for what others have published: figures, each with its source and the setup that repeats it.
+"""What others have published, each with its source and the setting that repeats it: `configs/published/`.
 
-Nothing lives here yet. `report` and `bench` will read from it, so that it may import the ground floor alone
-(`errors`, `metrics`), and loads no torch.
+A publication is one file (`publication.py`), its figures as they were printed (`printed.py`). Loads neither
+torch nor the report's libraries: a run takes its setting from here, the report its figures.
 """

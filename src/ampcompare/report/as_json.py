@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ampcompare import __version__
+from ampcompare import __version__, metrics
 from ampcompare.report.analysis import answers
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
@@ -18,6 +18,7 @@ from ampcompare.report.analysis.require import Answer
 from ampcompare.report.runs.control import Control
 from ampcompare.report.runs.figures import MEANS, RunFigures
 from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.quantities import OWN
 from ampcompare.report.statistics.samples import CONFIDENCE, Estimate, equivalence
 
 RATIOS = {  # column -> of Comparison
@@ -39,6 +40,7 @@ def to_json(analysis: Analysis) -> str:
         "notes": list(analysis.verdict.notes),
         "cautions": list(analysis.verdict.cautions),
         "metric": analysis.metric.key,
+        "metric_better": metrics.LOWER if analysis.metric.falls else metrics.HIGHER,
         "metric_shown_times": analysis.metric.factor,
         "margin": analysis.metric.margin,
         "target": analysis.target,
@@ -51,6 +53,9 @@ def to_json(analysis: Analysis) -> str:
         "groups": [_group(group, analysis) for group in analysis.groups],
         "runs": [_run(f, analysis) for f in analysis.figures],
     }
+    if analysis.quantities != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
+        units = analysis.quantities
+        content["units"] = {"throughput": units.speed, "memory": units.memory or None, "energy": units.energy}
     if analysis.arms:
         content["controls"] = [_control(arm) for arm in analysis.arms]
     if analysis.required:
@@ -201,16 +206,28 @@ def _run(figures: RunFigures, analysis: Analysis) -> dict[str, Any]:
 def _published(beside: Reproduction) -> dict[str, Any]:
     rows = [
         {
-            "figure": pair.relation.figure,
-            "label": pair.label,
-            "published": pair.published,
-            "published_value": pair.absolute,
-            "ours": _as_dict(pair.ours),
+            "figure": row.figure.name,
+            "measured": row.figure.measured,
+            "relation": row.relation.figure,
+            "arm": row.arm,
+            "group": group.label if (group := beside.matched.arms.get(row.arm)) else None,
+            "printed": row.printed,
+            "published": row.theirs and _named(row.theirs, "value", "low", "high"),
+            "ours": _as_dict(row.ours),
+            "verdict": row.verdict,
+            "because": row.why,
+            **_named(row, "p", "adjusted_p", "more_runs"),
         }
-        for pair in beside.rows
+        for row in beside.rows
     ]
-    names = ("name", "source", "setting", "note", "deviations")
-    return {name: getattr(beside, name) for name in names} | {"rows": rows}
+    names = ("name", "title", "source", "url", "date", "hardware", "software", "note", "setting", "baseline")
+    return _named(beside.publication, *names) | {
+        "verdict": beside.headline,
+        "refuted": beside.is_refuted,
+        "differs_in": list(beside.differences),
+        "left_out": list(beside.matched.left_out),
+        "rows": rows,
+    }
 
 
 def _as_dict(estimate: Estimate | None) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ def to_markdown(analysis: Analysis) -> str:
     lines += _table(analysis)
     lines += ["", *(f"- **{_safe(label)}**: {_safe(line)}" for label, line in verdict.lines), ""]
     lines += _requirements(analysis)
+    lines += _published(analysis)
     if verdict.notes:
         lines += [*(f"- {_safe(note)}" for note in verdict.notes), ""]
     if verdict.cautions:
@@ -37,7 +38,14 @@ def to_markdown(analysis: Analysis) -> str:
 
 def to_summary(analysis: Analysis) -> str:
     """A block for a pull request: the decision, whether each requirement is shown, the table."""
-    lines = [f"### {_safe(analysis.verdict.headline)}", "", *_requirements(analysis), *_table(analysis), ""]
+    lines = [
+        f"### {_safe(analysis.verdict.headline)}",
+        "",
+        *_requirements(analysis),
+        *_published(analysis),
+        *_table(analysis),
+        "",
+    ]
     lines.append(_safe(analysis.setting.whole))
     return "\n".join(lines) + "\n"
 
@@ -52,14 +60,26 @@ def _requirements(analysis: Analysis) -> list[str]:
     return ["Required:", "", *said, ""]
 
 
+def _published(analysis: Analysis) -> list[str]:
+    """What became of each published figure, as a list."""
+    if (beside := analysis.published) is None:
+        return []
+    said = [f"- {_safe(row.sentence)}" for row in beside.rows]
+    if beside.differences:
+        said.append(f"- What differs: {_safe(words.listed(beside.differences))}.")
+    said += [f"- Left out: {_safe(line)}." for line in beside.matched.left_out]
+    source = f"{beside.publication.title}. {beside.publication.source}"
+    return [f"**{_safe(beside.headline)}** ({_safe(source)})", "", *said, ""]
+
+
 def _table(analysis: Analysis) -> list[str]:
     metric = analysis.metric
     head = [
         "",
         "runs",
-        "images/s",
+        analysis.quantities.speed,
         "speed-up",
-        "peak MiB",
+        analysis.quantities.peak,
         "memory",
         metric.name,
         metric.difference,
@@ -74,7 +94,7 @@ def _table(analysis: Analysis) -> list[str]:
                 runs_of(group),
                 _cell(group.means["images_per_second"], words.number),
                 _cell(compared and compared.speed, words.speed),
-                _cell(group.means["peak_mib"], words.mib),
+                _cell(group.means["peak_mib"], analysis.quantities.show_memory),
                 _cell(compared and compared.memory, words.change),
                 _cell(group.means["quality"], metric.show),
                 _cell(compared and compared.quality, words.signed),

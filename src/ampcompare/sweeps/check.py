@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare import metrics
+from ampcompare.config import task
 from ampcompare.config.arguments import parse
-from ampcompare.config.load import check_option, split_override
+from ampcompare.config.load import check_option, split_override, typed_word
 from ampcompare.config.schema import Config
 from ampcompare.config.sweep_choice import OF_BACKENDS, check_parameters
 from ampcompare.errors import UserError, did_you_mean
@@ -65,6 +66,9 @@ def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> li
     schema, and the sweep is what could be understood of it.
     """
     problems = list(_problems(sweep, words))
+    if trains_here(sweep) and sweep.metric:
+        logged = _logged_by_task(sweep, words) if is_whole and not problems else None
+        problems += _metric_problems(sweep.metric.name, "early_terminate" in sweep.raw, logged)
     if trains_here(sweep) and is_whole and not problems:
         # The words of the command and of the command line, with the first value of everything.
         try:
@@ -136,7 +140,7 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
         where = "parameters." + ".parameters.".join(parameter.path)
         for value in parameter.examples():
             try:
-                check_option(parameter.key, str(value))  # as the program will see it
+                check_option(parameter.key, typed_word(parameter.key, str(value)))  # as the program sees it
             except UserError as problem:
                 told.setdefault(str(problem), where)
     yield from (f"{where}: {problem}" for problem, where in told.items())
@@ -146,8 +150,6 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             check_option(*split_override(word))
         except UserError as problem:
             yield str(problem)
-    if sweep.metric:
-        yield from _metric_problems(sweep.metric.name, "early_terminate" in sweep.raw)
 
 
 def _plan_problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
@@ -161,14 +163,32 @@ def _plan_problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             yield f"{key}: each run's own, the sweep sets it; leave it out"
 
 
-def _metric_problems(name: str, early: bool) -> Iterator[str]:
+def _logged_by_task(sweep: Sweep, words: Sequence[str]) -> frozenset[str] | None:
+    """What every run logs because of its task, whichever of the sweep's values it has; None where its config
+    cannot be known, which is said elsewhere.
+    """
+    varied = [p for p in sweep.parameters if task.is_option(p.key)]
+    keys: list[frozenset[str]] = []
+    for values in islice(product(*(p.examples() for p in varied)), MOST_TRIED):
+        try:
+            config = config_of(sweep, words, dict(zip((p.key for p in varied), values, strict=True)))
+        except UserError:
+            return None
+        keys.append(task.logged_keys(config.task.loss, config.task.metrics, config.task.metric))
+    return frozenset.intersection(*keys)
+
+
+def _metric_problems(name: str, early: bool, of_task: frozenset[str] | None) -> Iterator[str]:
     metric, listed = metrics.find(name), "docs/metrics.md lists every metric"
-    if metric is None:
-        near = did_you_mean(name, metrics.METRICS, 0.5)
+    known = {key for key in metrics.METRICS if of_task is None or not task.is_of_task(key)} | (
+        of_task or set()
+    )
+    if name not in known and (metric is None or metric.key not in known):
+        near = did_you_mean(name, sorted(known), 0.5)
         yield f"metric.name={name!r}: the training never logs it; {near or listed}"
-    elif metric.no_goal:
+    elif metric and metric.no_goal:
         yield f"metric.name={name!r}: is {metric.no_goal}, nothing to go by; {listed}"
-    elif early and metric.when == metrics.END:
+    elif early and (metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))):
         why = "is logged at the end only, and early_terminate looks at a run as it goes on"
         yield f"metric.name={name!r}: {why}"
 

@@ -122,7 +122,3 @@ class _Draws:
 
     def _places(self, block: int) -> tuple[int | None, ...]:
         return (None,) if self.combinations == 1 else (None, block % self.combinations)
-
-
-if __name__ == "__main__":  # `make reproduce`: the values behind the name, in the order drawn for them
-    print(*(value for value, _ in in_blocks(sys.argv[1], sys.argv[2:], [None])))

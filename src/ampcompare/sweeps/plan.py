@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ampcompare.config.beside import PlanConfig
 from ampcompare.config.load import split_override, typed_values
-from ampcompare.config.schema import Config, PlanConfig
+from ampcompare.config.schema import Config
 from ampcompare.errors import UserError
 from ampcompare.sweeps.check import first_config, trains_here
 from ampcompare.sweeps.file.sweep import BOOKENDS, Sweep

@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ampcompare.config.arguments import RESUME_VARIABLE
+from ampcompare.errors import UserError, reason
+
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 
@@ -133,9 +136,19 @@ class Run:
 
 
 def run_environment(
-    sweep_id: str, run_id: str, parameters_file: Path, folder: Path, project: str | None, entity: str | None
+    sweep_id: str,
+    run_id: str,
+    parameters_file: Path,
+    folder: Path,
+    project: str | None,
+    entity: str | None,
+    *,
+    resumes: bool = False,
 ) -> dict[str, str]:
-    """The variables of W&B's agent, the record's folder, and that no server knows this sweep."""
+    """The variables of W&B's agent, the record's folder, and that no server knows this sweep.
+
+    `resumes` tells a run that it may find what an earlier attempt at it left: AMPCOMPARE_RESUME=auto.
+    """
     given = {
         "WANDB_SWEEP_ID": sweep_id,
         "WANDB_RUN_ID": run_id,
@@ -144,8 +157,29 @@ def run_environment(
         "WANDB_PROJECT": project,
         "WANDB_ENTITY": entity,
         "AMPCOMPARE_LOCAL_SWEEP": sweep_id,
+        RESUME_VARIABLE: "auto" if resumes else None,
         # `ampcompare run` of a command is found also where the environment is not activated.
         "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
     }
-    inherited = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
+    # A sweep may be a run's own program: that run's service and its resuming are not those of ours.
+    own = ("WANDB_SERVICE", RESUME_VARIABLE)
+    inherited = {key: value for key, value in os.environ.items() if key not in own}
     return inherited | {key: value for key, value in given.items() if value}
+
+
+def of_others() -> dict[str, str]:
+    """What other people's programs need beside: without an account W&B's client would refuse to start.
+
+    Our own training says so itself. Raises UserError for credentials of the wrong form.
+    """
+    if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_DISABLED") or os.environ.get("WANDB_API_KEY"):
+        return {}
+    from wandb.errors import AuthenticationError
+
+    from ampcompare.wandb_client.account import has_account
+
+    try:
+        return {} if has_account() else {"WANDB_MODE": "offline"}
+    except AuthenticationError as problem:
+        why = f"W&B credentials: {reason(problem)}"
+        raise UserError(f"{why}; mend them or set WANDB_MODE=offline") from None

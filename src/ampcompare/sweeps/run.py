@@ -30,7 +30,7 @@ from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
 from ampcompare.sweeps.plan import looks_of, plan_of, shown, told_to_runs, with_control
-from ampcompare.sweeps.process import Guard
+from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import shown as shown_url
@@ -60,7 +60,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     """Run what is left of the sweep in the file, a path or the name of one that comes along.
 
     `asked` are the fields of Request. Returns the exit code: 0 if every run finished or was stopped by
-    hyperband; 1 if some failed; 128 + signal if stopped by Ctrl-C or SIGTERM. Raises UserError, with nothing
+    hyperband; 1 if some failed; 3 if they repeat a publication that is not reproduced; 128 + signal if
+    stopped by Ctrl-C or SIGTERM. Raises UserError, with nothing
     started, for a bad file, bad words or a storage that cannot be used.
     """
     request = Request(**asked)
@@ -90,9 +91,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         check_can_be_decided(search.sweep, looks)
         fill_first_look(search, looks)
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
-    # A run that is tried again has the same id, and goes on from its checkpoint.
-    again = [] if "resume" in given else ["resume=auto"]
-    behind = (*own, *again, f"output_dir={folder}") if here else tuple(own)
+    behind = (*own, f"output_dir={folder}") if here else tuple(own)
     received = _Rounds(search, folder, console, request, gpus, behind, here).run(looks, shown(plan))
     if received:
         _tell_how_to_go_on(path, request, given, search.url, console)
@@ -104,8 +103,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         count = f"{len(bad)} of {search.total() or len(rows)} runs failed ({ids})"
         print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
-    _report(console, search.sweep, folder)
-    return EXIT_FAILED_RUNS if bad else 0
+    status = _report(console, search.sweep, folder)
+    return EXIT_FAILED_RUNS if bad else status
 
 
 class _Rounds:
@@ -158,6 +157,7 @@ class _Rounds:
             self.behind,
             guard,
             self.here,
+            {} if self.here else of_others(),
             self.stop,
             self.kill,
             *told,
@@ -268,8 +268,8 @@ def _headline(
         print_line(console, one_line(f"planned: {', '.join(planned)}"))
 
 
-def _report(console: Console, sweep: Sweep, folder: Path) -> None:
-    """The table and the page, where the runs left records."""
+def _report(console: Console, sweep: Sweep, folder: Path) -> int:
+    """The table and the page, where the runs left records; returns the report's exit code."""
     from ampcompare.sweeps.answer import report
 
-    report(console, sweep, folder)
+    return report(console, sweep, folder)

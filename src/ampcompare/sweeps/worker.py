@@ -53,6 +53,7 @@ class WorkerContext:
     words: tuple[str, ...]  # overrides of the command line, behind every command
     guard: Guard
     here: bool  # whether our own training is run; its exit code tells that it was stopped
+    environment: Mapping[str, str]  # what its runs have beside the environment of this process
     stop: threading.Event  # no new runs; those going on are asked to end
     kill: threading.Event  # at once
     on_change: Callable[[Job], None]
@@ -173,8 +174,15 @@ class Worker(threading.Thread):
         save_parameters(parameters_file, planned(attempt.parameters, attempt.plan))
         json_file = parameters_file.with_suffix(".json")
         words = build_command(sweep.command, sweep.program, attempt.parameters, json_file)
-        environment = run_environment(
-            context.search.name, attempt.run_id, parameters_file, context.folder, sweep.project, sweep.entity
+        environment = {**context.environment} | run_environment(
+            context.search.name,
+            attempt.run_id,
+            parameters_file,
+            context.folder,
+            sweep.project,
+            sweep.entity,
+            # Our own training looks each time: its folder may be that of an earlier sweep of this name.
+            resumes=context.here or "repeats" in attempt.trial.user_attrs,
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu

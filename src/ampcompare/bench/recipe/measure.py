@@ -17,16 +17,9 @@ from torch import Tensor, nn
 from ampcompare.bench.recipe.config import RecipeConfig
 from ampcompare.machine.device import is_cuda, peak_bytes, reset_peak, resolve_device, wait_for
 from ampcompare.machine.environment import describe_environment
+from ampcompare.models import mlp
 from ampcompare.precision import build_precision
 from ampcompare.precision.base import Precision
-
-
-def make_mlp(config: RecipeConfig) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
-    layers: list[nn.Module] = []
-    for _ in range(config.layers - 1):
-        layers += [nn.Linear(config.width, config.width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(config.width, config.width))
 
 
 def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict[str, Any]:
@@ -39,7 +32,7 @@ def run_recipe(backend: str, config: RecipeConfig, device: torch.device) -> dict
     torch.manual_seed(0)
     shape = (config.batch_size, config.width)
     batches = [[torch.randn(shape, device=device) for _ in range(2)] for _ in range(config.batches)]
-    model: nn.Module = make_mlp(config).to(device)
+    model: nn.Module = mlp.build(config.width, config.layers).to(device)
     precision = build_precision(backend, device)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=config.lr))
     loss: Tensor = torch.zeros(())

@@ -50,7 +50,7 @@ def bench_recipe(
     """Measure and print. Raises UserError for bad input."""
     from statistics import median
 
-    from ampcompare.report.analysis.published import published
+    from ampcompare.published.publication import load
 
     for name in backends:
         check_option("backend", name)
@@ -70,18 +70,20 @@ def bench_recipe(
     for column in ("backend", "seconds", "speed-up", "peak bytes", "published s", "published bytes"):
         table.add_column(column, justify="left" if column == "backend" else "right")
     base = median(r["seconds"] for r in results["none"]) if "none" in results else None
-    theirs = published("recipe")
+    theirs = load("recipe")
+    arms = {arm["backend"]: name for name, arm in theirs.arms.items()}
+    seconds_of, bytes_of = (theirs.find_figure(name).values for name in ("total_time", "peak_memory"))
     for name, rows in results.items():
         seconds, peak = median(r["seconds"] for r in rows), rows[-1]["peak_bytes"]
         ours = [f"{seconds:.3f}", f"{base / seconds:.2f}x" if base else "-", f"{peak:,}" if peak else "-"]
         published_ones = ["-", "-"]
-        if name in theirs["seconds"]:
-            published_ones = [f"{theirs['seconds'][name]}", f"{theirs['peak_bytes'][name]:,}"]
+        if (arm := arms.get(name)) is not None:
+            published_ones = [seconds_of[arm].text, f"{int(bytes_of[arm].text):,}"]
         table.add_row(name, *ours, *published_ones)
     console.print(table)
     what = f"{environment['device_name']}, torch {environment['torch']}"
     console.print(f"Medians of {rounds}, each in a process of its own. {what}.", highlight=False)
-    console.print(f"Published: {theirs['source']}.", highlight=False)
+    console.print(f"Published: {theirs.source}, {theirs.hardware}, {theirs.software}.", highlight=False)
     if where == "cpu":
         console.print("Peak bytes: PyTorch does not count them on a CPU.", highlight=False)
 

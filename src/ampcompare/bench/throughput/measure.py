@@ -21,18 +21,23 @@ from ampcompare.bench.throughput.traffic import per_image
 from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import Config
+from ampcompare.data.batch import count_samples
 from ampcompare.data.dataset import Dataset, build_dataset
+from ampcompare.data.sources import SOURCES
+from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError
 from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.low_type import take_type, with_type
+from ampcompare.machine.processes import World
 from ampcompare.machine.processor import arithmetic_of
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import backend_of
 from ampcompare.precision.backends import AUTO
-from ampcompare.train.build import build_trainer, is_fused, make_loader
+from ampcompare.train.build import build_trainer, is_fused, load_data
 from ampcompare.train.execution import check_execution
+from ampcompare.train.loaders import check_data, make_loader
 from ampcompare.train.trainer import micro_batches
 
 PROFILED_STEPS = 20
@@ -47,7 +52,7 @@ def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
     count = config.training.accumulate
 
     def images(group: list[Any]) -> int:
-        return sum(x[1].shape[0] if isinstance(x, tuple) else x.shape[1] for x in group)
+        return sum(count_samples(x[1]) if isinstance(x, tuple) else x.shape[1] for x in group)
 
     def step(group: list[Any]) -> Done:
         result = trainer.step(group)
@@ -57,6 +62,22 @@ def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
     # Whole groups of full batches: the short one of an epoch would compile anew, and is no step to time.
     full = (group for group in groups if images(group) == count * config.batch_size)
     return Loop(full, step, trainer.precision.session(), memory=trainer.memory)
+
+
+def _data(config: Config, loop: str) -> Dataset:
+    """The data to time the training on. Raises UserError for some that this loop, or no timing, can be of."""
+    source, root = config.data.source, config.data.root
+    if source in SOURCES:
+        kwargs, limit = config.data.kwargs, config.data.train_limit
+        return build_dataset(source=source, root=root, train_limit=limit, test_limit=10, kwargs=kwargs)
+    data = load_data(config)
+    check_data(config, data, World())
+    if loop != OURS and not isinstance(data.train, ImageSet):
+        raise UserError(f"data.source={source!r}: no RGB images as bytes, which {loop} is written for")
+    if isinstance(data.train, BatchSet) and data.train.batch_size is None:
+        why = "its loader says no batch_size, and steps of one size are timed"
+        raise UserError(f"data.source={source!r}: {why}; give it one")
+    return data
 
 
 def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) -> dict[str, Any]:
@@ -69,10 +90,10 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     device = resolve_device(config.device)
     set_numerics(config)
     config = with_type(config, take_type(config, device).dtype)
-    source, root, limit = config.data.source, config.data.root, config.data.train_limit
-    data = build_dataset(source=source, root=root, train_limit=limit, test_limit=10)
+    data, limit = _data(config, loop), config.data.train_limit
     size, accumulate = config.batch_size, config.training.accumulate
-    if len(data.train) < size * accumulate:
+    samples = len(data.train) * (size if isinstance(data.train, BatchSet) else 1)
+    if samples < size * accumulate:
         step = f"no full step of batch_size={size} and training.accumulate={accumulate} to time"
         raise UserError(f"data.train_limit={limit}: {step}; raise it")
     made = {OURS: ours, **BASELINES}[loop](config, data, device)

@@ -23,8 +23,8 @@ from ampcompare.bench.recipe.table import device_type
 from ampcompare.bench.results import Median, estimate, header, machine_words, markdown_table, write_results
 from ampcompare.bench.throughput import BASELINE, HAND_WRITTEN
 from ampcompare.bench.throughput.kept import Kept
-from ampcompare.config.load import LEAVES, load_config
-from ampcompare.config.schema import Config
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ampcompare import metrics
 from ampcompare.errors import UserError
+from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis.answers import Answers, answers_of
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.lead import lead
 from ampcompare.report.analysis.plan import plan_of
-from ampcompare.report.analysis.published import Reproduction, published, set_beside
+from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Case, Term, judge, parse
 from ampcompare.report.analysis.undecided import Undecided
 from ampcompare.report.analysis.verdict import Verdict
 from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
+from ampcompare.report.foreign.names import says_precision
+from ampcompare.report.foreign.reading import Wanted, read
 from ampcompare.report.palette import FORMER, Style, styles
 from ampcompare.report.runs.differences import Environment, config_differences, environments_of
-from ampcompare.report.runs.figures import RunFigures, figures_of, words_of
+from ampcompare.report.runs.figures import RunFigures, words_of
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
-from ampcompare.report.runs.metric import ACCURACY_MARGIN, choose_metric
+from ampcompare.report.runs.metric import ACCURACY_MARGIN
 from ampcompare.report.runs.settings import describe
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.target import baseline_target, with_seconds_to
 from ampcompare.report.statistics.samples import T, explained
-from ampcompare.report.words import listed
+from ampcompare.report.words import listed, printable
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training
 
@@ -38,13 +40,14 @@ class Analysis(Ground):
 
     No output computes a figure of its own, so that all show the same. `comparisons` and `verdict` are those
     of the baseline and margin that were planned or asked for; `view` gives those of others. `styles` has the
-    colour of each label; `reproduce` names a published comparison to be set beside; `required` is what the
-    comparison is held against.
+    colour of each label; `reproduce` names a publication that the runs are to judge, ratios of it `within` a
+    margin; `required` is what the comparison is held against.
     """
 
     baseline_value: str = "none"
     styles: Mapping[str, Style] = field(default_factory=dict)
     reproduce: str | None = None
+    within: float = WITHIN
     required: tuple[Term, ...] = ()
 
     @cached_property
@@ -79,7 +82,16 @@ class Analysis(Ground):
     @property
     def lead(self) -> str:
         """The first sentence, for who knows nothing of the project."""
-        return lead(self.groups, self.setting, self.keys[0])
+        is_others = all(f.settings is not None for f in self.figures)
+        quality = self.metric.name if is_others else self.metric.noun
+        return lead(self.groups, self.setting, self.keys[0], quality)
+
+    @property
+    def question(self) -> str:
+        """What the page is headed by."""
+        key = self.keys[0]
+        is_precise = key == BACKEND or any(f.settings is None for f in self.figures) or says_precision(key)
+        return "What does mixed precision buy?" if is_precise else f"What does {printable(key)} change?"
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
@@ -125,9 +137,7 @@ class Analysis(Ground):
 
     def check(self) -> None:
         """Raise UserError for what was asked for and is not there: an unknown name, a label of no group."""
-        if self.reproduce is not None:
-            published(self.reproduce)
-        _ = self.requirements
+        _ = self.published, self.requirements
 
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
@@ -141,10 +151,14 @@ class Analysis(Ground):
 
     @cached_property
     def published(self) -> Reproduction | None:
-        """The published comparison of that name, these runs beside it."""
+        """The publication of that name or file, and what these runs say of its figures. Raises UserError
+        where none of them is of its model and its data.
+        """
         if self.reproduce is None:
             return None
-        return set_beside(self.reproduce, self.figures, self.comparisons, self.metric)
+        points = self.metric.margin if self.metric.is_share and self.metric.margin else POINTS
+        publication = load(self.reproduce)
+        return set_beside(publication, self.figures, ignored=self.ignored, within=self.within, points=points)
 
     @cached_property
     def differences(self) -> list[list[tuple[str, str, str]]]:
@@ -169,24 +183,32 @@ class Analysis(Ground):
 
 def analyse_runs(
     runs: Sequence[RunRecord],
-    baseline: str = "none",
+    baseline: str | None = None,
     *,
-    metric: str = metrics.EVAL_ACCURACY,
+    metric: str | None = None,
     margin: float | None = None,
-    group_by: Sequence[str] = ("backend",),
+    group_by: Sequence[str] | None = None,
     ignore: Sequence[str] = (),
+    throughput: str | None = None,
+    memory: str | None = None,
+    unit: str | None = None,
+    goal: str | None = None,
     reproduce: str | None = None,
+    within: float = WITHIN,
     target: float | None = None,
     require: Sequence[str] = (),
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
     `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
-    accuracies), `ignore` settings that may differ within a group, `reproduce` the name of a published
-    comparison to be set beside, `target` the value of the metric, as logged or as shown, up to which training
-    is timed (by default what the baseline reaches), `require` what is to be shown, such as
-    `native: speedup >= 1.5`. Margin and target that are not given are those of the runs' own plan, if they
-    have one. Raises UserError.
+    accuracies), `throughput` and `memory` the keys of these, `unit` how the metric is logged (percent,
+    fraction, plain), `goal` maximize or minimize. What is not given is that of our own runs (the backend
+    against `none` by the metric of their task); of other programs' it is guessed from what they logged, and
+    said. `ignore` are settings that may differ within a group, `reproduce` a publication, by name or file,
+    of which the runs are to tell whether it is reproduced, its ratios `within` 0.1 (10 %); `target` the value
+    of the metric, as logged or as shown, up to which training is timed (by default what the baseline
+    reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and target that are not
+    given are those of the runs' own plan, if they have one. Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -200,11 +222,14 @@ def analyse_runs(
     if not runs:
         raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
     plan = plan_of(runs)
-    compared = choose_metric(metric, margin, runs, plan.margin)
-    figures = with_overlap([figures_of(run, metric) for run in runs])
-    check_keys("--group-by", group_by, figures)
-    check_keys("--ignore", ignore, figures)
-    setting, keys, ignored = describe(figures), tuple(group_by), frozenset(ignore)
+    asked = Wanted(baseline, metric, margin, group_by, ignore, throughput, memory, unit, goal)
+    reading = read(runs, asked, plan.margin)
+    compared, keys, baseline = reading.metric, reading.keys, reading.baseline
+    figures = with_overlap(reading.figures)
+    if all(f.settings is None for f in figures):
+        check_keys("--group-by", keys, figures)
+        check_keys("--ignore", ignore, figures)
+    setting, ignored = describe(figures), frozenset(ignore)
     first = group_runs(figures, keys, ignored)
     baseline = _meant(baseline, first, keys[0])
     if (wanted := plan.target if target is None else target) is None:
@@ -218,6 +243,9 @@ def analyse_runs(
     figures = with_seconds_to(figures, shown, compared)
     groups = group_runs(figures, keys, ignored)
     words = {g.value: words_of(f.run) for g in groups for f in g.runs}
+    looks = styles(((g.label, g.value) for g in groups), words)
+    if keys[0] != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
+        looks = [replace(style, meaning="") for style in looks]
     analysis = Analysis(
         figures=tuple(figures),
         setting=setting,
@@ -227,9 +255,13 @@ def analyse_runs(
         ignored=ignored,
         plan=plan,
         target=shown,
+        quantities=reading.quantities,
+        said=reading.said,
+        warned=reading.cautions,
         baseline_value=baseline,
-        styles={style.label: style for style in styles(((g.label, g.value) for g in groups), words)},
+        styles={style.label: style for style in looks},
         reproduce=reproduce,
+        within=within,
         required=tuple(parse(require)),
     )
     analysis.check()

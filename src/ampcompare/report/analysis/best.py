@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ampcompare.report import words
 from ampcompare.report.analysis.comparison import ENVIRONMENT, Comparison, compare
-from ampcompare.report.runs.groups import BACKEND, Group, differing_keys
+from ampcompare.report.runs.groups import Group, differing_keys
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import OF_BACKEND
+from ampcompare.report.runs.settings import follows
 
 MANY = {  # keys that are tuned most often, several of them in words
     "optimizer.lr": "learning rates",
@@ -134,11 +134,7 @@ def best_of_each(
 def _tuned(groups: Sequence[Group], key: str) -> list[str]:
     """What was varied among the groups of one value on purpose."""
     keys = differing_keys([g.settings for g in groups])
-    return [
-        k
-        for k in keys
-        if k != key and not k.startswith(ENVIRONMENT) and not (key == BACKEND and k.startswith(OF_BACKEND))
-    ]
+    return [k for k in keys if k != key and not k.startswith((ENVIRONMENT, *follows(key)))]
 
 
 def _best(groups: Sequence[Group], tuned: Sequence[str], metric: ComparedMetric) -> Candidate | None:

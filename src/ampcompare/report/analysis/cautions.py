@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ampcompare.metrics import DATA_REPEATS
+from ampcompare.records.tree import lookup
+from ampcompare.report.analysis.claims import null_of
 from ampcompare.report.analysis.comparison import MAX_KEYS, Comparison
 from ampcompare.report.analysis.doubts import about_layout, about_runs, about_speed
 from ampcompare.report.analysis.processors import about_cpu
@@ -11,11 +14,16 @@ from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import RunFigures
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.informative import information, test_set
+from ampcompare.report.runs.labels import BACKEND, noun
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.sample import NOT_ALONE
 from ampcompare.report.runs.settings import Setting
 from ampcompare.report.runs.spoiled import spoiled_buffers
 from ampcompare.report.words import capital, count, listed, plural, short, some
+
+# Of each question that is compared in pairs the figure whose means stand beside it.
+OF_MEANS = {"speed": "images_per_second", "memory": "peak_mib", "quality": "quality"}
+WORDS = {"images_per_second": "throughput", "peak_mib": "peak memory"}
 
 
 def cautions(
@@ -28,6 +36,7 @@ def cautions(
     asked: Sequence[str] = (),
 ) -> list[str]:
     """The reasons for doubt, gravest first. `asked` are the keys by which groups were to be told apart."""
+    key = asked[0] if asked else BACKEND
     pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None and not c.refusal]
     said = about_runs(groups, [base for _, base in pairs])
     said += _silent(groups, metric)
@@ -36,15 +45,17 @@ def cautions(
         said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
     said += about_cpu(figures)
     said += _not_pooled(groups, asked)
-    said += _not_compared(comparisons)
-    said += _sample_size(groups, comparisons)
+    said += _not_compared(comparisons, key)
+    said += _sample_size(groups, comparisons, metric, key)
+    said += _other_way_round(comparisons)
+    said += _not_repeated(groups)
     said += about_speed(groups, pairs)
     if ignored:
         said.append(f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}.")
     if any(not f.device for f in figures):
         said.append(f"The device is not recorded for {some([f.run.name for f in figures if not f.device])}.")
     said += _missing(groups, metric)
-    said += _unsound(figures, groups)
+    said += _unsound(figures, groups, metric, key)
     said += [sentence] if (sentence := test_set(groups, metric)) else []
     return said
 
@@ -71,26 +82,29 @@ def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> list[str]:
     return said
 
 
-def _not_compared(comparisons: Sequence[Comparison]) -> list[str]:
+def _not_compared(comparisons: Sequence[Comparison], key: str) -> list[str]:
     refused = [c for c in comparisons if c.refusal]
     said = [f"{c.group.label} is not compared: {c.refusal}." for c in refused[:MAX_KEYS]]
     if len(refused) > MAX_KEYS:
         said.append(f"{len(refused) - MAX_KEYS} more groups are not compared; the lines above say why.")
     if any(not c.same_device for c in comparisons):
-        said.append("Backends ran on different devices; speed and memory are not compared across devices.")
+        who = capital(noun(key, many=True))
+        said.append(f"{who} ran on different devices; speed and memory are not compared across devices.")
     if loose := list(dict.fromkeys(key for c in comparisons for key in c.loose)):
         names = some(loose, MAX_KEYS)
         said.append(f"Groups are compared although they differ in {names}: it may come from that.")
     return said
 
 
-def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> list[str]:
+def _sample_size(
+    groups: Sequence[Group], comparisons: Sequence[Comparison], metric: ComparedMetric, key: str
+) -> list[str]:
     counted = [g for g in groups if g.counted and not g.is_control]  # a control repeats seeds by design
     single = [g.label for g in counted if g.seeds == 1]
     said = []
     if single:
-        which = "One seed per backend" if len(single) == len(counted) else f"One seed for {some(single)}"
-        of_what = " of accuracy" if any(g.n > 1 for g in counted if g.seeds == 1) else ""
+        which = f"One seed per {noun(key)}" if len(single) == len(counted) else f"One seed for {some(single)}"
+        of_what = f" of {metric.noun}" if any(g.n > 1 for g in counted if g.seeds == 1) else ""
         said.append(
             f"{which} (n = 1): no interval{of_what} can be given, and a small difference may be chance: "
             "not enough seeds to tell. Run more seeds."
@@ -101,7 +115,7 @@ def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> 
         )
         said.append(
             f"Seeds were run again ({each}): each process is a measurement of speed, each seed one of "
-            "accuracy."
+            f"{metric.noun}."
         )
     unpaired = [(c.group.label, c.speed.pairs) for c in comparisons if c.speed and not c.speed.paired]
     if none := some([label for label, pairs in unpaired if pairs < 2]):
@@ -116,8 +130,44 @@ def _sample_size(groups: Sequence[Group], comparisons: Sequence[Comparison]) -> 
     return said
 
 
+def _other_way_round(comparisons: Sequence[Comparison]) -> list[str]:
+    """Where the means in a table lie the other way round than what the pairs show."""
+    said = []
+    for name, attribute in OF_MEANS.items():
+        who = [c.group.label for c in comparisons if _is_turned(c, name, attribute)]
+        if who:
+            what = WORDS.get(attribute) or comparisons[0].metric.name
+            said.append(
+                f"In {what} the means of {some(who)} and the baseline lie the other way round than pairs do. "
+                "What is claimed is of the pairs, which count alike; the largest runs rule a mean."
+            )
+    return said
+
+
+def _is_turned(comparison: Comparison, name: str, attribute: str) -> bool:
+    found, null = getattr(comparison, name), null_of(name)
+    sides = [side.means[attribute] if side else None for side in (comparison.group, comparison.baseline)]
+    ours, theirs = (mean.value if mean else None for mean in sides)
+    if found is None or not found.paired or not found.has_interval or ours is None or theirs is None:
+        return False
+    return (found.low > null and ours < theirs) or (found.high < null and ours > theirs)
+
+
+def _not_repeated(groups: Sequence[Group]) -> list[str]:
+    """Loaders that do not give the same again."""
+    restless = [
+        g.label for g in groups if any(lookup(f.run.summary, DATA_REPEATS) is False for f in g.counted)
+    ]
+    if not restless:
+        return []
+    return [
+        f"The data of {some(restless)} do not come the same again: runs of one seed did not see the same "
+        "batches, and to pair them takes nothing of that out."
+    ]
+
+
 def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
-    names = {"images_per_second": "throughput", "peak_mib": "peak memory", "quality": metric.name}
+    names = WORDS | {"quality": metric.name}
     said = []
     for name, words in names.items():
         if without := some([g.label for g in groups if g.counted and g.means[name] is None]):
@@ -134,14 +184,16 @@ def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
     return said
 
 
-def _unsound(figures: Sequence[RunFigures], groups: Sequence[Group]) -> list[str]:
+def _unsound(
+    figures: Sequence[RunFigures], groups: Sequence[Group], metric: ComparedMetric, key: str
+) -> list[str]:
     said = []
     counted = {id(f) for g in groups for f in g.counted}
     # Of failed runs enough is said, unless their figures count for want of others.
     open_ones = [f for f in figures if f.outcome is not Outcome.FAILED or id(f) in counted]
     if unfinished := [f"{f.run.name} ({word})" for f in open_ones if (word := _ended_as(f))]:
         verb = "counts" if len(unfinished) == 1 else "count"
-        where = "only where a backend has no finished run, never for accuracy."
+        where = f"only where a {noun(key)} has no finished run, never for {metric.noun}."
         note = f"{some(unfinished)} did not finish and {verb} {where}"
         if only := some([g.label for g in groups if g.is_unfinished]):
             note += f" For {only} there is none, so the figures are those of unfinished runs."

@@ -9,9 +9,9 @@ from typing import final
 from ampcompare.report.analysis.claims import EQUIVALENCE, RATIOS, Claim, Levels, claims_of, null_of
 from ampcompare.report.runs.control import Control
 from ampcompare.report.runs.groups import BACKEND, Group, differing_keys
-from ampcompare.report.runs.informative import information
+from ampcompare.report.runs.informative import information, step_of
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import OF_BACKEND
+from ampcompare.report.runs.settings import follows
 from ampcompare.report.statistics.samples import Equivalence, Estimate, difference, equivalence, ratio
 from ampcompare.report.words import listed, some
 
@@ -208,7 +208,7 @@ def _compare_fitting(group: Group, bases: Sequence[Group], key: str, metric: Com
 def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
     """Settings on which two groups differ although the comparison is not about them."""
     keys = differing_keys([group.settings, base.settings])
-    return [k for k in keys if k != key and not (key == BACKEND and k.startswith(OF_BACKEND))]
+    return [k for k in keys if k != key and not k.startswith(follows(key))]
 
 
 def compare(
@@ -218,10 +218,13 @@ def compare(
     energy only of runs that had it to themselves.
     """
     metric = metric or ComparedMetric()
-    same_device = len(group.devices | base.devices) == 1
+    same_device = len(group.devices | base.devices) <= 1  # none: no run of theirs counts
     quality = None
     if not group.is_unfinished and not base.is_unfinished:  # unfinished runs are not as far
-        quality = difference(*(side.sample("quality", metric.factor) for side in (group, base)))
+        sides = (side.sample("quality", metric.factor) for side in (group, base))
+        quality = difference(*sides, step=step_of((group, base), metric))
+        if quality and metric.is_share:
+            quality = quality.within(-100, 100)  # points
 
     def of(name: str) -> Estimate | None:
         return ratio(group.sample(name), base.sample(name)) if same_device else None

@@ -13,6 +13,7 @@ from ampcompare import metrics
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import Group, seed_key
+from ampcompare.report.runs.informative import step_of
 from ampcompare.report.statistics.samples import Estimate, difference, mean_of_seeds
 
 AtEpoch = dict[float, Mapping[Hashable, float]]
@@ -26,9 +27,11 @@ def course_of(comparison: Comparison) -> list[tuple[float, Estimate]]:
     """
     if comparison.baseline is None:
         return []
-    key, factor = comparison.metric.key, comparison.metric.factor
-    ours, theirs = (_at_epochs(group, key, factor) for group in (comparison.group, comparison.baseline))
-    found = ((epoch, difference(ours[epoch], theirs[epoch])) for epoch in sorted(ours.keys() & theirs.keys()))
+    groups = (comparison.group, comparison.baseline)
+    key, factor, step = comparison.metric.key, comparison.metric.factor, step_of(groups, comparison.metric)
+    ours, theirs = (_at_epochs(group, key, factor) for group in groups)
+    epochs = sorted(ours.keys() & theirs.keys())
+    found = ((epoch, difference(ours[epoch], theirs[epoch], step=step)) for epoch in epochs)
     return [(epoch, estimate) for epoch, estimate in found if estimate is not None]
 
 

@@ -8,8 +8,10 @@ from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import SHARED, Comparison, compare
+from ampcompare.report.foreign.settings import ALL
 from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.runs.informative import information
+from ampcompare.report.runs.labels import noun
 from ampcompare.report.runs.metric import ComparedMetric
 
 MOST = 3  # others of which the headline says why they are not it
@@ -25,6 +27,8 @@ def headline(
 ) -> str:
     """The answer against the baseline, the value `wanted` of `key`; `best` where another key was tuned."""
     if not (bases := [g for g in groups if g.value == wanted]):
+        if all(g.value == ALL for g in groups):
+            return "All runs have the same settings: name what differs with --group-by to compare it."
         others = words.listed(dict.fromkeys(g.value for g in groups))
         return f"There is no run of the baseline {wanted!r} here, only of {others}: nothing to compare with."
     held = [c for c in comparisons if not c.is_control]
@@ -95,7 +99,7 @@ class _Decision:
     @property
     def noun(self) -> str:
         """What is compared."""
-        return self.key if self.key == BACKEND else f"value of {self.key}"
+        return noun(self.key)
 
     def _fastest_that_keeps(self) -> str:
         best = self.keepers[0]
@@ -187,7 +191,7 @@ class _Decision:
         elif all(c.same_device for c in self.all):
             start = "Throughput is not recorded on both sides: no speed-up can be given."
         else:
-            start = "The backends ran on different devices: no speed-up can be given."
+            start = f"The {noun(self.key, many=True)} ran on different devices: no speed-up can be given."
         known = [c for c in self.all if c.quality is not None and c.claims]
         said = [f"{self.name(c)}: {phrases.quality(c)}." for c in known[:MOST]]
         if len(known) > MOST:

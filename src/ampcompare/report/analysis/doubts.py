@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ampcompare.records.tree import as_text
 from ampcompare.report.runs.cards import cards
+from ampcompare.report.runs.ending import NO_STEP
 from ampcompare.report.runs.figures import RunFigures, environment_of
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.order import layout
@@ -48,9 +49,10 @@ def about_runs(groups: Sequence[Group], bases: Sequence[Group]) -> list[str]:
     for group in groups:
         if refused := group.outcomes.refused:
             which = _reasons(group, refused)
-            verb = "was" if len(refused) == 1 else "were"
+            verb = "was refused" if len(refused) == 1 else "were refused"
+            verb = "ended" if all(f.why == NO_STEP for f in refused) else verb
             runs = plural(len(refused), "run")
-            said.append(f"{runs} of {group.label} {verb} refused before the first step ({which}).")
+            said.append(f"{runs} of {group.label} {verb} before the first step ({which}).")
     return said
 
 
@@ -78,9 +80,12 @@ def about_speed(groups: Sequence[Group], pairs: Sequence[Pair]) -> list[str]:
     said = []
     for group, base in pairs:
         if len(group.devices | base.devices) == 1 and (gap := median_gap(group, base)):
+            whole, left_out = "whole training seconds", "warm-up, compilation"
+            if base.counted[0].settings is not None:
+                whole, left_out = "the whole time of the runs", "start, evaluations"
             said.append(
-                f"By medians {group.label} trains {ratio(gap[0])} as fast as {base.label}, by whole training "
-                f"seconds {ratio(gap[1])}: warm-up, compilation and stalls are not in a median."
+                f"By medians {group.label} trains {ratio(gap[0])} as fast as {base.label}, by {whole} "
+                f"{ratio(gap[1])}: {left_out} and stalls are not in a median."
             )
     # Of a run that shared its machine the times are not compared, and what disturbed it is known.
     states = [(group, f, f.steadiness) for group in groups for f in group.counted if not f.shares_machine]
@@ -110,7 +115,9 @@ def _commits(groups: Sequence[Group]) -> list[str]:
     if len(commits) < 2:
         return []
     shown = some([_short_commit(one) for one in commits], 3)
-    return [f"The runs are of {len(commits)} states of the code ({shown}) and pooled as of one."]
+    of_others = any(f.run.option("recorder") is not None for g in groups for f in g.runs)
+    code = "AMP Compare's own code" if of_others else "the code"  # of their loop's code nothing is recorded
+    return [f"The runs are of {len(commits)} states of {code} ({shown}) and pooled as of one."]
 
 
 def _short_commit(commit: str) -> str:

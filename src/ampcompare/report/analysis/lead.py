@@ -9,31 +9,33 @@ from ampcompare.records import RunRecord
 from ampcompare.report import words
 from ampcompare.report.runs.arithmetic import half_type
 from ampcompare.report.runs.groups import BACKEND, Group
-from ampcompare.report.runs.settings import Setting
+from ampcompare.report.runs.settings import NO_DATA, Setting
 
 MOST_NAMED = 6
 FULL, HALF, OTHER = "with 32-bit numbers", "with 16-bit numbers where that is safe", "in other ways"
 ALL_HALF = "with 16-bit numbers throughout"
 SAID = (FULL, HALF, ALL_HALF, OTHER)
-ANSWER = "Here is what that changed in speed, memory and accuracy."
+ANSWER = "Here is what that changed in speed, memory and {}."
 
 
-def lead(groups: Sequence[Group], setting: Setting, key: str) -> str:
-    """What was trained on what, and what was done otherwise each time; `key` is the compared one.
+def lead(groups: Sequence[Group], setting: Setting, key: str, quality: str = "accuracy") -> str:
+    """What was trained on what, and what was done otherwise each time; `key` is the compared one, `quality`
+    what the compared metric is called.
 
     Of backends: which computed with 32-bit numbers and which with 16-bit ones, as the runs recorded it.
     """
     what = f"A neural network ({setting.model})" if setting.model else "A neural network"
-    learned = f" on {setting.data}" if setting.data else ""
+    is_known = setting.data not in ("", NO_DATA)
+    learned = f" on {setting.data}" if is_known else ""
     shown = [group for group in groups if not group.is_control]
     if key != BACKEND:
         values = words.some(list(dict.fromkeys(group.value for group in shown)), MOST_NAMED)
-        return f"{what} was trained{learned} with {key} {values}. {ANSWER}"
+        return f"{what} was trained{learned} with {key} {values}. {ANSWER.format(quality)}"
     found: dict[str, list[str]] = {}
     for group in shown:
         found.setdefault(_bits(group), []).append(group.label)
     parts = [f"{said} ({words.some(found[said], MOST_NAMED)})" for said in SAID if said in found]
-    return f"{what} was trained{learned} {words.listed(parts)}. {_why(found)}{ANSWER}"
+    return f"{what} was trained{learned} {words.listed(parts)}. {_why(found)}{ANSWER.format(quality)}"
 
 
 def _why(found: dict[str, list[str]]) -> str:

@@ -30,7 +30,8 @@ def notes(
     levels: Levels,
 ) -> list[str]:
     """What is to be known of all claims alike. `target` is the value in use, in the metric's shown unit."""
-    said = [about_plan(plan, comparisons, metric, target, arms)] if plan.is_there else []
+    said = [metric.direction] if metric.direction else []
+    said += [about_plan(plan, comparisons, metric, target, arms)] if plan.is_there else []
     said += list(plan.doubts)
     said += [sentence for arm in arms if (sentence := arm.sentence)]
     held = [c for c in comparisons if c.claims]

@@ -15,6 +15,7 @@ from ampcompare.report.statistics.estimate import PARTLY, Estimate
 from ampcompare.report.statistics.power import MOST
 
 NBSP = "\N{NO-BREAK SPACE}"
+MOST_APART = 10.0  # an interval of a ratio that reaches further says nothing
 SLOWER = 0.995  # of a single run: what rounds to 1.00 is not called slower
 
 
@@ -36,6 +37,9 @@ def speed(
     if found is None or base is None:
         return ""
     claim = comparison.claims.get("speed")
+    if is_too_noisy(found):
+        text = f"trains at a speed that is too noisy to tell from that of {than or base.label}"
+        return f"{text}{bracket(found, '', note)}{doubt(comparison) if with_doubt else ''}"
     # A control is as fast as the baseline, whatever it came to; and 1.00× slower is nothing to say of one.
     is_shown = found.high is None or found.high < 1
     slower = claim.is_below if claim else found.value < SLOWER and is_shown and not comparison.is_control
@@ -49,6 +53,13 @@ def speed(
     unit = "×" if slower else ""
     span = words.interval(ends[0], ends[1], lambda end: f"{words.number(end, digits)}{unit}", unit)
     return f"trains {text}{bracket(found, span, note)}{doubt(comparison) if with_doubt else ''}"
+
+
+def is_too_noisy(found: Estimate) -> bool:
+    """Whether a ratio may as well be ten times more, or a tenth, and is not shown to differ from 1."""
+    if found.low is None or found.high is None or not found.low <= 1 <= found.high or found.value <= 0:
+        return False
+    return found.high > MOST_APART * found.value or found.low * MOST_APART < found.value
 
 
 def doubt(comparison: Comparison) -> str:
@@ -69,6 +80,8 @@ def memory(comparison: Comparison, note: str = "") -> str:
     """`needs 41 % less memory (95 %: 40 to 42 %)`."""
     if (found := tested(comparison, "memory")) is None:
         return ""
+    if is_too_noisy(found):
+        return "needs an amount of memory that is too noisy to tell"
     share = (1 - found.value) * 100
     digits = 0 if abs(share) >= 9.95 else 1
     claim = comparison.claims.get("memory")
@@ -111,7 +124,7 @@ def quality_of(comparison: Comparison, note: str = "") -> str:
         side = "higher" if claim.is_above else "lower"
         text = f"is {metric.with_unit(metric.size(found.value))} {side}{bracket(found, span, note)}"
         if equal is not None and equal.rejected:
-            text += f", less than your margin of {metric.margin:g} ({within(equal, metric.margin or 0.0)})"
+            text += f", less than {metric.whose_margin} ({within(equal, metric.margin or 0.0)})"
         elif comparison.is_within_control("quality"):
             text += ", no more than no change at all shows here"
         return text

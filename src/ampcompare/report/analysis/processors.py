@@ -26,6 +26,8 @@ def about_cpu(figures: Sequence[RunFigures]) -> list[str]:
             labels = ran.setdefault((half, runs_on(one.run)), [])
             labels += [one.label] if one.label not in labels else []
     said = [*_emulated(ran), *_unknown(ran), *_on_units(ran)]
+    if all(f.settings is not None for f in on_cpu):  # nobody says what they computed in, nor what memory is
+        return ["Measured on a CPU: these speed figures are of this processor, not of a GPU."]
     first = said[0][0] if said else "in fp32: these speed figures are of this processor, not of a GPU"
     later = [capital(brief) for _, brief in said[1:]]
     return [" ".join([f"Measured on a CPU, {first}.", *(f"{brief}." for brief in later), MEMORY])]

@@ -12,6 +12,7 @@ from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.phrases import NBSP
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.quantities import OWN, Quantities
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,11 @@ class Verdict:
 
 
 def line(
-    group: Group, comparison: Comparison | None, metric: ComparedMetric, best: BestOfEach | None = None
+    group: Group,
+    comparison: Comparison | None,
+    metric: ComparedMetric,
+    best: BestOfEach | None = None,
+    quantities: Quantities = OWN,
 ) -> str:
     """What is to be said of one group, None its comparison where it is a baseline or there is none. A group
     that is not compared with its like is part of the `best` of each, if anything was tuned.
@@ -43,8 +48,8 @@ def line(
     if comparison and is_compared:
         sentence = gains(comparison)
     else:
-        sentence = ", ".join(_absolute(group, metric)) or "no throughput, memory or accuracy was recorded"
-        sentence += f" ({_runs(group)})"
+        nothing = f"no throughput, memory or {metric.noun} was recorded"
+        sentence = f"{', '.join(_absolute(group, metric, quantities)) or nothing} ({_runs(group)})"
     if failed:
         done = len(group.outcomes.finished)
         sentence = (
@@ -75,12 +80,12 @@ def _failures(group: Group) -> str:
     return f"{group.outcomes.sentence} ({words.level(found.confidence)}: {low} to {high} %)"
 
 
-def _absolute(group: Group, metric: ComparedMetric) -> list[str]:
+def _absolute(group: Group, metric: ComparedMetric, quantities: Quantities) -> list[str]:
     parts = []
     if speed := group.means["images_per_second"]:
-        parts.append(f"{words.number(speed.value)} images/s")
+        parts.append(f"{words.number(speed.value)} {quantities.speed}")
     if memory := group.means["peak_mib"]:
-        parts.append(f"{words.mib(memory.value)} MiB peak memory")
+        parts.append(quantities.memory_words(memory.value))
     if quality := group.means["quality"]:
         so_far = " so far" if group.is_unfinished else ""
         parts.append(f"{metric.name} {metric.show(quality.value)}{so_far}")

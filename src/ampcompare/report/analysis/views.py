@@ -18,7 +18,9 @@ from ampcompare.report.runs.control import Control, controls
 from ampcompare.report.runs.figures import RunFigures
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.quantities import OWN, Quantities
 from ampcompare.report.runs.settings import Setting
+from ampcompare.report.words import capital
 
 MARGINS = (0.1, 0.2, 0.5, 1.0, 2.0)  # offered beside the one in use; in the metric's shown unit
 
@@ -38,7 +40,7 @@ class Ground:
 
     `metric` has the margin that is in use; `keys` are those of `--group-by`, the first is compared; `ignored`
     the settings of `--ignore`; `target` is the value of the metric, as it is shown, up to which training is
-    timed.
+    timed. `said` and `warned` are sentences on how runs of other programs were read.
     """
 
     figures: tuple[RunFigures, ...]
@@ -49,6 +51,9 @@ class Ground:
     ignored: frozenset[str] = frozenset()
     plan: Plan = Plan()
     target: float | None = None
+    quantities: Quantities = OWN
+    said: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
 
     @cached_property
     def levels(self) -> Levels:
@@ -101,7 +106,7 @@ def _compared(ground: Ground, baseline: str) -> Compared:
     best = best_of_each(groups, key, baseline, metric)
     told = [c for c in comparisons if best is None or not best.covers(c)]
     doubts = cautions(ground.figures, ground.setting, groups, told, metric, ground.ignored, ground.keys)
-    return Compared(tuple(comparisons), best, tuple(doubts))
+    return Compared(tuple(comparisons), best, (*ground.warned, *doubts))
 
 
 def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: bool) -> View:
@@ -112,13 +117,14 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
     comparisons = with_claims(alike, ground.levels, arms)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
     answer = headline(groups, comparisons, ground.keys[0], baseline, metric, best)
-    said = [best.sentence] if best is not None and best.sentence != answer else []
+    said = [f"{capital(what)}." for what in ground.said]
+    said += [best.sentence] if best is not None and best.sentence != answer else []
     said += notes(ground.plan, comparisons, metric, ground.target, arms, ground.levels)
     said += about_target(groups, metric, ground.target) + about_lost(groups, metric)
     said += about_range(groups)
     verdict = Verdict(
         answer,
-        tuple((g.label, line(g, of_group.get(g.label), metric, best)) for g in groups),
+        tuple((g.label, line(g, of_group.get(g.label), metric, best, ground.quantities)) for g in groups),
         known.doubts,
         {c.group.label: c.chip for c in comparisons},
         tuple(said),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import altair as alt
 
@@ -23,6 +23,7 @@ from ampcompare.report.charts.parts import (
 from ampcompare.report.charts.series import Datum
 from ampcompare.report.runs.figures import TIMED
 from ampcompare.report.runs.groups import QUANTILES, Group
+from ampcompare.report.runs.quantities import Quantities
 from ampcompare.report.statistics.samples import Estimate
 from ampcompare.report.words import change, duration, mib, number, of_time, plural, some
 from ampcompare.report.words import ratio as times
@@ -50,20 +51,29 @@ ENERGY = Bars("joules_per_image", "J per image", number, change, "energy")
 TIME = Bars("seconds_to_target", "seconds of training", duration, of_time, "time")
 
 
+def _in_units(bars: Bars, quantities: Quantities) -> Bars:
+    """The bars in the units in which the runs' figures are."""
+    if bars is MEMORY:
+        return replace(bars, unit=quantities.memory_axis, show=quantities.show_memory)
+    return replace(bars, unit={SPEED: quantities.speed, ENERGY: quantities.energy}.get(bars, bars.unit))
+
+
 def throughput_bars(analysis: Analysis) -> Spec:
-    """Images per second by group: the mean over seeds of each run's median after warm-up."""
-    return _bars(analysis, "Throughput, median after warm-up", SPEED)
+    """Throughput by group: the mean over seeds of each run's median after warm-up."""
+    what = "the runs' medians" if analysis.quantities.speed_from else "median after warm-up"
+    return _bars(analysis, f"Throughput, {what}", SPEED)
 
 
 def peak_memory(analysis: Analysis) -> Spec:
     """Peak memory by group."""
     title = "Peak memory of the process" if analysis.setting.is_cpu else "Peak memory on the device"
+    title = "Peak memory" if analysis.quantities.memory_from else title
     return _bars(analysis, title, MEMORY)
 
 
 def energy(analysis: Analysis) -> Spec:
-    """Energy per training image by group, where the GPU counts it."""
-    return _bars(analysis, "Energy per training image", ENERGY)
+    """Energy of one training image by group, where the GPU counts it."""
+    return _bars(analysis, f"Energy per training {analysis.quantities.item}", ENERGY)
 
 
 def time_to_target(analysis: Analysis) -> Spec:
@@ -105,6 +115,7 @@ def varied_bars(
     """The rows of a chart of bars, of whose words some compare; nothing of it depends on the margin."""
     compared = {comparison.group.label: getattr(comparison, bars.compared) for comparison in comparisons}
     rows: list[Datum] = []
+    bars = _in_units(bars, analysis.quantities)
     for group in analysis.groups:
         if estimate := group.means[bars.figure]:
             factor = compared.get(group.label)
@@ -116,7 +127,7 @@ def varied_bars(
 
 def _bars(analysis: Analysis, title: str, bars: Bars) -> Spec:
     varied = varied_bars(bars, analysis, analysis.comparisons, analysis.metric.margin)
-    rows, unit = varied.rows, bars.unit
+    rows, unit = varied.rows, _in_units(bars, analysis.quantities).unit
     parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, _longest(rows) * BAR_ROOM], nice=False))
     x, y = parts.x, parts.y
     tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]

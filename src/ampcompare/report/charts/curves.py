@@ -21,6 +21,7 @@ from ampcompare.report.charts.parts import (
     tip,
 )
 from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves, time_curves
+from ampcompare.report.runs.labels import noun
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.words import capital
 
@@ -33,7 +34,7 @@ LARGEST_EXPONENT = 1000  # of 2, in float64 with room for the axis
 def train_loss(analysis: Analysis) -> Spec:
     """Training loss (mean over the log interval) by optimizer step."""
     rows = curves(analysis.groups, metrics.STEP, metrics.LOSS)
-    x, y = steps("optimizer step"), quantity(alt.Y, "training loss")
+    x, y = steps(analysis.quantities.step), quantity(alt.Y, "training loss")
     return line_chart(analysis, "Training loss", rows, x, y, ".4g")
 
 
@@ -41,7 +42,7 @@ def train_accuracy(analysis: Analysis) -> Spec:
     """Training accuracy (mean over the log interval, augmented images) by optimizer step, in percent."""
     rows = curves(analysis.groups, metrics.STEP, metrics.ACCURACY, y_factor=100)
     y = quantity(alt.Y, "training accuracy, %")
-    return line_chart(analysis, "Training accuracy", rows, steps("optimizer step"), y, ".2f")
+    return line_chart(analysis, "Training accuracy", rows, steps(analysis.quantities.step), y, ".2f")
 
 
 def eval_accuracy(analysis: Analysis) -> Spec:
@@ -71,10 +72,12 @@ def eval_accuracy_time(analysis: Analysis) -> Spec:
 
 
 def throughput_curve(analysis: Analysis) -> Spec:
-    """Images per second of training by optimizer step."""
+    """Throughput of training by optimizer step."""
     rows = curves(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
-    y = quantity(alt.Y, "images/s", zero=True)
-    return line_chart(analysis, "Throughput during training", rows, steps("optimizer step"), y, ",.4~r")
+    y = quantity(alt.Y, analysis.quantities.speed, zero=True)
+    return line_chart(
+        analysis, "Throughput during training", rows, steps(analysis.quantities.step), y, ",.4~r"
+    )
 
 
 def scale_factor(analysis: Analysis) -> Spec:
@@ -82,7 +85,7 @@ def scale_factor(analysis: Analysis) -> Spec:
     rows = scale_curves(analysis.groups)
     drawn = drawn_styles(analysis, rows)
     covered = lay_out(rows, [style.label for style in drawn], log2=True)
-    parts = Parts(rows, drawn, steps("optimizer step"), _log2_axis(rows))
+    parts = Parts(rows, drawn, steps(analysis.quantities.step), _log2_axis(rows))
     layers = [*parts.lines(covered, "step-after"), *parts.hover(",~r")]
     for row in rows:
         if row["kind"].endswith("skip"):
@@ -98,7 +101,7 @@ def scale_factor(analysis: Analysis) -> Spec:
             layers.append(crosses.encode(**shared, opacity=opacity))
             note = "✕ marks skipped steps"
     if parts.has("run"):
-        note += "; one run of each backend"
+        note += f"; one run of each {noun(analysis.keys[0])}"
     return finish(layers, analysis.setting, "Loss scale factor", rows, note=note, params=[parts.show_runs])
 
 

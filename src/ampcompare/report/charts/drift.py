@@ -51,7 +51,7 @@ def throughput_over_sweep(analysis: Analysis) -> Spec:
     x = quantity(alt.X, f"wall-clock time since the first run began, {unit}", nice=False)
     parts = Parts(rows, drawn_styles(analysis, rows), x, y)
     tips = [tip("backend"), tip("run"), tip("x", f"from, {unit}", ".4~r"), tip("x2", "to", ".4~r")]
-    tips += [tip("speed", "images/s", ",.4~r"), tip("y", title, "+.2~f")]
+    tips += [tip("speed", analysis.quantities.speed, ",.4~r"), tip("y", title, "+.2~f")]
     layers = [neutral_line(0, alt.Y)]
     if parts.has("half"):
         half = parts.of("half").mark_rect(clip=True)

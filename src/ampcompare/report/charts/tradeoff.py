@@ -34,11 +34,16 @@ def accuracy_against_throughput(analysis: Analysis) -> Spec:
                     point = {"kind": "run", "run": str(f.run.name), "x": f.images_per_second}
                     rows.append(head | point | {"y": f.quality * metric.factor})
     title = f"{capital(metric.name)} against throughput"
-    x = quantity(alt.X, "images/s", domain=_around([row["x"] for row in rows]), nice=True)
+    x = quantity(alt.X, analysis.quantities.speed, domain=_around([row["x"] for row in rows]), nice=True)
     y = quantity(alt.Y, metric.axis, domain=_around([row["y"] for row in rows]), nice=True)
     parts = Parts(rows, drawn_styles(analysis, rows), x, y, legend="symbols")
     shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
-    tips = [tip("backend"), tip("run"), tip("x", "images/s", ",.4~r"), tip("y", metric.axis, ".4~g")]
+    tips = [
+        tip("backend"),
+        tip("run"),
+        tip("x", analysis.quantities.speed, ",.4~r"),
+        tip("y", metric.axis, ".4~g"),
+    ]
     shared = {"x": x, "y": y, "color": parts.colour(), "shape": shape, "tooltip": tips}
     layers = []
     if parts.has("run"):

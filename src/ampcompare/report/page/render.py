@@ -21,6 +21,7 @@ from markupsafe import Markup
 from ampcompare import __version__
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
 from ampcompare.report.charts.catalogue import OF_COMPARISONS, VARIED, all_charts, has_data, missing_labels
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
@@ -29,10 +30,12 @@ from ampcompare.report.page.pack import pack
 from ampcompare.report.page.views import CARDS, all_views
 from ampcompare.report.palette import CHIPS, Style
 from ampcompare.report.runs.informative import information
+from ampcompare.report.runs.named import classifies
 
 HERE = Path(__file__).parent
 SCRIPTS = ("charts.js", "runs_table.js", "columns.js", "views.js", "page.js")
 STYLES = ("page.css", "verdict.css", "tables.css")
+VERDICT_LOOKS = {REPRODUCED: "equivalent", REFUTED: "lower", OPEN: "undecided", ELSEWHERE: "undecided"}
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
@@ -56,6 +59,7 @@ def render_page(
     script = _inline_script("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS))
     drawn = [name for name, spec in charts.items() if has_data(spec)]
     context: dict[str, Any] = {"analysis": analysis, "styles": analysis.styles, "marks": CHIPS}
+    context["quantities"] = analysis.quantities
     templates = _templates()
     views = all_views(analysis, templates.get_template("view.html.j2").make_module(context), drawn)
     html = templates.get_template("page.html.j2").render(
@@ -67,9 +71,11 @@ def render_page(
         more=len(analysis.groups[CARDS:]),
         columns=_columns(analysis),
         size=_size_of_test_set(analysis),
+        has_best=any(f.best_accuracy is not None for f in analysis.figures),
         answers=[one for one in analysis.answers if one.is_known],
         charts=[_chart_entry(name, charts[name], analysis) for name in drawn],
-        undrawn=[spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)],
+        undrawn=_undrawn(charts, analysis),
+        verdict_looks=VERDICT_LOOKS,
         beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
         build=build,
         policy=_policy(library, script, connect="'self'" if build else ""),
@@ -105,10 +111,10 @@ def _columns(analysis: Analysis) -> list[tuple[str, str]]:
     return [
         ("name", words.listed(analysis.keys)),
         ("runs", "runs"),
-        ("throughput", "images/s"),
+        ("throughput", analysis.quantities.speed),
         ("speed", "speed-up"),
         ("steps", "step p50, ms"),
-        ("peak", "peak MiB"),
+        ("peak", analysis.quantities.peak),
         ("memory", "memory change"),
         ("quality", analysis.metric.name),
         ("difference", analysis.metric.difference),
@@ -117,6 +123,14 @@ def _columns(analysis: Analysis) -> list[tuple[str, str]]:
         ("skipped", "skipped steps"),
         ("time", "training time"),
     ]
+
+
+def _undrawn(charts: Mapping[str, Spec], analysis: Analysis) -> list[str]:
+    """The titles of the charts for which nothing was recorded, but for what such runs cannot have."""
+    no_classes = not any(classifies(f.run) for f in analysis.figures)
+    cannot = {"train-accuracy"} if no_classes else set()
+    missing = (spec for name, spec in charts.items() if not has_data(spec) and name not in cannot)
+    return [spec["title"]["text"].lower() for spec in missing]
 
 
 def _target(analysis: Analysis) -> str:

@@ -125,13 +125,14 @@ def all_views(analysis: Analysis, module: Any, drawn: Sequence[str]) -> Views:
         key = {"baseline": view.baseline, "margin": _key(view.margin)}
         views.append(key | {"parts": own, "charts": charts})
     found.content = {"names": names, "views": views}
+    is_default = analysis.metric.is_default and analysis.plan.margin is None
+    in_use = "default" if is_default else "as planned"
     found.baselines = [
-        (b, f"{b} (as planned)" if b == planned.baseline else b, b == planned.baseline)
-        for b in offered[:most]
+        (b, f"{b} ({in_use})" if b == planned.baseline else b, b == planned.baseline) for b in offered[:most]
     ]
     for margin in margins:
         name, is_planned = _tolerance(analysis, margin), margin == planned.margin
-        found.margins.append((_key(margin), f"{name} (as planned)" if is_planned else name, is_planned))
+        found.margins.append((_key(margin), f"{name} ({in_use})" if is_planned else name, is_planned))
     if left := len(offered[most:]):
         found.left_out = (
             f"{words.plural(left, 'more value')} can be the baseline of another report: --baseline."

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
+from ampcompare.records.others import READERS
 from ampcompare.report.files import PAGE_NAME
 from ampcompare.report.outputs import output_of
 
@@ -149,4 +150,11 @@ def _records(source: str) -> Iterator[str]:
     yield source  # a file; for a folder, its own time tells of runs that came or went
     for folder, inner, names in os.walk(source):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names if name.endswith(".wandb"))
+        yield from (os.path.join(folder, name) for name in names if _is_record(folder, name))
+
+
+def _is_record(folder: str, name: str) -> bool:
+    """Whether a run may be in it; not so our own tables, which each build writes anew."""
+    if name.endswith(".wandb"):
+        return True
+    return any(reader.is_one(name) and reader.is_run(Path(folder, name), None) for reader in READERS.values())

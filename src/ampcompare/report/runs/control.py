@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ampcompare.report import words
 from ampcompare.report.runs.figures import RunFigures
 from ampcompare.report.runs.groups import Group, again, differing_keys
+from ampcompare.report.runs.informative import step_of
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import arm_of
 from ampcompare.report.statistics.samples import Estimate, difference, ratio
@@ -83,11 +84,12 @@ def is_repeated(group: Group, control: Group) -> bool:
 
 def _control(group: Group, base: Group, metric: ComparedMetric) -> Control:
     name = "images_per_second"
+    sides = (side.sample("quality", metric.factor) for side in (group, base))
     return Control(
         group,
         base,
         ratio(group.sample(name), base.sample(name)) if len(group.devices | base.devices) == 1 else None,
-        difference(group.sample("quality", metric.factor), base.sample("quality", metric.factor)),
+        difference(*sides, step=step_of((group, base), metric)),
         drift_of(group),
     )
 

@@ -28,6 +28,7 @@ ENDED_FROM_OUTSIDE = {
     "stopped": "it was stopped from outside",
 }
 NO_EXIT = "its record breaks off without an exit code (killed, or its machine went away)"
+NO_STEP = "it ended without a step"
 SIGNALS = 128
 
 
@@ -47,14 +48,17 @@ def outcome_of(run: RunRecord, metric: str = metrics.EVAL_ACCURACY) -> tuple[Out
     A last loss or metric that is NaN or infinite makes a failure of any run that ended, whatever its exit
     code; one in between, from which the run recovered, does not. A record that breaks off without a word is a
     failure too: nothing tells a machine that went away from a training that took its process down, and to
-    leave such runs out would hide the second. Exit code 2 before the first step, or a word of W&B's sweep
-    that the values were refused, is no outcome at all: nothing was trained.
+    leave such runs out would hide the second. Exit code 2 before the first step, a word of W&B's sweep that
+    the values were refused, or a loop under the recorder that ended without a step is no outcome at all:
+    nothing was trained.
     """
     word = (run.ended_as or run.state or "").lower()
     if word in GOING_ON and run.exit_code is None:
         return Outcome.RUNNING, GOING_ON[word]
     if why := _refusal(run):
         return Outcome.REFUSED, why
+    if (run.exit_code == 0 or word == "finished") and _is_without_step(run):
+        return Outcome.REFUSED, NO_STEP
     if spoiled := _last_not_finite(run, metric):
         return Outcome.FAILED, spoiled
     code = run.exit_code
@@ -78,6 +82,12 @@ def _refusal(run: RunRecord) -> str:
     if (not said and run.exit_code != EXIT_BAD_INPUT) or _has_trained(run):
         return ""
     return said if isinstance(said, str) and said else run.notes or f"exit code {EXIT_BAD_INPUT}, no step"
+
+
+def _is_without_step(run: RunRecord) -> bool:
+    """Whether a loop under the recorder ended before any step: each row of its steps has a loss scale."""
+    is_recorded = run.option("recorder") is not None
+    return is_recorded and not len(run.values(metrics.SCALE)) and run.summary_number(metrics.SCALE) is None
 
 
 def _has_trained(run: RunRecord) -> bool:

@@ -17,7 +17,7 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
 from ampcompare.report.palette import meaning, meaning_of, variant
 from ampcompare.report.runs.ending import Outcome, outcome_of
-from ampcompare.report.runs.metric import DEFAULT_METRIC
+from ampcompare.report.runs.metric import DEFAULT_METRIC, Unit
 from ampcompare.report.runs.steadiness import Steadiness, steadiness
 from ampcompare.report.words import plural, printable, short
 
@@ -57,7 +57,10 @@ class RunFigures:
     `clock_jumps` counts the rows whose wall clock is behind that of the row before. `seconds_to_target` is
     the training time until the metric reached the `Analysis`' target. `test_images` and `classes` are those
     of the data, `metric` is the key of the compared one, `steps` the last `global_step`. `overlap` is the
-    share of its training in which other runs of the set were on its card (shared.py).
+    share of its training in which other runs of the set were on its card (shared.py). `settings` are those
+    that tell a run of another program apart (foreign/settings.py); None of our own, whose options say that;
+    `aside` are settings beside these that tell nothing.
+    `unit` says how the values of the compared metric are read; None leaves it to the name.
     """
 
     run: RunRecord
@@ -84,8 +87,11 @@ class RunFigures:
     test_images: int | None = None
     classes: int | None = None
     metric: str = DEFAULT_METRIC
+    unit: Unit | None = None
     steps: float | None = None
     overlap: float | None = None
+    settings: Mapping[str, str] | None = None
+    aside: frozenset[str] = frozenset()
 
     @property
     def shares_machine(self) -> bool:

@@ -24,7 +24,7 @@ from ampcompare.report.runs.labels import BACKEND, NOT_SET, differing_keys, name
 from ampcompare.report.runs.metric import ComparedMetric, unit_of
 from ampcompare.report.runs.outcomes import Outcomes
 from ampcompare.report.runs.sample import Ignored, countable, lost, sample, seed_key, with_own_times
-from ampcompare.report.runs.settings import OF_BACKEND, arm_of, pooling_settings
+from ampcompare.report.runs.settings import arm_of, as_recorded_later, follows, pooling_settings
 from ampcompare.report.statistics.samples import Estimate, mean, mean_of_seeds
 
 __all__ = ["BACKEND", "Group", "Reached", "again", "check_keys", "differing_keys", "group_runs", "seed_key"]
@@ -112,7 +112,8 @@ class Group:
         key = metrics.EVAL_ACCURACY if name == "best_accuracy" else self.runs[0].metric or ""
         if name not in ("quality", "best_accuracy"):
             return 0.0, math.inf
-        metric = ComparedMetric(key, read_as=unit_of(key, values))
+        unit = self.runs[0].unit if name == "quality" else None
+        metric = ComparedMetric(key, read_as=unit or unit_of(key, values))
         if metric.is_share:
             return metric.bounds
         return 0.0 if metrics.find(key) and min(values, default=0.0) >= 0 else -math.inf, math.inf
@@ -184,6 +185,7 @@ def group_runs(
     A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
     """
     settings_of = [pooling_settings(f, keys[0]) for f in figures]
+    as_recorded_later(settings_of)
     varying = _varying(settings_of, keys[0], ignored)
     pools: dict[tuple[str, bool, tuple[tuple[str, str], ...]], list[int]] = {}
     for number, every in enumerate(settings_of):
@@ -223,7 +225,7 @@ def _varying(
     for settings in settings_of:
         by_value.setdefault(settings.get(compared, NOT_SET), []).append(settings)
     varying = {key for alike in by_value.values() for key in differing_keys(alike) if key in ignored}
-    return tuple(sorted(k for k in varying if not (compared == BACKEND and k.startswith(OF_BACKEND))))
+    return tuple(sorted(k for k in varying if not k.startswith(follows(compared))))
 
 
 def check_keys(option: str, keys: Sequence[str], figures: Sequence[RunFigures]) -> None:

@@ -20,6 +20,7 @@ INFORMATIVE, CHANCE, CONSTANT, SATURATED = "informative", "chance", "constant", 
 FEWEST_EVALUATIONS = 3  # that are all the same: two may be by chance, of a small test set above all
 SATURATION = 0.995  # from here on nothing is left to lose or gain that a margin could tell
 ERRORS_ABOVE_CHANCE = 3.0
+OFF_COUNT = 0.01  # as far as a share in single precision is off a count of answers
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
     classes = _common([f.classes for f in runs])
     mean = float(np.mean(values)) / whole
     p = min(1.0, max(0.0, mean))
-    error = math.sqrt(p * (1 - p) / images) if is_accuracy and images else None
+    # Without classes an answer is no sample's: of the tokens of a text nobody said how many there are.
+    error = math.sqrt(p * (1 - p) / images) if is_accuracy and images and classes else None
     known: dict[str, Any] = {"classes": classes, "images": images, "error": error}
     judged = [(f, f.quality / whole) for f in runs if is_accuracy and f.quality is not None]
     low = [f for f, share in judged if share <= chance_level(f, metric.key)]
@@ -92,6 +94,20 @@ def information(label: str, runs: Sequence[RunFigures], metric: ComparedMetric) 
     return Information(**known)
 
 
+def step_of(groups: Sequence[Group], metric: ComparedMetric) -> float:
+    """The least amount by which the metric of two runs can differ, in the shown unit: an answer of the test
+    set. 0 where its size is not known, and where the figures are no shares of it (of the tokens of its
+    texts, a mean over classes).
+    """
+    runs = [f for group in groups for f in group.counted if f.quality is not None]
+    images = _common([f.test_images for f in runs])
+    if not metric.is_share or not images:
+        return 0.0
+    answers = [f.quality * metric.factor / 100 * images for f in runs if f.quality is not None]
+    is_counted = all(abs(number - round(number)) < OFF_COUNT for number in answers)
+    return 100 / images if is_counted else 0.0
+
+
 def test_set(groups: Sequence[Group], metric: ComparedMetric) -> str:
     """The size of the test set, and what it leaves open of an accuracy at the groups' means; or nothing."""
     if not metric.is_share:
@@ -99,6 +115,8 @@ def test_set(groups: Sequence[Group], metric: ComparedMetric) -> str:
     found = [(g.label, information(g.label, g.counted, metric)) for g in groups if g.counted]
     known = [(label, one) for label, one in found if one.images is not None and one.error is not None]
     if not known:
+        if any(one.images is not None for _, one in found):
+            return ""
         return "The size of the test set is not recorded." if any(g.means["quality"] for g in groups) else ""
     sizes = listed(f"{images:,}" for images in dict.fromkeys(one.images for _, one in known))
     errors = [one.error * 100 for _, one in known if one.error is not None]

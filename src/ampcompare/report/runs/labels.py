@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ampcompare.report.runs.settings import OF_BACKEND
+from ampcompare.report.runs.settings import follows
 
 BACKEND = "backend"
 NOT_SET = "not set"
@@ -16,8 +16,16 @@ NAMES = {
     "environment.fused": "fused optimizer",
     "environment.backend_source": "source",
     "environment.model_source": "source of the model",
+    "environment.model_parameters": "parameters",
 }
 SUFFIX_CHARS = 24  # of a longer list of what sets a group apart, a letter stands in
+
+
+def noun(key: str, many: bool = False) -> str:
+    """What is compared, in a sentence: `backend`, `value of batch_size`; or several of it."""
+    if key == BACKEND:
+        return f"{key}s" if many else key
+    return f"value{'s' if many else ''} of {key}"
 
 
 def differing_keys(settings: Sequence[Mapping[str, str]]) -> list[str]:
@@ -31,7 +39,8 @@ def names_of(
 ) -> list[str]:
     """A label for each of the groups of one value: `always` are keys that every label shows."""
     # Another backend has other precision settings; its name says enough.
-    telling = [key for key in differing if not (BACKEND in differing and key.startswith(OF_BACKEND))]
+    told = tuple(begins for key in differing for begins in follows(key))
+    telling = [key for key in differing if not key.startswith(told)]
     shown = [*always, *(key for key in telling if key not in always)]
     names = []
     for number, one in enumerate(settings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,12 +10,13 @@ from enum import Enum
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
+from ampcompare.records.tree import flatten
 from ampcompare.report.words import amount, in_percent, number, percent
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
-FALLING = ("loss", "error", "perplexity", "seconds", "time", "joules", "mib")
-ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})  # parts of a name; "accuracy" in any part
+MAXIMIZE, MINIMIZE = "maximize", "minimize"
+GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
 MAX_NAMES = 12
 
@@ -34,19 +34,39 @@ class ComparedMetric:
     """A logged metric, in the unit in which it is shown: what is logged as a fraction is shown in percent.
 
     `margin` is the largest difference, in the shown unit, that still counts as the same; None: it is not
-    tested. `read_as` says how the values are logged; None leaves it to the name.
+    tested. `read_as` says how the values are logged; None leaves it to the name. `goal` is maximize or
+    minimize where somebody said which, or the runs of a metric that is not ours; else the name decides.
+    `words` are what such runs call it.
     """
 
     key: str = DEFAULT_METRIC
     margin: float | None = ACCURACY_MARGIN
     read_as: Unit | None = None
+    goal: str = ""
+    words: str = ""
 
     @property
     def name(self) -> str:
         """The metric in words: `eval accuracy`."""
         if listed := metrics.find(self.key):
             return listed.words
+        if self.words:
+            return self.words
         return self.key.replace("/", " ").replace("_", " ")
+
+    @property
+    def noun(self) -> str:
+        """What it is, beside speed and memory: `accuracy`, or its name."""
+        return "accuracy" if self.is_share and not self.falls else self.name
+
+    @property
+    def direction(self) -> str:
+        """Which way is better, as a sentence; nothing of an accuracy, of which everybody knows, and where
+        nobody does.
+        """
+        if (self.is_share and not self.falls) or not (self.goal or says_direction(self.key)):
+            return ""
+        return f"Of {self.name} {'lower' if self.falls else 'higher'} is better."
 
     @property
     def scale(self) -> Unit:
@@ -104,6 +124,18 @@ class ComparedMetric:
         by_unit = {Unit.FRACTION: percent, Unit.PERCENT: in_percent, Unit.PLAIN: number}
         return by_unit[self.scale]
 
+    @property
+    def is_default(self) -> bool:
+        """Whether the margin is the one that is taken where nobody names any."""
+        return self.margin == (ACCURACY_MARGIN if self.is_share else None)
+
+    @property
+    def whose_margin(self) -> str:
+        """The margin in a sentence: `your margin of 0.3`, `the default margin of 0.5 points`."""
+        if self.is_default:
+            return f"the default margin of {self.tolerance}"
+        return "" if self.margin is None else f"your margin of {self.margin:g}"
+
     def with_unit(self, difference: str) -> str:
         """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""
         unit = "point" if self.unit == "points" and difference == "1" else self.unit
@@ -125,31 +157,84 @@ class ComparedMetric:
     @property
     def falls(self) -> bool:
         """Whether lower is better; a metric that we do not log is judged by its name."""
-        listed = metrics.find(self.key)
-        if listed and listed.better:
-            return listed.better == metrics.LOWER
-        return any(word in self.key.lower() for word in FALLING)
+        return (self.goal or says_direction(self.key)) == MINIMIZE
+
+
+def says_direction(key: str) -> str | None:
+    """`maximize` or `minimize`, by what we declared or by the name; None where neither tells."""
+    listed = metrics.find(key)
+    better = (listed and listed.better) or metrics.direction_of(key)
+    return GOALS.get(better)
+
+
+def split_goal(key: str, goal: str | None, runs: Sequence[RunRecord]) -> tuple[str, str]:
+    """The key and the goal of `val_acc:max` (`:min`, `:maximize`, `:minimize`), or the goal given beside it.
+
+    A key that a run has as it stands is that key, whatever it ends with. Raises UserError for another goal.
+    """
+    if goal is not None and goal not in (MAXIMIZE, MINIMIZE):
+        raise UserError(f"--goal {goal!r}: expected {MAXIMIZE} or {MINIMIZE}")
+    head, _, said = key.rpartition(":")
+    if (
+        head
+        and said in (MAXIMIZE[:3], MINIMIZE[:3], MAXIMIZE, MINIMIZE)
+        and not any(key in r.history for r in runs)
+    ):
+        own = MAXIMIZE if said.startswith("max") else MINIMIZE
+        if goal not in (None, own):
+            raise UserError(f"--metric {key!r} and --goal {goal}: say it once")
+        return head, own
+    return key, goal or ""
+
+
+def as_unit(said: str | None) -> Unit | None:
+    """The unit of `--unit`. Raises UserError."""
+    if said is None:
+        return None
+    known = {unit.value: unit for unit in Unit}
+    if said not in known:
+        raise UserError(f"--unit {said!r}: expected percent (0..100), fraction (0..1) or plain")
+    return known[said]
 
 
 def choose_metric(
-    key: str, margin: float | None, runs: Sequence[RunRecord], planned: float | None = None
+    key: str,
+    margin: float | None,
+    runs: Sequence[RunRecord],
+    planned: float | None = None,
+    *,
+    unit: Unit | None = None,
+    goal: str = "",
+    is_asked: bool = True,
 ) -> ComparedMetric:
     """The metric as it was asked for; its margin is the one given, else the planned, else that of accuracies.
 
-    Raises UserError where no run has the metric and it is not the default.
+    `unit` and `goal` are those given, else the name and the values decide. Raises UserError where no run has
+    the metric although it `is_asked` for and not the default, and for a unit that its values cannot have.
     """
     if margin is not None and not 0 < margin < float("inf"):
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
-    names = dict.fromkeys(str(name) for run in runs for name in run.history.columns)
-    logged = [name for name in names if not name.startswith("_")]
-    summarised = any(run.summary_number(key) is not None for run in runs)
-    if key != DEFAULT_METRIC and key not in logged and not summarised:
+    is_there = any(key in run.history.columns or run.summary_number(key) is not None for run in runs)
+    if is_asked and key != DEFAULT_METRIC and not is_there:
+        names = {str(name) for run in runs for name in (*run.history.columns, *dict(flatten(run.summary)))}
+        logged = sorted(name for name in names if not name.startswith("_"))
         near = did_you_mean(key, logged, 0.5)
-        known = ", ".join(sorted(logged)[:MAX_NAMES]) or "nothing"
+        known = ", ".join(logged[:MAX_NAMES]) or "nothing"
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
-    chosen = ComparedMetric(key, None, unit_of(key, _values(key, runs)))
+    values = list(_values(key, runs))
+    _check_unit(key, unit, values)
+    chosen = ComparedMetric(key, None, unit or unit_of(key, values), goal=goal)
     default = ACCURACY_MARGIN if chosen.is_share else None
     return replace(chosen, margin=next((m for m in (margin, planned, default) if m is not None), None))
+
+
+def _check_unit(key: str, unit: Unit | None, values: Sequence[float]) -> None:
+    if unit in (Unit.FRACTION, Unit.PERCENT) and "loss" in metrics.parts_of(key.rpartition("/")[2]):
+        raise UserError(f"--unit {unit.value}: {key} is a loss, which is no share; leave --unit out")
+    most = {Unit.FRACTION: 1.0, Unit.PERCENT: 100.0}.get(unit or Unit.PLAIN, math.inf)
+    if values and (max(values) > most or (unit in (Unit.FRACTION, Unit.PERCENT) and min(values) < 0)):
+        found = f"{min(values):g} to {max(values):g}"
+        raise UserError(f"--unit {(unit or Unit.PLAIN).value}: {key} is logged as {found}; leave --unit out")
 
 
 def unit_of(key: str, values: Iterable[float]) -> Unit:
@@ -158,7 +243,7 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     A name that says percent is believed, and one that says accuracy where its values lie in 0..1 (a fraction)
     or in 0..100 (percent). Beyond that it is neither, and shown as it is. Of no value the name alone decides.
     """
-    says_percent = any(part in PERCENT_WORDS for part in _parts(key))
+    says_percent = any(part in PERCENT_WORDS for part in metrics.parts_of(key))
     known = list(values)
     low, high = min(known, default=0.0), max(known, default=1.0)
     if not (says_percent or says_accuracy(key)) or low < 0 or high > 100:
@@ -166,13 +251,21 @@ def unit_of(key: str, values: Iterable[float]) -> Unit:
     return Unit.FRACTION if high <= 1 and not says_percent else Unit.PERCENT
 
 
+def in_another_unit(metric: ComparedMetric, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Of a metric that is read as percent by its name and values, the runs whose values all lie in 0..1
+    beside others that go beyond: 0.91 may be 91 %, or less than one.
+    """
+    if metric.scale is not Unit.PERCENT:
+        return []
+    most = [max(_values(metric.key, [run]), default=None) for run in runs]
+    small = [run for run, high in zip(runs, most, strict=True) if high is not None and 0 < high <= 1]
+    return small if any(high is not None and high > 1 for high in most) else []
+
+
 def says_accuracy(key: str) -> bool:
-    """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `top1`."""
-    return any("accuracy" in part or part in ACCURACY_WORDS for part in _parts(key))
-
-
-def _parts(key: str) -> list[str]:
-    return re.split(r"[^a-z0-9]+", key.lower())
+    """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `valAcc`, `top1`."""
+    found = any("accuracy" in part or part in metrics.ACCURACY_WORDS for part in metrics.parts_of(key))
+    return found and "loss" not in key.lower()
 
 
 def _values(key: str, runs: Sequence[RunRecord]) -> Iterator[float]:

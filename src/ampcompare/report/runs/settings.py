@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from ampcompare.config.effect import SCALE_KEYS
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, find_option, with_role
+from ampcompare.config.trees import written
 from ampcompare.data import sources
+from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text, flatten
+from ampcompare.records.tree import as_text, flatten, lookup
 from ampcompare.report.runs.arithmetic import is_on_cpu
 from ampcompare.report.runs.figures import (
     NO_DEVICE,
@@ -23,6 +25,7 @@ from ampcompare.report.runs.figures import (
     environment_of,
     label_of,
 )
+from ampcompare.report.words import printable, short
 
 # What runs that are pooled may differ in. The environment has settings of its own.
 BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
@@ -35,12 +38,17 @@ SPLITS = frozenset(
     device_name device_type cpu_count cpu_threads processes
     driver platform python torch cuda cudnn
     tf32 cudnn_benchmark deterministic memory_format execution fuse fused
+    model_parameters
     """.split()
 )
 HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of code and data
-# What differs between backends because they are others.
+# What differs between backends because they are others, and between networks, and data.
 OF_BACKEND = ("precision.", "environment.backend_source")
+OF_PART: dict[str, tuple[str, ...]] = {"model": ("environment.model_",), "data": ("environment.data_",)}
 DTYPE = "precision.dtype"
+PARAMETERS = f"environment.{MODEL_PARAMETERS}"
+
+NO_DATA = "data not recorded"
 
 
 @dataclass(frozen=True)
@@ -70,16 +78,18 @@ class Setting:
     @property
     def whole(self) -> str:
         """What was run and on what, in one line."""
-        return f"{self.words} · {self.machine}"
+        return " · ".join(part for part in (self.words, self.machine) if part)
 
 
 def describe(figures: Sequence[RunFigures]) -> Setting:
     """The setting of the runs. Where they differ, every value is named."""
+    if figures and all(f.settings is not None for f in figures):
+        return _describe_others(figures)
     datasets = _distinct(_data_of(f) for f in figures)
     devices = _distinct(f.device_words for f in figures if f.device) or [NO_DEVICE]
     return Setting(
         model=", ".join(_distinct(f.run.option("model.name") for f in figures)),
-        data=" and ".join(datasets) or "data not recorded",
+        data=" and ".join(datasets) or NO_DATA,
         is_synthetic=any((s := _source_of(f)) and s.is_made_up for f in figures),
         batch=_listed("batch", (f.run.option("batch_size") for f in figures)),
         epochs=_length(figures),
@@ -87,6 +97,50 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
         is_cpu=any(map(is_on_cpu, figures)),
         is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
     )
+
+
+# Where other programs say what they trained, on what, and how long: the first that any run has.
+MODELS = ("model.name", "model_name", "model", "arch", "architecture", "model_name_or_path", "_name_or_path")
+DATASETS = ("dataset.name", "dataset_name", "dataset", "data.name", "data.dataset", "data")
+BATCHES = ("batch_size", "data.batch_size", "train_batch_size", "per_device_train_batch_size")
+STEPS, EPOCHS = (
+    ("max_steps",),
+    ("epochs", "max_epochs", "num_train_epochs", "num_epochs", "trainer.max_epochs"),
+)
+
+
+def _describe_others(figures: Sequence[RunFigures]) -> Setting:
+    """The setting of other programs' runs, as far as their config has it under a name that is known."""
+
+    def said(keys: Sequence[str]) -> list[str]:
+        found = ([_one(f.run.option(key)) for f in figures] for key in keys)
+        return next((list(dict.fromkeys(filter(None, values))) for values in found if any(values)), [])
+
+    steps, epochs = ([v for v in said(keys) if _is_count(v)] for keys in (STEPS, EPOCHS))
+    length = _listed("", steps, " steps") or _listed("", epochs, " epoch" if epochs == ["1"] else " epochs")
+    return Setting(
+        model=", ".join(said(MODELS)),
+        data=" and ".join(said(DATASETS)),
+        is_synthetic=False,
+        batch=_listed("batch", said(BATCHES)),
+        epochs=length,
+        devices=tuple(_distinct(f.device_words for f in figures if f.device) or [NO_DEVICE]),
+        is_cpu=any(map(is_on_cpu, figures)),
+    )
+
+
+def _one(value: Any) -> str:
+    """A name or a number, without the folders of a path; nothing for what is neither."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    return short(printable(PurePath(as_text(value).replace(chr(92), "/")).name))
+
+
+def _is_count(text: str) -> bool:
+    try:
+        return 0 < float(text) < 1e15
+    except ValueError:
+        return False
 
 
 def pooling_settings(figures: RunFigures, by: str = "backend") -> dict[str, str]:
@@ -97,16 +151,19 @@ def pooling_settings(figures: RunFigures, by: str = "backend") -> dict[str, str]
     came to there. The backend is named with its type; where types are compared (`by` is DTYPE), without.
     """
     run, environment = figures.run, environment_of(figures.run)
+    if figures.settings is not None:
+        told = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if sets_apart(k)}
+        return told | dict(figures.settings)
     is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
     found = {"backend": backend_without_type(run) if by == DTYPE and not is_fp32 else label_of(run)}
     built_in = REGISTRY.get(in_type(str(run.option("backend")), dtype_of(run)))
     idle = () if built_in is None or built_in.scales else SCALE_KEYS
-    for key, _ in flatten(run.config):
+    for key, value in flatten(run.config):
         head = key.partition(".")[0]
         known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
-        known_better |= key in idle
+        known_better |= key in idle or key in figures.aside
         if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
-            found[key] = as_text(_as_null(run, key))
+            found |= _setting(run, key, value)
     if DTYPE in found:
         found[DTYPE] = as_text(dtype_of(run))
     for key, value in ADDED_LATER.items():
@@ -121,10 +178,46 @@ def pooling_settings(figures: RunFigures, by: str = "backend") -> dict[str, str]
     return found
 
 
+def as_recorded_later(settings_of: Sequence[dict[str, str]]) -> None:
+    """Give runs with a network from elsewhere that were recorded before its parameters were counted the count
+    of the runs that they are like in everything else, where these have one. In place.
+    """
+    counts: dict[frozenset[tuple[str, str]], set[str]] = {}
+    for one in settings_of:
+        if PARAMETERS in one:
+            rest = frozenset((k, v) for k, v in one.items() if k != PARAMETERS)
+            counts.setdefault(rest, set()).add(one[PARAMETERS])
+    for one in settings_of:
+        if PARAMETERS not in one and len(found := counts.get(frozenset(one.items()), set())) == 1:
+            one[PARAMETERS] = min(found)
+
+
+def follows(compared: str) -> tuple[str, ...]:
+    """How the keys begin of what differs because this one does: a network of another width has another number
+    of parameters.
+    """
+    return OF_BACKEND if compared == "backend" else OF_PART.get(compared.partition(".")[0], ())
+
+
 def sets_apart(key: str) -> bool:
     """Whether runs that differ in this key of the environment are never pooled."""
     head = key.partition(".")[0]
     return head in SPLITS or head.endswith(HASHES)
+
+
+def _setting(run: RunRecord, key: str, value: Any) -> dict[str, str]:
+    """A key of the config with its value in words; of a free tree one that keeps the type, of an empty one
+    nothing, as of runs from before there were any.
+    """
+    option = find_option(key)
+    if not option or not option[0].is_tree:
+        return {key: as_text(_as_null(run, key))}
+    head, _, rest = key.partition(".")
+    if isinstance(inner := run.config.get(head), Mapping):
+        value = lookup(inner, rest, value)  # rather than what a sweep calls it: `"1e-5"` is 1e-05 in the tree
+    if key == option[0].key and value in ({}, None):
+        return {}
+    return {key: written(value) if isinstance(value, str) else as_text(value)}
 
 
 def _as_null(run: RunRecord, key: str) -> Any:

@@ -19,7 +19,7 @@ ODD_SHARE, ODD_SPREADS = 0.15, 5.0
 
 def skipped_share(figures: RunFigures) -> float | None:
     """The share of its steps that a run skipped, None where it is not known."""
-    if figures.skipped_steps is None or not figures.steps:
+    if figures.skipped_steps is None or figures.steps is None or figures.steps <= 0:
         return None
     return min(1.0, figures.skipped_steps / figures.steps)
 
@@ -46,7 +46,7 @@ def _speeds(runs: Sequence[RunFigures]) -> list[tuple[float, float]]:
     return [
         (f.images_per_second, f.steps / f.train_seconds)
         for f in runs
-        if f.images_per_second and f.steps and f.train_seconds and f.train_seconds >= SHORTEST
+        if f.images_per_second and f.steps and f.steps > 0 and f.train_seconds and f.train_seconds >= SHORTEST
     ]
 
 

@@ -86,6 +86,13 @@ class Estimate:
         low, high = self._around(self.error, self.df, confidence) or (None, None)
         return replace(self, low=low, high=high, confidence=confidence)
 
+    def within(self, lowest: float, highest: float) -> Estimate:
+        """The same of a figure that cannot lie beyond these: no accuracy is above 100 %."""
+        bounded = replace(self, lowest=lowest, highest=highest)
+        if self.low is None or self.high is None:
+            return bounded
+        return replace(bounded, low=max(self.low, lowest), high=min(self.high, highest))
+
     def p_of(self, null: float, side: Side = "two") -> float | None:
         """The p-value of the test that the truth is `null`; None without Student's error.
 

@@ -44,6 +44,7 @@ __all__ = [
 PerSeed = Mapping[Hashable, float]
 FEWEST_PAIRS = 3  # of two the correlation is 1 or -1 (tests/report/simulated/test_partly_paired.py)
 LARGEST = 1e300  # a figure beyond it could not be squared or added up
+ROUNDED = 12**-0.5  # the deviation of a rounded figure from the true one, in steps
 ROUNDING = 8 * 2.0**-52  # differences that vary by less, relative to their terms, do not vary
 
 
@@ -94,8 +95,12 @@ def prediction(
     return found and found.prediction(confidence)
 
 
-def difference(ours: PerSeed, theirs: PerSeed, *, by: str = "seed") -> Estimate | None:
-    """The mean of ours minus theirs; None where one side has nothing. `by` names what pairs them.
+def difference(ours: PerSeed, theirs: PerSeed, *, by: str = "seed", step: float = 0.0) -> Estimate | None:
+    """The mean of ours minus theirs; None where one side has nothing. `by` names what pairs them, `step` is
+    the least amount by which two figures can differ (of an accuracy, one answer of the test set).
+
+    A figure in steps is known to half a step, so its deviation is taken for no less than that of rounding,
+    step / sqrt(12): two pairs that differ by the same answer are no proof, though they do not vary.
 
     All in common: the paired t. None in common, or fewer than FEWEST_PAIRS: Welch's t on all runs. Between:
     all runs, with the correlation of the pairs (Derrick, Toher and White 2017, T_new2, of unequal variances),
@@ -107,7 +112,7 @@ def difference(ours: PerSeed, theirs: PerSeed, *, by: str = "seed") -> Estimate 
     common = [key for key in ours if key in theirs]
     sizes = (len(ours), len(theirs))
     if common and (len(common) == len(ours) == len(theirs) or min(sizes) == 1):
-        return _paired([ours[key] for key in common], [theirs[key] for key in common], sizes, by)
+        return _paired([ours[key] for key in common], [theirs[key] for key in common], sizes, by, step)
     value = statistics.fmean(ours.values()) - statistics.fmean(theirs.values())
     told: dict[str, Any] = {"sizes": sizes, "pairs": len(common)}
     if min(sizes) < 2:
@@ -116,10 +121,10 @@ def difference(ours: PerSeed, theirs: PerSeed, *, by: str = "seed") -> Estimate 
     if len(common) < FEWEST_PAIRS:
         few = f"only {len(common)}" if common else "none"
         method = f"not paired: {few} of the {by}s in common; Welch's t interval of all runs"
-        parts = _two_sides(list(ours.values()), list(theirs.values()), None, 0)
+        parts = _two_sides(list(ours.values()), list(theirs.values()), None, 0, step)
         return _interval(value, n=min(sizes), method=method, kind=WELCH, **parts, **told)
     r = _correlation([ours[key] for key in common], [theirs[key] for key in common])
-    parts = _two_sides(list(ours.values()), list(theirs.values()), r or 0.0, len(common))
+    parts = _two_sides(list(ours.values()), list(theirs.values()), r or 0.0, len(common), step)
     method = (
         f"{len(common)} pairs by {by} and {sum(sizes) - 2 * len(common)} runs without a partner, all used: "
         "partly paired t interval (Derrick 2017)"
@@ -156,7 +161,7 @@ def _figures(values: PerSeed) -> dict[Hashable, float]:
     return {key: float(value) for key, value in values.items() if abs(value) <= LARGEST}  # NaN is not either
 
 
-def _paired(ours: list[float], theirs: list[float], sizes: tuple[int, int], by: str) -> Estimate:
+def _paired(ours: list[float], theirs: list[float], sizes: tuple[int, int], by: str, step: float) -> Estimate:
     pairs = [a - b for a, b in zip(ours, theirs, strict=True)]
     rounding = ROUNDING * max(map(abs, [*ours, *theirs]))
     if max(pairs) - min(pairs) <= rounding:  # 0.3 - 0.2 and 0.2 - 0.1 are the same difference
@@ -165,19 +170,25 @@ def _paired(ours: list[float], theirs: list[float], sizes: tuple[int, int], by: 
     told: dict[str, Any] = {"paired": True, "sizes": sizes, "pairs": n, "left_out": sum(sizes) - 2 * n}
     if spread is None:
         return _interval(pairs[0], None, None, n, "one pair, no interval", T, **told)
+    method, least = f"paired by {by}, t interval", math.sqrt(2) * step * ROUNDED
+    if spread < least:
+        spread, method = least, f"{method} of figures in steps"
     told |= {"spread": spread, "spread_df": n - 1.0, "correlation": _correlation(ours, theirs)}
-    error, method = spread / math.sqrt(n), f"paired by {by}, t interval"
+    error = spread / math.sqrt(n)
     return _interval(statistics.fmean(pairs), error, n - 1.0, n, method, T, **told)
 
 
-def _two_sides(ours: list[float], theirs: list[float], r: float | None, pairs: int) -> dict[str, float]:
+def _two_sides(
+    ours: list[float], theirs: list[float], r: float | None, pairs: int, step: float = 0.0
+) -> dict[str, float]:
     """Error, spread and their degrees of freedom: Welch and Satterthwaite's, with `pairs` correlated by `r`.
 
     Derrick, Toher and White (2017): the variance of the difference of all means less twice the covariance
     that the pairs bring into it; the degrees of freedom lie between those of the pairs and Welch's, by the
     share of runs that have no partner.
     """
-    sizes, deviations = (len(ours), len(theirs)), (_deviation(ours) or 0.0, _deviation(theirs) or 0.0)
+    sizes = (len(ours), len(theirs))
+    deviations = [max(_deviation(side) or 0.0, step * ROUNDED) for side in (ours, theirs)]
     errors = [s / math.sqrt(n) for s, n in zip(deviations, sizes, strict=True)]
     nexts = [s * math.sqrt(1 + 1 / n) for s, n in zip(deviations, sizes, strict=True)]
     df, spread_df = (_satterthwaite(parts, sizes) for parts in (errors, nexts))

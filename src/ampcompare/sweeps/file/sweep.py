@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.yaml_file import read_yaml
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed, names_shipped
+from ampcompare.program.yaml_file import read_yaml
 from ampcompare.sweeps.file.command import DEFAULT_COMMAND
 from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of
 from ampcompare.sweeps.file.violations import early_violations, leaf_violations, violations

@@ -1,7 +1,10 @@
-"""A YAML file as plain values, whatever is in it: a config, a sweep."""
+"""YAML as plain values, whatever is in it: a file (a config, a sweep), a word of a command line."""
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,15 @@ from ampcompare.errors import UserError, reason
 
 LARGEST = 1_000_000  # bytes of a file
 MOST_NODES, DEEPEST = 100_000, 50
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+class Exponent(str):
+    """`1e-5` as it was typed: a number to YAML 1.2 and to people, a text to PyYAML, which follows 1.1. Where
+    a text is wanted (a name such as 12e4) it is one.
+    """
+
+    __slots__ = ()
 
 
 def read_yaml(path: Path) -> Any:
@@ -30,8 +42,35 @@ def read_yaml(path: Path) -> Any:
     return content
 
 
+def read_text(text: str) -> Any:
+    """A text as YAML, or written as Python writes lists and mappings, which W&B's agent does.
+
+    Raises ValueError with the reason, one line.
+    """
+    import ast
+
+    import yaml
+
+    if text.startswith(("{", "[")):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(text)
+    try:
+        content = yaml.load(text, Loader=_loader())  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as problem:
+        raise ValueError(problem.problem or problem.context) from None
+    except (yaml.YAMLError, TypeError) as problem:
+        raise ValueError(reason(problem)) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not _is_finite(content):
+        raise ValueError("nested too deeply, or in itself, or with too many values")
+    return content
+
+
+@cache
 def _loader() -> type:
-    """YAML's safe loader, which takes the last of two equal keys in silence, made to refuse them.
+    """YAML's safe loader, which takes the last of two equal keys in silence, made to refuse them. A date
+    stays the text that it is.
 
     Not libyaml's, which OmegaConf 2.4 loads with: 100,000 brackets end the process with a segmentation fault.
     """
@@ -48,6 +87,12 @@ def _loader() -> type:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver("!exponent", _EXPONENT, list("+-.0123456789"))
+    Loader.add_constructor("!exponent", lambda loader, node: Exponent(node.value))
     return Loader
 
 

@@ -1,0 +1,91 @@
+"""What a network learns, by names: its loss, the metrics it is scored by, and the one that is compared.
+
+Options, sweeps, training and report ask this. Nothing from outside is imported for it: a metric is logged
+under the last part of its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ampcompare import metrics
+from ampcompare.errors import UserError, did_you_mean
+
+CROSS_ENTROPY, LOSS = "cross_entropy", "loss"
+# The built-in losses, each with the metrics that are taken where none are named, the compared one first.
+OF_LOSS = {CROSS_ENTROPY: ("accuracy", "top5_accuracy"), "mse": ("mse", "mae"), "mae": ("mae", "mse")}
+IN_WORDS = ", ".join(f"{' and '.join(names)} for {loss}" for loss, names in OF_LOSS.items())
+HINTS = {"crossentropy": CROSS_ENTROPY, "ce": CROSS_ENTROPY, "l2": "mse", "l1": "mae"}
+SCORES = ("accuracy", "top5_accuracy", "mse", "mae")  # the built-in metrics
+
+
+def metrics_of(loss: Any, given: Any) -> tuple[str, ...]:
+    """The metrics as they are named: those given, else those of the loss; of one from outside none."""
+    if isinstance(given, list | tuple):
+        return tuple(text for text in given if isinstance(text, str))
+    return OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
+
+
+def name_of(text: str) -> str:
+    """A metric's own name: `wer` of `wer`, `./scores.py:wer` and `pkg.mod:Scores.wer`."""
+    return re.sub(r"\W+", "_", text.rpartition(":")[2].rpartition(".")[2])
+
+
+def key_of(text: str) -> str:
+    """Under which key an evaluation logs it."""
+    return f"{metrics.EVAL}{name_of(text)}"
+
+
+def first(loss: Any, given: Any) -> str:
+    """The metric that is compared where none is named: the first, or the loss."""
+    return next(iter(metrics_of(loss, given)), LOSS)
+
+
+def scored(of: Callable[[str], Any]) -> list[str]:
+    """What `task.metrics` comes to where it is null, given a look-up of the other options."""
+    return list(metrics_of(of("task.loss"), None))
+
+
+def compared(of: Callable[[str], Any]) -> str:
+    """The same of `task.metric`."""
+    return first(of("task.loss"), of("task.metrics"))
+
+
+def compared_key(loss: Any, given: Any, metric: Any) -> str:
+    """The key of the compared metric, of values that `check` has let pass or that a record holds."""
+    return key_of(metric if isinstance(metric, str) and metric else first(loss, given))
+
+
+def logged_keys(loss: Any, given: Any, metric: Any) -> frozenset[str]:
+    """What evaluations of this task log, and the best that its summary has."""
+    keys = {key_of(text) for text in (LOSS, *metrics_of(loss, given))}
+    return frozenset(keys | {metrics.best_of(compared_key(loss, given, metric))})
+
+
+def is_of_task(key: str) -> bool:
+    """Whether a listed metric is logged by some tasks and not by others."""
+    scores = [key_of(name) for name in SCORES]
+    return key in (*scores, *map(metrics.best_of, (*scores, key_of(LOSS))))
+
+
+def is_option(key: str) -> bool:
+    """Whether the option says what is learned."""
+    return key.startswith("task.")
+
+
+def check(loss: str, given: Sequence[str] | None, metric: str | None) -> None:
+    """Raise UserError for two metrics of one name, or a compared one that is none of them."""
+    texts = metrics_of(loss, given)
+    names: dict[str, str] = {LOSS: "the loss itself, which is scored anyway"}
+    for text in texts:
+        name = name_of(text)
+        if name in names:
+            what = f"would be logged as {key_of(text)}, and so would be {names[name]}"
+            raise UserError(f"task.metrics={text!r}: {what}; leave one out, or give it another name")
+        names[name] = repr(text)
+    if metric is not None and metric not in texts and metric not in names:
+        near = did_you_mean(metric, [*names], 0.5)
+        known = f"expected one of {', '.join([*[*names][1:], LOSS])}, or null"
+        raise UserError(f"task.metric={metric!r}: {known}{near and '; ' + near}")

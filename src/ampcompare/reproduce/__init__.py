@@ -1,0 +1,1 @@
+"""`ampcompare reproduce`: what others have published, listed, run again in their setting, judged."""
