@@ -12,7 +12,7 @@ from support.quick import HANG, ROOT
 
 from ampcompare import __version__
 from ampcompare.cli import main
-from ampcompare.config.load import LEAVES
+from ampcompare.config.schema import LEAVES
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,14 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
         (("report", "{runs}", "--group-by", "batchsize"), "did you mean batch_size?"),
         (("report", "{runs}", "--group-by", ""), "--group-by"),
         (("report", "{runs}", "--ignore", "sed"), "no run has this setting"),
-        (("report", "{runs}", "--reproduce", "nobody"), "expected one of tootouch, recipe, ignite"),
-        (("report", "{runs}", "--reproduce", "ignite", "--group-by", "batch_size"), "compares backends"),
+        (
+            ("report", "{runs}", "--reproduce", "nobody"),
+            "expected a file or one of apex-478, ",
+        ),
+        (
+            ("report", "{runs}", "--reproduce", "ignite", "--group-by", "batch_size"),
+            "none of 3 runs is of it: ",
+        ),
         (("report", "{runs}", "--watch", "--format", "csv"), "add html"),
         (("report", "{runs}", "--port", "99999"), "port"),
         (("report", "{runs}", "--out", "{tmp}/text.wandb"), "cannot be written to"),

@@ -44,7 +44,7 @@ def train(out: Path, *words: str) -> RunRecord:
 
 
 def test_every_file_of_the_page_is_short():
-    assert len(FILES) == 4
+    assert len(FILES) == 5
     assert all(len(content.splitlines()) < MOST_LINES for content in FILES.values())
 
 
@@ -66,6 +66,14 @@ def test_the_pages_data_source_is_learnt(folder: Path, monkeypatch: pytest.Monke
     words = ("data.source=./stripes.py:build", "data.train_limit=null", "data.test_limit=null")
     record = train(folder / "stripes", *words, "optimizer.momentum=0.9", "data.augment=false")
     assert record.summary_number("eval/accuracy") > 0.9
+
+
+def test_the_pages_data_set_is_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    words = ("data.source=./table.py:build", "data.train_limit=null", "data.test_limit=null")
+    record = train(folder / "table", *words, "optimizer.momentum=0.9", "data.workers=1")
+    assert record.summary_number("eval/accuracy") > 0.6
+    assert record.summary["data/repeats"] is True
 
 
 def test_the_pages_metric_is_computed_and_drawn(folder: Path):

@@ -20,6 +20,7 @@ SOURCE = ROOT / "src" / "ampcompare"
 FLOORS = (
     {"errors", "metrics", "wandb_client"},
     {"plugins", "program"},
+    {"calling"},
     {"data", "models", "precision", "published", "records"},
     {"config"},
     {"machine", "report", "tracking"},
@@ -27,7 +28,7 @@ FLOORS = (
     {"sweeps", "train"},
     {"checkpoint"},
     {"experiment", "recorder"},
-    {"bench", "entrypoint", "why"},
+    {"bench", "entrypoint", "reproduce", "why"},
     {"demo"},
     {"cli"},
     {"__main__"},
@@ -35,12 +36,12 @@ FLOORS = (
 FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 
 # The same within the report; what lies loose in it puts the rooms together.
-REPORT_FLOORS = ("statistics", "runs", "analysis", "charts", "page")
+REPORT_FLOORS = ("statistics", "runs", "foreign", "analysis", "charts", "page")
 
 TORCH = {"torch", "torchvision"}
 REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 # What runs where someone only looks at records, and what runs while something trains.
-READING = {"records", "report", "published", "sweeps", "cli", "__main__"}
+READING = {"records", "report", "published", "reproduce", "sweeps", "cli", "__main__"}
 READING |= {"errors", "metrics", "plugins", "wandb_client"}
 TRAINING = set(FLOOR) - READING - {"bench", "demo"} | {"errors", "metrics", "plugins", "wandb_client"}
 

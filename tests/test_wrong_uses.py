@@ -95,17 +95,17 @@ WORDS = {
     ),
     "optimizer.name=SGD": "optimizer.name='SGD': expected one of sgd, adam, adamw; did you mean sgd?",
     "optimizer.name=lamb": "optimizer.name='lamb': expected one of sgd, adam, adamw",
-    "schedule.name=linear": "schedule.name='linear': expected one of cosine, constant",
+    "schedule.name=linear": "schedule.name='linear': expected one of cosine, constant, multistep",
     "data.source=cifar": (
-        "data.source='cifar': expected one of cifar10, image_folder, synthetic, pkg.mod:Name, "
+        "data.source='cifar': expected one of cifar10, cifar100, image_folder, synthetic, pkg.mod:Name, "
         "./file.py:Name; did you mean cifar10?"
     ),
     "data.source=imagenet": (
-        f"data.source='imagenet': expected one of cifar10, image_folder, synthetic{DOORS}"
+        f"data.source='imagenet': expected one of cifar10, cifar100, image_folder, synthetic{DOORS}"
     ),
     "model.name=resnet-50": (
-        "model.name='resnet-50': expected one of resnet50, resnet18, resnet20, tiny, "
-        "pkg.mod:Name, ./file.py:Name; did you mean resnet50?"
+        "model.name='resnet-50': expected one of resnet50, resnet18, resnet152, resnet20, tiny, "
+        "timm:NAME, torchvision:NAME, pkg.mod:Name, ./file.py:Name; did you mean resnet50?"
     ),
     "wandb.mode=off": (
         "wandb.mode='off': expected one of auto, online, offline, disabled; did you mean disabled?"
@@ -153,6 +153,13 @@ WORDS = {
     "optimizer.lr=inf": "optimizer.lr='inf': expected a number above 0",
     "seed=1.5": "seed='1.5': expected a whole number at least 0 and at most 9.22337e+18",
     # Together.
+    "schedule.name=multistep": (
+        "schedule.name='multistep': needs schedule.milestones, epochs such as [100,150]; give them"
+    ),
+    "schedule.milestones=[3]": (
+        "schedule.milestones=[3.0]: schedule.name=cosine has none; "
+        "leave it out, or use schedule.name=multistep"
+    ),
     "optimizer.nesterov=true": (
         "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     ),

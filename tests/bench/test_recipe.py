@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 
 from ampcompare.bench.recipe.config import RecipeConfig, misaligned
-from ampcompare.bench.recipe.measure import make_mlp, run_recipe
+from ampcompare.bench.recipe.measure import run_recipe
 from ampcompare.bench.recipe.table import bench_recipe, recipe_config
 from ampcompare.errors import UserError
+from ampcompare.models import mlp
 from ampcompare.precision import REGISTRY
-from ampcompare.report.analysis.published import published
+from ampcompare.published.publication import load
 
 SMALL = RecipeConfig(width=16, batch_size=8, batches=2, epochs=2)
 
@@ -25,11 +26,11 @@ def test_the_file_is_the_published_recipe():
     assert (config.layers, config.width, config.batch_size) == (3, 4096, 512)
     assert (config.batches, config.epochs, config.lr) == (50, 3, 0.001)
     assert given == set()
-    linear = [m for m in make_mlp(SMALL) if isinstance(m, torch.nn.Linear)]
+    linear = [m for m in mlp.build(SMALL.width, SMALL.layers) if isinstance(m, torch.nn.Linear)]
     assert len(linear) == 3
-    theirs = published("recipe")
-    assert theirs["seconds"] == {"none": 8.063, "native": 3.298}
-    assert theirs["peak_bytes"] == {"none": 1367458816, "native": 1803759616}
+    theirs = load("recipe")
+    assert [p.text for p in theirs.find_figure("total_time").values.values()] == ["8.063", "3.298"]
+    assert [p.text for p in theirs.find_figure("peak_memory").values.values()] == ["1367458816", "1803759616"]
 
 
 @pytest.mark.parametrize("backend", list(REGISTRY))

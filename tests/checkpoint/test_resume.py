@@ -90,7 +90,9 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_p
     assert f"run {name} differs in epochs (2 there, 3 here), optimizer.lr (0.1 there, 0.05 here)" in refusal(
         play, *words
     )
-    assert "going on" not in play("resume=auto", *words[1:])
+    passed_over = play("resume=auto", *words[1:])
+    assert "going on" not in passed_over
+    assert f"resume=auto: this is a new run; run {name} differs in epochs (2 there, 3 here)" in passed_over
 
 
 def test_a_checkpoint_from_before_an_option_was_added_is_gone_on_with():
@@ -101,6 +103,9 @@ def test_a_checkpoint_from_before_an_option_was_added_is_gone_on_with():
     assert identity.differences({"identity": before}) == []
     fused = Identity(load_config(None, ["fuse=true"]), "data", "cpu")
     assert fused.differences({"identity": before}) == ["fuse (False there, True here)"]
+    seeded = Identity(load_config(None, []), "data", "cpu", train_data="those of its seed")
+    assert seeded.differences({"identity": before}) == []
+    assert seeded.differences({"identity": before | {"train_data": "others"}}) != []
 
 
 def test_other_images_are_another_run(play):
@@ -210,15 +215,17 @@ def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path
 
 
 def test_what_a_run_may_go_on_with_follows_from_the_roles():
-    assert {key for key in MAY_DIFFER if not key.startswith(("wandb", "checkpoint", "plan"))} == {
+    groups = ("wandb", "checkpoint", "plan", "published")
+    assert {key for key in MAY_DIFFER if not key.startswith(groups)} == {
         "output_dir",
         "resume",
         "max_steps",
         "device",
         "data.root",
+        "data.workers",
         "log.warmup_steps",
     }
-    assert {key for key in LEAVES if key.startswith(("wandb.", "checkpoint.", "plan."))} < MAY_DIFFER
+    assert {key for key in LEAVES if key.startswith(groups)} < MAY_DIFFER
 
 
 def test_a_run_of_auto_goes_on_in_its_first_parts_type(play, monkeypatch, tmp_path: Path):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.config.load import LEAVES, Config, load_config
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError
 from ampcompare.program.place import names_shipped, shipped
 

@@ -1,4 +1,4 @@
-"""CIFAR-10's own files, made small: found, fetched, verified, and the one line when that fails."""
+"""The files of CIFAR-10 and CIFAR-100, made small: found, fetched, verified, and the line when that fails."""
 
 import functools
 import hashlib
@@ -13,22 +13,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torchvision.datasets import CIFAR10
+from torchvision import datasets
 
 from ampcompare.data.dataset import build_dataset
-from ampcompare.data.sources import cifar10
+from ampcompare.data.sources import SOURCES, cifar10, cifar100
 from ampcompare.errors import UserError
 
-CLASSES = [f"class {i}" for i in range(10)]
+BOTH = {which.name: which for which in (cifar10.CIFAR10, cifar100.CIFAR100)}
 
 
-def python2_pickle(pixels: np.ndarray, labels: list[int]) -> bytes:
+def python2_pickle(pixels: np.ndarray, key: str, labels: list[int]) -> bytes:
     """A batch as the real ones are: a dict of byte strings, written by Python 2 with an old NumPy."""
     rows, columns = pixels.shape
     return b"".join(
         [
             b"\x80\x02}(",  # protocol 2, a dict, a mark
-            b"U\x06labels](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e",
+            b"U" + bytes([len(key)]) + key.encode() + b"](",
+            b"".join(b"K" + bytes([label]) for label in labels) + b"e",
             b"U\x04data",
             b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R",
             b"(K\x01" + b"M" + struct.pack("<H", rows) + b"M" + struct.pack("<H", columns) + b"\x86",
@@ -39,109 +40,113 @@ def python2_pickle(pixels: np.ndarray, labels: list[int]) -> bytes:
     )
 
 
-class SmallCifar10:
-    """A miniature cifar-10-python.tar.gz, with torchvision's class told of its checksums."""
+class SmallArchive:
+    """A miniature of the archive as its authors made it, with torchvision's class told of its checksums."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, which: cifar10.Archive) -> None:
+        self.which, self.reader = which, getattr(datasets, which.reader)
+        count = SOURCES[which.name].classes
+        self.classes = tuple(f"class {i}" for i in range(count))
         rng = np.random.default_rng(0)
         self.pixels = rng.integers(0, 256, (60, 3072), np.uint8)
-        self.labels = [i % 10 for i in range(60)]
-        names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+        self.labels = [i * 7 % count for i in range(60)]
+        is_ten = which is cifar10.CIFAR10
+        train = [f"data_batch_{i}" for i in range(1, 6)] if is_ten else ["train"]
+        ends = [*range(0, 51, 50 // len(train)), 60]
+        test, meta = ("test_batch", "batches.meta") if is_ten else ("test", "meta")
+        key = "labels" if is_ten else "fine_labels"
         parts = {
-            name: python2_pickle(self.pixels[i * 10 : i * 10 + 10], self.labels[i * 10 : i * 10 + 10])
-            for i, name in enumerate(names)
+            name: python2_pickle(self.pixels[first:end], key, self.labels[first:end])
+            for name, first, end in zip([*train, test], ends[:-1], ends[1:], strict=True)
         }
-        parts["batches.meta"] = pickle.dumps({"label_names": CLASSES}, protocol=2)
+        names = self.reader.meta["key"]
+        parts[meta] = pickle.dumps({names: self.classes}, protocol=2)
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
             for name, data in parts.items():
-                member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+                member = tarfile.TarInfo(f"{self.reader.base_folder}/{name}")
                 member.size = len(data)
                 archive.addfile(member, io.BytesIO(data))
         self.archive = buffer.getvalue()
         sums = {name: hashlib.md5(data).hexdigest() for name, data in parts.items()}
-        monkeypatch.setattr(CIFAR10, "tgz_md5", hashlib.md5(self.archive).hexdigest())
-        monkeypatch.setattr(CIFAR10, "train_list", [[name, sums[name]] for name in names[:5]])
-        monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
-        monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums["batches.meta"]})
+        monkeypatch.setattr(self.reader, "tgz_md5", hashlib.md5(self.archive).hexdigest())
+        monkeypatch.setattr(self.reader, "train_list", [[name, sums[name]] for name in train])
+        monkeypatch.setattr(self.reader, "test_list", [[test, sums[test]]])
+        monkeypatch.setattr(self.reader, "meta", {**self.reader.meta, "md5": sums[meta]})
+        with socket.socket() as free:  # nothing is fetched unless a test says so
+            free.bind(("127.0.0.1", 0))
+            self.come_from(monkeypatch, free.getsockname()[1])
+
+    def come_from(self, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+        monkeypatch.setattr(self.reader, "url", f"http://127.0.0.1:{port}/{self.which.file}")
 
     def check(self, dataset) -> None:
         images = self.pixels.reshape(60, 3, 32, 32)
         np.testing.assert_array_equal(dataset.train.images.numpy(), images[:50])
         np.testing.assert_array_equal(dataset.test.images.numpy(), images[50:])
         assert dataset.train.labels.tolist() + dataset.test.labels.tolist() == self.labels
-        assert dataset.classes == tuple(CLASSES)
+        assert dataset.classes == self.classes
 
 
-@pytest.fixture
-def cifar(monkeypatch) -> SmallCifar10:
-    return SmallCifar10(monkeypatch)
+@pytest.fixture(params=BOTH)
+def cifar(request, monkeypatch) -> SmallArchive:
+    return SmallArchive(monkeypatch, BOTH[request.param])
 
 
-@pytest.fixture
-def offline(monkeypatch) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{port}/cifar-10-python.tar.gz")
+@pytest.mark.parametrize("which", BOTH.values(), ids=BOTH)
+def test_the_checksum_is_the_one_that_torchvision_knows(which):
+    reader = getattr(datasets, which.reader)
+    assert (reader.filename, reader.tgz_md5) == (which.file, which.md5)
 
 
-def test_the_checksum_is_the_one_that_torchvision_knows():
-    assert (CIFAR10.filename, CIFAR10.tgz_md5) == (cifar10.ARCHIVE, cifar10.ARCHIVE_MD5)
-
-
-@pytest.mark.usefixtures("offline")
 def test_archive_in_the_root_is_read_without_network(cifar, tmp_path):
-    (tmp_path / cifar10.ARCHIVE).write_bytes(cifar.archive)
-    cifar.check(build_dataset("cifar10", str(tmp_path)))
+    (tmp_path / cifar.which.file).write_bytes(cifar.archive)
+    cifar.check(build_dataset(cifar.which.name, str(tmp_path)))
 
 
-@pytest.mark.usefixtures("offline")
 def test_archive_in_the_cache_folder_is_found_by_default(cifar, cache_folder):
-    (cache_folder / cifar10.ARCHIVE).write_bytes(cifar.archive)
-    cifar.check(build_dataset("cifar10"))
+    (cache_folder / cifar.which.file).write_bytes(cifar.archive)
+    cifar.check(build_dataset(cifar.which.name))
 
 
 def test_archive_is_fetched_where_there_is_a_network(cifar, tmp_path, monkeypatch):
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / cifar10.ARCHIVE).write_bytes(cifar.archive)
+    (tmp_path / "site" / cifar.which.file).write_bytes(cifar.archive)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
     monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "log_message", lambda *_: None)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{server.server_port}/{cifar10.ARCHIVE}")
-        cifar.check(build_dataset("cifar10", str(tmp_path / "data")))
+        cifar.come_from(monkeypatch, server.server_port)
+        cifar.check(build_dataset(cifar.which.name, str(tmp_path / "data")))
         server.shutdown()
 
 
-def message_of(root: Path) -> str:
+def message_of(cifar: SmallArchive, root: Path) -> str:
     with pytest.raises(UserError) as error:
-        build_dataset("cifar10", str(root))
+        build_dataset(cifar.which.name, str(root))
     return str(error.value)
 
 
-@pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("damaged", [False, True])
 def test_no_network_and_no_or_a_damaged_archive_says_what_to_put_where(cifar, tmp_path, damaged):
+    which = cifar.which
     if damaged:
-        (tmp_path / cifar10.ARCHIVE).write_bytes(cifar.archive[:-1])
-    text = message_of(tmp_path)
-    assert text.startswith(
-        f"data.source=cifar10: CIFAR-10 is not in {str(tmp_path)!r} and cannot be fetched ("
-    )
-    assert "put cifar-10-python.tar.gz (MD5 c58f30108f718f92721af3b95e74349a) into that folder" in text
+        (tmp_path / which.file).write_bytes(cifar.archive[:-1])
+    text = message_of(cifar, tmp_path)
+    said = f"data.source={which.name}: {which.label} is not in {str(tmp_path)!r} and cannot be fetched ("
+    assert text.startswith(said)
+    assert f"put {which.file} (MD5 {which.md5}) into that folder" in text
     assert "data.source=synthetic needs no data" in text
 
 
-@pytest.mark.usefixtures("offline")
-def test_a_root_that_is_a_file_is_one_line(tmp_path):
+def test_a_root_that_is_a_file_is_one_line(cifar, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    assert f"CIFAR-10 is not in {str(tmp_path / 'file')!r}" in message_of(tmp_path / "file")
+    assert f"{cifar.which.label} is not in {str(tmp_path / 'file')!r}" in message_of(cifar, tmp_path / "file")
 
 
 def test_a_network_that_never_answers_does_not_hang(cifar, tmp_path, monkeypatch):
     monkeypatch.setattr(cifar10, "NETWORK_TIMEOUT_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setattr(CIFAR10, "url", f"http://127.0.0.1:{silent.getsockname()[1]}/x.tar.gz")
-        assert "timed out" in message_of(tmp_path)
+        cifar.come_from(monkeypatch, silent.getsockname()[1])
+        assert "timed out" in message_of(cifar, tmp_path)
     assert socket.getdefaulttimeout() is None

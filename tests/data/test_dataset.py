@@ -20,8 +20,8 @@ CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog",
     ("arguments", "message"),
     [
         (
-            {"source": "cifar100"},
-            "data.source='cifar100': expected one of cifar10, image_folder, synthetic, "
+            {"source": "cifar11"},
+            "data.source='cifar11': expected one of cifar10, cifar100, image_folder, synthetic, "
             "pkg.mod:Name, ./file.py:Name",
         ),
         (

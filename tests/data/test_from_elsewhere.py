@@ -69,26 +69,25 @@ def test_runs_on_it_are_named_by_it_and_pooled_while_the_images_are_the_same(her
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("build = 3", "no images and labels for train=True (TypeError: 'int' object is not callable)"),
-        ("def build(train):\n    return 1", "no images and labels for train=True (TypeError: cannot unpack"),
+        ("build = 3", "no data for train=True (TypeError: 'int' object is not callable)"),
+        (
+            "def build(train):\n    return 1",
+            "train=True: returned an int; expected tensors, a map-style Dataset or a DataLoader",
+        ),
         (
             "def build(train):\n    raise SystemExit(0)",
-            "no images and labels for train=True (line 2: SystemExit: 0)",
+            "no data for train=True (line 2: SystemExit: 0)",
         ),
         (
             SOURCE.format(train=64, step=60).replace("3), labels", "3), labels + 10**12"),
             "label 1000000000003: expected the numbers of at most",
         ),
+        ("def build(train):\n    1 / 0", "no data for train=True (line 2: ZeroDivisionError"),
         (
-            SOURCE.format(train=64, step=60).replace("3), labels", "3), labels + np.inf"),
-            "cannot convert float",
+            SOURCE.format(train=64, step=60).replace("3), labels", "3), labels.astype('u1')"),
+            "train labels are uint8 (64,), expected int64 [N]",
         ),
-        ("def build(train):\n    1 / 0", "no images and labels for train=True (line 2: ZeroDivisionError"),
-        (
-            "def build(train):\n    return [[1.0]], [1]",
-            "train images are float64 (1, 1), expected uint8 [N, 3, H, W]",
-        ),
-        ("def build(train):\n    return [], []", "class names are missing or double"),
+        ("def build(train):\n    return [], []", "train=True: the data: empty; expected at least one sample"),
     ],
 )
 def test_what_is_no_data_is_one_line(here: Path, content: str, said: str):

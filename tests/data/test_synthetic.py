@@ -10,6 +10,7 @@ from torch import nn
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.loader import DeviceLoader
 from ampcompare.data.sources import synthetic
+from ampcompare.errors import UserError
 
 # Written down from NumPy 2.4.6 on x86-64.
 DIGEST_OF_100 = "d8e2a5e431c43ebb"
@@ -64,3 +65,33 @@ def test_a_small_network_learns_it_in_forty_steps_but_not_perfectly(one_thread):
     (images, labels), *_ = DeviceLoader(dataset.test, batch_size=500, **preparation).epoch(0)
     accuracy = (model(images).argmax(1) == labels).float().mean().item()
     assert 0.5 < accuracy < 0.98
+
+
+@pytest.mark.parametrize("size", [8, 48, 224])
+def test_of_another_size_each_image_is_repeated_and_cut(size):
+    small = build_dataset("synthetic", None, 20, 10)
+    found = build_dataset("synthetic", None, 20, 10, kwargs={"size": size})
+    place = torch.arange(size) % 32
+    assert torch.equal(found.train.images, small.train.images[:, :, place][..., place])
+    assert torch.equal(found.test.labels, small.test.labels)
+    assert found.fingerprint != small.fingerprint
+
+
+@pytest.mark.parametrize("size", [7, 1025, 2**70, 0, -1, 32.0, "224", True, None, [224]])
+def test_a_size_that_is_none_is_one_line(size):
+    with pytest.raises(UserError, match=r"^data\.kwargs\.size=.*: expected a whole number, 8 to 1024$"):
+        build_dataset("synthetic", None, 20, 10, kwargs={"size": size})
+
+
+def test_more_images_than_memory_can_hold_are_one_line(monkeypatch):
+    monkeypatch.setattr(synthetic, "memory_budget_bytes", lambda: 2**30)
+    assert len(build_dataset("synthetic", None, 20, 10, kwargs={"size": 224}).train) == 20
+    with pytest.raises(
+        UserError, match=r"^data\.kwargs\.size=224: 60,000 images .* 8\.4 GiB, .* set data\.train"
+    ):
+        build_dataset("synthetic", kwargs={"size": 224})
+
+
+def test_an_argument_that_it_does_not_take_is_one_line():
+    with pytest.raises(UserError, match=r"^data\.kwargs\.width: data\.source=synthetic takes size; leave"):
+        build_dataset("synthetic", None, 20, 10, kwargs={"width": 224})

@@ -176,7 +176,9 @@ def test_an_output_folder_that_vanishes_is_made_again_for_checkpoints(zygote: Zy
     done = zygote.run(*QUICK, f"output_dir={out}", remove_at=[3, str(out)])
     assert "Traceback" not in done["said"], done
     assert done["code"] == 1
-    assert ".wandb is not whole: the file is gone" in done["said"]
+    assert ".wandb is not whole: the file is gone" in done["said"] or (
+        ".wandb: the file is gone); go on with resume=auto" in done["said"]  # a row came after a second
+    )
     assert list((out / "checkpoints").rglob("*.pt"))
 
 
@@ -252,7 +254,7 @@ def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path)
     words = [*QUICK, "epochs=100000", "eval.every=1000", f"output_dir={tmp_path}"]
     command = [sys.executable, "run_experiment.py", *words]
     terminal = Terminal(command, ROOT, PYTHONPATH=str(ROOT / "src"), OMP_NUM_THREADS="1")
-    terminal.wait_for(b"img/s")
+    terminal.wait_for(b"samples/s")
     assert terminal.hang_up() == 129, terminal.said
     (record,) = load_runs([tmp_path])
     assert (record.state, record.exit_code) == ("failed", 255)
@@ -280,12 +282,12 @@ def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path
     words = (
         *QUICK,
         "epochs=100000",
-        "max_steps=20000",
-        "eval.every=500",
-        "diagnostics.every=500",
+        "max_steps=12000",
+        "eval.every=300",
+        "diagnostics.every=300",
         "log.every=100",
     )
-    done = zygote.run(*words, "checkpoint.every_epochs=500", f"output_dir={tmp_path}", watch_every=500)
+    done = zygote.run(*words, "checkpoint.every_epochs=300", f"output_dir={tmp_path}", watch_every=300)
     assert done["code"] == 0, done
     watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]
     resident, handles = zip(*watched, strict=True)

@@ -47,10 +47,10 @@ class Stage:
         folder = self.folder / name
         folder.mkdir()
         environ = environment(self.server, folder, **env)
-        start = definition.get("start", ["${env}", "${interpreter}", "${program}"])
-        command = [*start, f"output_dir={folder}", *ONLINE, *definition["command"]]
+        start = definition.pop("start", ["${env}", "${interpreter}", "${program}"])
+        ours = [] if definition.pop("is_foreign", False) else [f"output_dir={folder}", *ONLINE]
+        command = [*start, *ours, *definition["command"]]
         definition = {"program": "run_experiment.py", "project": name} | definition | {"command": command}
-        definition.pop("start", None)
         sweep = create_sweep(self.server, definition, environ, folder)
         agent = start_agent(sweep, environ, folder / "log")
         while agent.poll() is None:
@@ -145,6 +145,13 @@ STOPPED = {
     "command": ["log.every=1000", "eval.every=1000", "diagnostics.every=null", "${args_no_hyphens}"],
 }
 
+FOREIGN = {
+    "is_foreign": True,
+    "program": "tests/support/foreign_program.py",
+    "method": "grid",
+    "parameters": {"backend": {"values": ["none", "native"]}, "lr": {"value": 1e-3}},
+    "command": ["${args}"],
+}
 
 Play = Callable[[Stage], Scene]
 
@@ -166,9 +173,12 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
     """Sweeps under W&B's agent."""
     scenes: dict[str, Play] = {
         "compare": lambda stage: stage.sweep("compare", compare_backends()),
-        "values": lambda stage: stage.sweep("values", VALUES),
-        "failing": lambda stage: stage.sweep("failing", FAILING),
-        "stopped": lambda stage: stage.sweep("stopped", STOPPED, True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"),
+        "values": lambda stage: stage.sweep("values", dict(VALUES)),
+        "failing": lambda stage: stage.sweep("failing", dict(FAILING)),
+        "foreign": lambda stage: stage.sweep("foreign", dict(FOREIGN)),
+        "stopped": lambda stage: stage.sweep(
+            "stopped", dict(STOPPED), True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"
+        ),
     }
     yield from played(tmp_path_factory.mktemp("sweeps"), scenes)
 

@@ -72,12 +72,16 @@ def test_a_package_without_its_checkout_carries_configs_and_sweeps(tmp_path: Pat
         "from ampcompare.sweeps.file.sweep import read_sweep\n"
         "from ampcompare.sweeps.check import problems_of\n"
         "print(parse(['--config', 'demo']).wandb.group)\n"
-        "print(problems_of(read_sweep(find_sweep('compare_backends')), []))"
+        "print(problems_of(read_sweep(find_sweep('compare_backends')), []))\n"
+        "from ampcompare.published.publication import load, names\n"
+        "print(*[load(name).name for name in names()])"
     )
     words = [sys.executable, "-c", code]
     env = {"PYTHONPATH": str(tmp_path / "out")}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("demo\n[]\n", "")
+    published = sorted(path.stem for path in (ROOT / "configs" / "published").glob("*.yaml"))
+    assert published
+    assert (done.stdout, done.stderr) == (f"demo\n[]\n{' '.join(published)}\n", "")
     sources = {p.relative_to(ROOT / "src") for p in (ROOT / "src" / "ampcompare").rglob("*.*")}
     wanted = {path for path in sources if path.suffix not in (".pyc", ".py")}
     assert wanted

@@ -13,7 +13,7 @@ def test_helpers_read_what_one_process_reads(real_runs, monkeypatch):
     paths = list(real_runs.values())
     alone = pool.read_fragments(paths)
     monkeypatch.setattr(pool, "WORTH_BYTES", 0)
-    monkeypatch.setattr(pool, "_processors", lambda: 3)
+    monkeypatch.setattr(pool, "processors", lambda: 3)
     together = pool.read_fragments(paths)
     assert [f.id for f in together] == [f.id for f in alone]
     for one, other in zip(alone, together, strict=True):
@@ -26,7 +26,7 @@ def test_helpers_read_what_one_process_reads(real_runs, monkeypatch):
 
 def test_a_helper_that_dies_is_an_error_and_not_a_missing_run(real_runs, monkeypatch):
     monkeypatch.setattr(pool, "WORTH_BYTES", 0)
-    monkeypatch.setattr(pool, "_processors", lambda: 2)
+    monkeypatch.setattr(pool, "processors", lambda: 2)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="exit code 1"):
         pool.read_fragments(list(real_runs.values()))
@@ -34,7 +34,7 @@ def test_a_helper_that_dies_is_an_error_and_not_a_missing_run(real_runs, monkeyp
 
 def test_runs_are_read_beside_other_threads(real_runs, monkeypatch):
     monkeypatch.setattr(pool, "WORTH_BYTES", 0)
-    monkeypatch.setattr(pool, "_processors", lambda: 2)
+    monkeypatch.setattr(pool, "processors", lambda: 2)
     found = []
     thread = threading.Thread(target=lambda: found.extend(load_runs(real_runs.values())))
     thread.start()

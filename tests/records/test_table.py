@@ -4,7 +4,9 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 
+from ampcompare.records.run import as_numbers
 from ampcompare.records.table import Table
 from ampcompare.wandb_client.protocol import Record
 
@@ -57,3 +59,8 @@ def test_value_that_is_no_json_is_counted_and_leaves_the_rest():
     table = table_of({"a": "{", "b": 1}, {"a": 2})
     np.testing.assert_array_equal(table.arrays()["a"], [np.nan, 2.0])
     assert table.bad_values == 1
+
+
+def test_a_whole_number_that_no_float_holds_is_none_beside_others():
+    column = pd.Series([1, 10**400, "x", 2.5, None], dtype=object)
+    np.testing.assert_array_equal(as_numbers(column), [1, np.nan, np.nan, 2.5, np.nan])

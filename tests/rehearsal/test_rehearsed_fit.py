@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from rehearsal.stage import Rehearsed, rehearse
@@ -15,11 +16,15 @@ from rehearsal.watch import (
     WAIT,
     Contact,
 )
+from support.own_data import OWN
 from support.rehearsal_cases import ALL, name_of
+from torch import Tensor
+
+from ampcompare.data import host
 
 # All contacts that a run may have, and what each is for, by kind and by who asked for it: the place or one of
 # its callers. Each is counted below.
-PLAN = (QUEUED_TO_DEVICE, "data/loader.py DeviceLoader._plan")  # the plan of an epoch
+PLAN = (QUEUED_TO_DEVICE, "data/loader.py Planned._plan")  # the plan of an epoch
 ROW = (QUEUED_TO_HOST, "train/interval.py Reading.__init__")  # the copy of a row
 ROW_READ = (LATE_WAIT, "train/interval.py Reading.read")  # one interval later
 EVALUATION = (READ, "train/evaluation.py Evaluation.run")  # its result
@@ -72,3 +77,53 @@ def test_rows_of_a_rehearsal_have_what_a_gpus_have():
     keys = {key for row in found.rows for key in row}
     assert {"memory/peak_mib", "energy/joules_per_image", "throughput/step_time_ms", "grad/exponents"} <= keys
     assert all(row["throughput/step_time_ms"] > 0 for row in found.rows if "throughput/step_time_ms" in row)
+
+
+# Data of one's own: what lies on the device is part of a graph, nothing waits.
+
+IMAGES = """
+def images(train):
+    x, y = table(train)
+    return x.repeat(1, 32).view(-1, 3, 8, 8), y
+
+class Pictures(Noisy):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x.repeat(32).view(3, 8, 8), y
+
+def pictures(train):
+    return Pictures(train)
+"""
+
+
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data.py").write_text(OWN + IMAGES)
+    monkeypatch.chdir(tmp_path)
+
+
+def on_own(name: str, *more: str) -> list[str]:
+    limits = ("data.train_limit=null", "data.test_limit=null")
+    return ["model.name=tiny", "backend=native", f"data.source=./data.py:{name}", *limits, *more]
+
+
+@pytest.mark.usefixtures("own_data")
+@pytest.mark.parametrize("more", [(), ("execution=cuda_graph", "optimizer.momentum=0.9")])
+def test_tensors_on_the_device_are_gathered_in_the_graph_without_a_wait(more: tuple[str, ...]):
+    found = rehearse(on_own("images", "batch_size=8", "eval.batch_size=4", *more))
+    assert [contact for contact in found.contacts if not purpose(contact)] == []
+    assert len(found.captures) == (2 if more else 0)  # a step, a batch of an evaluation
+    assert all("train/loss" in row for row in found.rows[:2])
+
+
+@pytest.mark.usefixtures("own_data")
+def test_batches_of_a_data_set_are_copied_to_the_device_without_a_wait(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(host, "digest", lambda batch: "")  # fakes have no bytes
+    used = []
+    monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: used.append(stream))  # nor streams
+    found = rehearse(on_own("pictures", "batch_size=8", "eval.batch_size=4", "data.workers=0"))
+    others = [contact for contact in found.contacts if not purpose(contact)]
+    assert others
+    assert {contact.kind for contact in others} == {QUEUED_TO_DEVICE}
+    assert all("data/onto.py Onto._move" in contact.trail for contact in others)
+    assert len(used) == len(others)  # the memory of each is kept for the step that reads it

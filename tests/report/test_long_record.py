@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +11,10 @@ from pathlib import Path
 import pytest
 from support.log_writer import BLOCK, HEADER
 from support.offline_runs import plan
+from support.peak import REPORT, peak_kib
 
 from ampcompare.records import load_runs
 from ampcompare.wandb_client.protocol import Record
-from report.test_scale import MEASURED
 
 ROWS = 2_000_000
 WIDTH = 12
@@ -90,11 +88,9 @@ def test_two_million_rows_are_reported_in_bounded_memory(tmp_path: Path):
     """0.5 GB were measured."""
     write_long_record(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)
     words = ["report", str(tmp_path), "--out", str(tmp_path / "out")]
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stderr.splitlines()[-1]) < 1_500_000  # KiB
+    said, peak = peak_kib(REPORT, *words, cache=tmp_path / "cache")
+    assert "page: " in said
+    assert peak < 1_500_000
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [run["rows"] for run in content["runs"]] == [ROWS]
     assert content["runs"][0]["problems"] == []

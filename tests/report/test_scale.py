@@ -1,75 +1,69 @@
-"""200 runs of 4,000 rows: memory and size of the whole command."""
+"""200 runs of 4,000 rows in the form of W&B's client: memory of reading and of the whole command, size."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.client_form import client_records, row_records
 from support.log_writer import frame
 from support.offline_runs import plan
+from support.peak import REPORT, peak_kib
 
 RUNS, STEPS = 200, 19_500  # a row every 5 steps and one an epoch: 4,000
-MEASURED = """
-import resource, sys
-from pathlib import Path
-from ampcompare.cli import main
-try:
-    main(sys.argv[1:])
-finally:
-    # Not ru_maxrss of this process: on Linux it starts with that of the one that launched it.
-    lines = Path("/proc/self/status").read_text().splitlines()
-    own = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    print(own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
-"""
+LOAD = "from ampcompare.records import load_runs; print(sum(len(r.history) for r in load_runs(sys.argv[1:])))"
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 
 
 def write_many_runs(folder: Path) -> None:
     """The rows of one run for each backend, under 200 names and seeds."""
-    from wandb.proto import wandb_internal_pb2 as protocol
-
     plans = {backend: plan(backend, steps=STEPS, epochs=100) for backend in BACKENDS}
-    bodies = {}
-    for backend, made in plans.items():
-        bodies[backend] = []
-        for row in made["rows"]:
-            record = protocol.Record()
-            for key, value in row.items():
-                record.history.item.add(nested_key=[key], value_json=json.dumps(value))
-            bodies[backend].append(record.SerializeToString())
+    rows = {backend: row_records(made["rows"]) for backend, made in plans.items()}
     for number in range(RUNS):
-        backend, seed = BACKENDS[number % 5], number // 5
-        head, summary, end = protocol.Record(), protocol.Record(), protocol.Record()
-        head.run.run_id, head.run.display_name = f"r{number:03}", f"{backend} {seed}"
-        for key, value in (plans[backend]["config"] | {"seed": seed}).items():
-            head.run.config.update.add(key=key, value_json=json.dumps(value))
-        for key, value in plans[backend]["summary"].items():
-            summary.summary.update.add(key=key, value_json=json.dumps(value))
-        end.exit.exit_code = 0
-        payloads = [head.SerializeToString(), *bodies[backend], summary.SerializeToString()]
-        if seed % 3:  # the others crashed
-            end.exit.SetInParent()
-            payloads.append(end.SerializeToString())
-        path = folder / f"offline-run-20260101_000{number:03}-r{number:03}" / f"run-r{number:03}.wandb"
+        backend, seed, run_id = BACKENDS[number % 5], number // 5, f"r{number:03}"
+        made = plans[backend]
+        changed = {
+            "config": made["config"] | {"seed": seed},
+            "wandb": made["wandb"] | {"name": f"{backend} {seed}"},
+            "kill": seed % 3 == 0,  # these crashed
+        }
+        path = folder / f"offline-run-20260101_000{number:03}-{run_id}" / f"run-{run_id}.wandb"
         path.parent.mkdir(parents=True)
-        path.write_bytes(frame(payloads))
+        path.write_bytes(frame(client_records(made | changed, run_id, rows[backend])))
+        os.utime(path, (1_795_400_000,) * 2)  # long over
+
+
+@pytest.fixture(scope="module")
+def many_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("many")
+    write_many_runs(folder)
+    yield folder
+    for path in folder.glob("*/*.wandb"):  # 900 MB; pytest would keep them
+        path.unlink()
 
 
 @pytest.mark.rest
-def test_200_runs_of_4000_rows(tmp_path):
-    many_runs = tmp_path / "many"
-    write_many_runs(many_runs)
+def test_200_runs_of_4000_rows_are_read_in_400_mb_with_and_without_a_cache(many_runs, tmp_path):
+    for _ in range(2):
+        said, peak = peak_kib(LOAD, str(many_runs), cache=tmp_path)
+        assert int(said) == RUNS * 4000
+
+        assert peak < 400_000
+    entries = list((tmp_path / "runs").iterdir())
+    assert len(entries) == RUNS
+    assert sum(entry.stat().st_size for entry in entries) < 150_000_000
+
+
+@pytest.mark.rest
+def test_200_runs_of_4000_rows(many_runs, tmp_path):
     words = ["report", str(many_runs), "--out", str(tmp_path / "out")]
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURED, *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "page: " in done.stdout
-    peak_kib = int(done.stderr.splitlines()[-1])
-    assert peak_kib < 1_000_000
+    said, peak = peak_kib(REPORT, *words, cache=tmp_path / "cache")
+    assert "page: " in said
+
+    assert peak < 750_000
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert len(content["runs"]) == RUNS
     assert {run["rows"] for run in content["runs"]} == {4000}

@@ -6,6 +6,7 @@ import io
 
 from rich.console import Console
 from support.fakes import make
+from support.foreign import several
 
 from ampcompare import metrics
 from ampcompare.precision.backends import REGISTRY
@@ -67,3 +68,15 @@ def test_no_name_of_a_built_in_backend_is_broken():
 
 def in_bf16(plan):
     plan["config"]["precision"]["dtype"] = "bfloat16"
+
+
+def test_no_head_is_broken_within_a_word():
+    records = several(3)
+    for run in records:
+        run.history["metrics/val_balanced_accuracy"] = run.history.pop("val_acc")
+        run.summary["metrics/val_balanced_accuracy"] = run.summary.pop("val_acc")
+    lines = printed(records)
+    rule = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    heads = " ".join(lines[:rule]).split()
+    assert max(len(line) for line in lines) <= 80
+    assert {"precision", "speed-up", "differs", "quality", "balanced_", "accuracy"} <= {*heads}, lines[:rule]

@@ -80,6 +80,7 @@ def figures(**values: Any) -> RunFigures:
         "rows": 1,
         "nan_losses": 0,
         "clock_jumps": 0,
+        "aside": frozenset(),
     }
     return RunFigures(**(named | values))
 

@@ -422,13 +422,17 @@ def test_missing_program_is_told(tmp_path, monkeypatch):
     assert "program='train.py': no such file in" in check(tmp_path, monkeypatch, program="train.py")
 
 
-@pytest.mark.parametrize("name", [*metrics.METRICS, "grad/underflow_fraction/layer1"])
+OF_IMAGES = [m.key for m in metrics.METRICS.values() if m.needs != metrics.OF_TASK]
+
+
+@pytest.mark.parametrize("name", [*OF_IMAGES, "grad/underflow_fraction/layer1"])
 def test_every_listed_metric_will_do_or_is_refused_with_the_reason(tmp_path, monkeypatch, name):
     monkeypatch.chdir(ROOT)
     reasons = {
         "environment": "is no number",
         "refusal": "is a sentence",
-        "data/test_set": "is no number",
+        "recorder/skipped_steps_are": "is a sentence",
+        **dict.fromkeys(("data/test_set", "data/repeats"), "is no number"),
         **dict.fromkeys(("data/test_images", "data/classes"), "is the same in every run"),
         "grad/exponents": "is a histogram",
         "amp/scale_collapsed_at_step": "is null in every run whose loss scale holds",
@@ -444,6 +448,40 @@ def test_every_listed_metric_will_do_or_is_refused_with_the_reason(tmp_path, mon
     is_late = "is logged at the end only" in said
     assert is_late == (name.startswith("best/") or name.endswith(("_median", "_p50", "_p95")))
     assert is_late or not said
+
+
+REGRESSION = {"task.loss": {"value": "mae"}, "backend": {"values": ["none", "native"]}}
+
+
+@pytest.mark.parametrize("name", ["eval/mae", "eval/mse", "eval/loss", "best/eval_mae"])
+def test_a_metric_of_the_task_will_do_where_the_training_scores_by_it(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(ROOT)
+    metric = {"name": name, "goal": "minimize"}
+    assert not check(tmp_path, monkeypatch, ["epochs=1"], metric=metric, parameters=REGRESSION)
+    if name != "eval/loss":
+        assert f"metric.name={name!r}: the training never logs it" in check(
+            tmp_path, monkeypatch, ["epochs=1"], metric=metric
+        )
+
+
+def test_a_metric_from_outside_is_known_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "scores.py").write_text("def wer(outputs, targets): ...\n")
+    parameters = REGRESSION | {"task.metrics": {"value": [f"{tmp_path}/scores.py:wer"]}}
+    for name, is_known in (
+        ("eval/wer", True),
+        ("best/eval_wer", True),
+        ("eval/mae", False),
+        ("eval/w", False),
+    ):
+        said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name}, parameters=parameters)
+        assert ("the training never logs it" not in said) is is_known, said
+
+
+def test_a_metric_that_some_runs_lack_is_none_to_go_by(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    parameters = {"task.loss": {"values": ["mae", "cross_entropy"]}}
+    said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": "eval/mae"}, parameters=parameters)
+    assert "metric.name='eval/mae': the training never logs it" in said
 
 
 @pytest.mark.parametrize("name", ["grad/exponents/layer1", "eval/loss/layer1", "eval"])

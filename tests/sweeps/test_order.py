@@ -165,14 +165,3 @@ def test_hyperband_keeps_the_order_of_the_file():
 def test_in_blocks_is_what_a_sweep_of_that_name_does():
     backends, seeds = ["none", "native", "apex_o1"], [1, 2, 3]
     assert [*in_blocks("mine", backends, seeds)] == points(sweep(backend=backends, seed=seeds))
-
-
-def test_order_of_words_is_printed_for_make():
-    done = subprocess.run(
-        [sys.executable, "-m", "ampcompare.sweeps.order", "reproduce", "none", "native"],
-        env={"PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == [value for value, _ in in_blocks("reproduce", ["none", "native"], [0])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import signal
 import subprocess
@@ -273,6 +274,126 @@ def test_hyperband_stops_the_runs_that_fall_behind(place):
     assert re.search(r"run 1 stopped after .*, score 1\.\d+", said), said
     assert "best run: " in said
     assert "score 5.019: x=5 steps=20 endless=1" in said
+
+
+# A script that somebody else wrote: its own options, W&B used plainly, nothing of ours.
+FOREIGN = """
+import argparse, json, os, signal, sys, time
+import wandb
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, required=True)
+parser.add_argument("--seed", type=int, default=0)
+given = parser.parse_args()
+began = os.path.join(os.environ["WANDB_DIR"], "began.jsonl")
+said = {"lr": given.lr, "words": sys.argv[1:], "resume": os.environ.get("AMPCOMPARE_RESUME")}
+with open(began, "a") as file:
+    file.write(json.dumps(said) + "\\n")
+with wandb.init(config=vars(given), settings=wandb.Settings(x_transaction_log_flush_interval=1)) as run:
+    for step in range(20):
+        run.log({"val_score": 1 - given.lr / (step + 1) + given.seed / 1000, "samples_per_sec": 100.0})
+    with open(began) as file:
+        if given.lr == 0.3 and file.read().count('"lr": 0.3') == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def _foreign(place, **content) -> list[dict]:
+    (place.folder / "train.py").write_text(FOREIGN)
+    place.file(program="train.py", parameters={"lr": {"values": [0.1, 0.3]}}, **content)
+    code, place.said = place.sweep()
+    assert code == 0, place.said
+    return [json.loads(line) for line in (place.out / "began.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.rest
+def test_foreign_program_that_was_killed_is_repeated_with_its_own_words(place):
+    """It hears of the repetition from its environment; the report goes by the sweep's metric."""
+    began = _foreign(place, metric={"name": "val_score", "goal": "maximize"})
+    assert [b["resume"] for b in began if b["lr"] == 0.1] == [None]
+    assert [b["resume"] for b in began if b["lr"] == 0.3] == [None, "auto"]
+    assert all(b["words"] == [f"--lr={b['lr']}"] for b in began)
+    assert "best run: " in place.said
+    assert "val score" in place.said
+    assert "No eval accuracy" not in place.said
+    assert "no run logged" not in place.said
+    assert (place.out / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "group_by", "baseline"),
+    [
+        ("random", {"lr": {"min": 0.0, "max": 1.0}, "kind": {"values": ["a", "b"]}}, ("kind",), "a"),
+        ("random", {"lr": {"min": 0.0, "max": 1.0}}, ("lr",), None),
+        ("grid", {"lr": {"values": [0.1, 0.2]}, "seed": {"values": [0, 1]}}, ("lr",), "0.1"),
+    ],
+)
+def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, group_by, baseline, tmp_path):
+    content = {"program": "x.py", "method": method, "parameters": parameters}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": "val_score"}}))
+    request = request_of(read_sweep(tmp_path / "sweep.yaml", lambda found, is_whole: []), tmp_path)
+    assert (request.group_by, request.baseline) == (group_by, baseline)
+    assert (request.metric, request.goal) == ("val_score", None)
+
+
+@pytest.mark.parametrize("metric", ["samples_per_sec", "throughput/images_per_second", "gpu_mem"])
+def test_metric_that_has_a_place_of_its_own_is_not_taken_for_quality(metric, tmp_path):
+    content = {"program": "x.py", "method": "grid", "parameters": {"x": {"values": [1]}}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": metric}}))
+    request = request_of(read_sweep(tmp_path / "sweep.yaml", lambda found, is_whole: []), tmp_path)
+    assert (request.metric, request.goal) == (None, None)
+
+
+@pytest.mark.parametrize("metric", ["eval/accuracy", "eval/loss"])
+def test_metric_of_a_foreign_sweep_is_the_one_that_is_compared_though_it_is_called_like_ours(
+    metric, tmp_path
+):
+    content = {"program": "x.py", "method": "grid", "parameters": {"x": {"values": [1]}}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": metric}}))
+    request = request_of(read_sweep(tmp_path / "sweep.yaml", lambda found, is_whole: []), tmp_path)
+    assert request.metric == metric
+
+
+def test_report_of_a_foreign_sweep_whose_metric_is_called_like_ours_and_not_logged_takes_another(tmp_path):
+    write_runs(tmp_path, [plan("none"), plan("native")])
+    content = {"program": "x.py", "method": "grid", "metric": {"name": "eval/mse"}}
+    content["parameters"] = {"backend": {"values": ["none", "native"]}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content))
+    said = io.StringIO()
+    run._report(Console(file=said, width=200), read_sweep(tmp_path / "sweep.yaml"), tmp_path)
+    assert "metric.name='eval/mse': no run logged it; the report takes another metric" in said.getvalue()
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.rest
+def test_report_of_a_sweep_whose_metric_no_run_logged_takes_another(place):
+    _foreign(place, metric={"name": "val_acc", "goal": "maximize"})
+    assert "metric.name='val_acc': no run logged it; the report takes another metric" in place.said
+    assert (place.out / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("macro", "words"),
+    [
+        ("${args}", ["--lr=0.3", "--deep=True", "--note=a b"]),
+        ("${args_no_hyphens}", ["lr=0.3", "deep=True", "note=a b"]),
+        ("${args_no_equals}", ["--lr", "0.3", "--deep", "True", "--note", "a b"]),
+        ("${args_no_boolean_flags}", ["--lr=0.3", "--deep", "--note=a b"]),
+        ("${args_json}", ['{"lr": 0.3, "deep": true, "note": "a b"}']),
+        ("${args_json_file}", ['{"lr": 0.3, "deep": true, "note": "a b"}']),
+    ],
+)
+def test_foreign_program_gets_its_parameters_in_every_form_and_nothing_else(place, macro, words):
+    script = "import sys, json, os; words = sys.argv[1:]; out = os.environ['WANDB_DIR'] + '/words.json'\n"
+    script += "words = [open(w).read() if w.endswith('.json') else w for w in words]\n"
+    (place.folder / "train.py").write_text(script + "json.dump(words, open(out, 'w'))\n")
+    place.file(
+        program="train.py",
+        command=["${env}", "${interpreter}", "${program}", macro],
+        parameters={"lr": {"value": 0.3}, "deep": {"value": True}, "note": {"value": "a b"}},
+    )
+    code, said = place.sweep()
+    assert code == 0, said
+    assert json.loads((place.out / "words.json").read_text()) == words
 
 
 @pytest.mark.rest

@@ -85,6 +85,19 @@ def test_two_workers_add_the_same_seeds_and_one_decides(until):
 
 
 @pytest.mark.rest
+def test_a_metric_that_no_run_logged_is_told_with_those_that_are(until):
+    until(off=0.0)
+    right = (until.place.folder / "sweep.yaml").read_text()
+    (until.place.folder / "sweep.yaml").write_text(right + "metric: {name: eval/f1, goal: maximize}\n")
+    code, said = until.place.sweep("--until-decided")
+    assert (code, "Traceback" in said) == (2, False), said
+    line = " ".join(said.split())
+    assert "metric.name='eval/f1': no run logged it, so that nothing is decided by it; logged: " in line
+    assert "eval/accuracy" in line
+    assert f"ampcompare report {until.place.out} --metric KEY" in line
+
+
+@pytest.mark.rest
 def test_a_look_without_the_records_of_all_runs_is_refused(until):
     until(off=0.0)
     storage = f"sqlite:///{until.place.folder / 'shared.db'}"

@@ -132,6 +132,26 @@ def test_the_scale_watch_names_the_same_step_when_rows_are_late(quick_overrides:
         found.append((fit.run()["amp/scale_collapsed_at_step"], notes))
     assert found[0][0] > 0
     assert found[0] == found[1]
+    # Of inputs that are not finite no learning rate is to blame.
+    said = " ".join(found[0][1])
+    assert "the loss was never finite: look at inputs, targets and initial weights" in said
+    assert "optimizer.lr" not in said
+    assert found[0][1][0].startswith("step 1: the training loss is not finite (loss scale 32768)")
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("data.std=[1e-40,1e-40,1e-40]", "look at inputs, targets and initial weights, or go on"),
+        ("optimizer.lr=1e30", "try a smaller optimizer.lr or training.clip_norm, or go on"),
+    ],
+)
+def test_what_to_do_of_a_loss_that_is_not_finite_depends_on_whether_it_ever_was(
+    quick_overrides: tuple[str, ...], words: str, advice: str
+):
+    fit, _ = make_fit(quick_overrides, words, "log.every=4", lag=False)
+    with pytest.raises(TrainingError, match=advice):
+        fit.run()
 
 
 def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tuple[str, ...]):
@@ -320,3 +340,21 @@ def test_rows_that_are_read_at_once_wait_on_a_gpu(
     quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     assert "Event" in run_watched(quick_overrides, monkeypatch, "diagnostics.every=null", lag=False)
+
+
+def test_milestones_are_in_epochs_whatever_the_number_of_steps(quick_overrides: tuple[str, ...]):
+    words = (
+        "schedule.name=multistep",
+        "schedule.milestones=[1,2.5]",
+        "schedule.gamma=0.5",
+        "optimizer.lr=0.08",
+    )
+    fit, came = make_fit(quick_overrides, *words, "epochs=4", "log.every=1", lag=False)
+    fit.run()
+    rows = [row for _, row in came if "train/learning_rate" in row]
+    per_epoch = len(rows) // 4
+    assert per_epoch > 1
+    # The rate of a row is the one that its last step was taken with.
+    begun = [step / per_epoch for step in range(len(rows))]
+    expected = [0.08 * 0.5 ** ((at >= 1) + (at >= 2.5)) for at in begun]
+    assert [row["train/learning_rate"] for row in rows] == pytest.approx(expected)

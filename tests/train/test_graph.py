@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,8 +30,11 @@ from ampcompare.program.stopping import StopRequest
 from ampcompare.tracking.tracker import NoRecord
 from ampcompare.train import graph
 from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.fit import Fit
+from ampcompare.train.graph import capturing
+from ampcompare.train.task import classification
 from ampcompare.train.trainer import StepResult, Trainer
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
@@ -550,3 +554,14 @@ def test_adam_trains_by_a_graph_as_without_and_says_nothing_on_a_gpu(
         found.append([row["train/loss"] for row in rows if "train/loss" in row])
     assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
     assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)
+
+
+def test_a_capture_that_fails_names_a_loss_from_outside_and_nothing_of_ours():
+    own = replace(classification(), sources={"task_r2_source": "0"})
+    with (
+        pytest.raises(TrainingError, match=r"what task\.\* names \(r2\) wait for the device"),
+        capturing(own),
+    ):
+        raise RuntimeError("operation not permitted when stream is capturing")
+    with pytest.raises(RuntimeError, match="not permitted"), capturing(classification()):
+        raise RuntimeError("operation not permitted when stream is capturing")

@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation, as_npy
 from ampcompare.train.trainer import Trainer, learning_rate_factor, micro_batches
 
@@ -143,6 +144,13 @@ def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | Non
     expected = by_value * min(1.0, bound / by_value.norm().item())
     assert (truth - expected).norm() <= 1e-4 * expected.norm()
     assert (ours - truth).norm() <= near(0.02, backend) * truth.norm()
+
+
+def test_a_class_that_the_network_lacks_is_one_line_at_any_step():
+    made, (images, labels) = trainer("none", network()), batch(8)
+    made.step([(images, labels)])
+    with pytest.raises(TrainingError, match=r"network or loss: Target 4 is out of bounds.; are all targets"):
+        made.step([(images, torch.full_like(labels, 4))])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -355,4 +363,18 @@ def test_learning_rate_warms_up_and_falls_along_a_cosine():
         warnings.simplefilter("ignore")
         for step in range(100):
             assert factor(step) == pytest.approx(truth.get_last_lr()[0], abs=1e-9)
+            truth.step()
+
+
+def test_learning_rate_falls_at_milestones_as_pytorchs_does():
+    truth = torch.optim.lr_scheduler.MultiStepLR(
+        torch.optim.SGD([torch.zeros(1)], lr=1.0), milestones=[3, 7], gamma=0.2
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(10):
+            found = learning_rate_factor(
+                step, name="multistep", warmup_steps=0, total_steps=10, milestones=(3, 7), gamma=0.2
+            )
+            assert found == pytest.approx(truth.get_last_lr()[0])
             truth.step()

@@ -8,6 +8,7 @@ from ampcompare.wandb_client.protocol import ENVELOPE, IRRELEVANT, SCHEMA, Recor
 TYPES = {
     "string": FieldDescriptor.TYPE_STRING,
     "int32": FieldDescriptor.TYPE_INT32,
+    "uint32": FieldDescriptor.TYPE_UINT32,
     "int64": FieldDescriptor.TYPE_INT64,
 }
 

@@ -94,8 +94,8 @@ TABLE: dict[str, tuple[list[RunRecord], str]] = {
         [*runs("none", BASE), *runs("native", less(0.37), FAST)],
         (
             "native is the fastest that keeps its quality: 1.90× as fast as none (95 %: ±0.002), eval "
-            "accuracy 0.37 points lower (95 %: −0.38 to −0.35), less than your margin of 0.5 (90 %: "
-            "−0.38 to −0.36)."
+            "accuracy 0.37 points lower (95 %: −0.38 to −0.35), less than the default margin of 0.5 points "
+            "(90 %: −0.38 to −0.36)."
         ),
     ),
     "a loss": (

@@ -203,3 +203,39 @@ def test_run_of_which_nothing_is_known_is_still_listed():
     assert dict(analysis.verdict.lines)["unknown"] == (
         "The one unknown run failed (95 %: 3 to 100 %), without a single logged row."
     )
+
+
+def test_runs_that_were_killed_before_their_first_row_are_not_said_to_be_of_different_devices():
+    runs = [make(backend, state="crashed", steps=0) for backend in ("none", "native")]
+    assert "different devices" not in cautions(runs)
+
+
+def test_means_that_lie_the_other_way_round_than_the_claim_of_pairs_are_said():
+    """All pairs but one gain a third; the one that loses ran on a machine twenty times as fast."""
+    accuracies = [0.93] * 12
+    slow = [100 + seed / 10 for seed in range(11)]
+    base = seeds("none", *accuracies, speeds=[*slow, 2000])
+    ours = seeds("native", *accuracies, speeds=[*(1.3 * s + i % 3 for i, s in enumerate(slow)), 1500])
+    analysis = analyse_runs([*base, *ours])
+    (comparison,) = analysis.comparisons
+    assert comparison.claims["speed"].is_above
+    said = "In throughput the means of native and the baseline lie the other way round"
+    assert said in " ".join(analysis.verdict.cautions)
+    assert said not in cautions([*base[:-1], *ours[:-1]])
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_data_that_do_not_come_the_same_again_are_said(repeats: bool):
+    def edit(plan):
+        plan["summary"]["data/repeats"] = repeats
+
+    runs = [make(backend, seed, edit=edit) for backend in ("none", "native") for seed in (1, 2, 3)]
+    assert ("The data of none and native do not come the same again" in cautions(runs)) is not repeats
+
+
+def test_a_ratio_whose_interval_spans_decades_is_too_noisy_to_tell():
+    base = seeds("none", 0.93, 0.93, speeds=(40, 41))
+    lines = dict(analyse_runs([*base, *seeds("native", 0.93, 0.93, speeds=(4, 400))]).verdict.lines)
+    assert "Trains at a speed that is too noisy to tell from that of none" in plain(lines["native"])
+    known = dict(analyse_runs([*base, *seeds("native", 0.93, 0.93, speeds=(80, 82.1))]).verdict.lines)
+    assert "as fast as none" in plain(known["native"])

@@ -16,6 +16,7 @@ import pytest
 from jinja2 import nodes
 from rich.console import Console
 from support.fakes import make
+from support.papers import peaks, throughput, written
 
 from ampcompare.records.predictions import Predictions
 from ampcompare.report import analyse_runs, words
@@ -38,7 +39,7 @@ ARITHMETIC = (
 FILTERS = {"join", "length", "safe"}
 # Besides macros and `words`: look-ups in the analysis, formats of values, and what Python's own types have.
 CALLS = {"comparison", "dash_array", "group_of", "items", "show", "sortable", "strftime"}
-CALLS |= {"claim", "lost", "lost_runs", "part", "prediction", "tested"}
+CALLS |= {"claim", "lost", "lost_runs", "part", "prediction", "show_memory", "tested"}
 MACROS = {
     macro.name
     for text in TEMPLATES.values()
@@ -154,8 +155,9 @@ def odd_runs():
     return [*runs, again, make("apex_o1", state="crashed", problems=("Torn at byte 33.",))]
 
 
-def test_each_figure_on_the_page_is_in_the_json_export():
-    analysis = analyse_runs(odd_runs(), reproduce="recipe")
+def test_each_figure_on_the_page_is_in_the_json_export(tmp_path):
+    paper = written(tmp_path, {"speed": throughput(1.2), "memory": peaks()})
+    analysis = analyse_runs(odd_runs(), reproduce=paper)
     printed = numbers([Cells(render.render_page(analysis).decode()).text])
     content = json.loads(to_json(analysis))
     assert len(printed) > 60

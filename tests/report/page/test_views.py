@@ -90,6 +90,12 @@ def test_plans_margin_is_offered_and_marked():
     assert Parts(html).data["views"][0]["margin"] == "0.1"
 
 
+def test_a_margin_that_nobody_planned_is_marked_as_the_default():
+    html = render_page(analyse_runs(a_sweep((1, 2), epochs=5))).decode()
+    assert '<option value="0.5" selected>0.5 points (default)</option>' in html
+    assert "(as planned)" not in html
+
+
 def test_parts_that_views_share_are_on_the_page_once(page):
     assert len(set(page.pieces)) == len(page.pieces)
     assert len(set(page.data["variations"])) == len(page.data["variations"])

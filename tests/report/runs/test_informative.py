@@ -16,13 +16,16 @@ from ampcompare.report.runs.informative import (
     INFORMATIVE,
     SATURATED,
     information,
+    step_of,
 )
 from ampcompare.report.runs.metric import ComparedMetric
 
 ACCURACY = ComparedMetric()
 
 
-def with_accuracies(*accuracies: float, seed: int = 1, data: dict | None = None, **summary):
+def with_accuracies(
+    *accuracies: float, seed: int = 1, data: dict | None = None, backend: str = "none", **summary
+):
     """A run whose evaluations gave these accuracies."""
 
     def edit(made):
@@ -32,7 +35,7 @@ def with_accuracies(*accuracies: float, seed: int = 1, data: dict | None = None,
         made["summary"] |= {"eval/accuracy": accuracies[-1], "best/eval_accuracy": max(accuracies)} | summary
         made["config"]["data"] |= data or {}
 
-    return make("none", seed, steps=50, edit=edit)
+    return make(backend, seed, steps=50, edit=edit)
 
 
 def told(*runs, metric=ACCURACY):
@@ -128,3 +131,41 @@ def test_a_loss_that_never_moves_says_nothing_and_has_no_chance_level():
 def test_the_declared_sizes_of_made_up_data_are_those_that_it_makes():
     declared = sources.SOURCES["synthetic"]
     assert (declared.test_images, declared.classes) == (synthetic.TEST_COUNT, len(synthetic.CLASSES))
+
+
+def test_two_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
+    size = {metrics.TEST_IMAGES: 40}
+
+    def compared(better: int):
+        runs = []
+        for seed in (1, 2):
+            first = [(n + seed) / 40 for n in (8, 12, 20)]
+            runs.append(with_accuracies(*first, seed=seed, **size))
+            last = [share + better / 40 for share in first]
+            runs.append(with_accuracies(*last, seed=seed, backend="native", **size))
+        found = analyse_runs(runs)
+        (comparison,) = found.comparisons
+        return comparison
+
+    assert compared(1).quality.value == pytest.approx(2.5)
+    assert compared(1).quality.low < 0
+    assert not compared(1).claims["quality"].rejected
+    assert compared(0).equivalence is None or not compared(0).equivalence.holds
+    assert compared(12).claims["quality"].rejected
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "images", "step"),
+    [
+        ((0.5, 0.525), 40, 2.5),
+        ((0.5, 0.525 + 1e-8), 40, 2.5),  # in single precision
+        ((0.5, 0.53), 40, 0.0),  # not of 40 answers
+        ((0.5, 0.525), None, 0.0),
+    ],
+)
+def test_the_step_of_an_accuracy_is_one_answer(accuracies, images, step):
+    runs = [
+        with_accuracies(0.2, share, seed=n, data={"source": "own.py:build"}, **{metrics.TEST_IMAGES: images})
+        for n, share in enumerate(accuracies)
+    ]
+    assert step_of(analyse_runs(runs).groups, ACCURACY) == step

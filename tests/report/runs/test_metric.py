@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.fakes import make
 
+from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.metric import Unit, unit_of
 
@@ -67,3 +68,17 @@ def test_a_metric_in_percent_at_chance_says_nothing_either():
     comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
     assert "at chance (10.00 % by guessing" in comparison.silence
     assert comparison.equivalence is None
+
+
+@pytest.mark.parametrize("unit", ["percent", "fraction"])
+def test_a_loss_is_no_share(unit: str):
+    with pytest.raises(UserError, match=rf"--unit {unit}: eval/loss is a loss, which is no share") as caught:
+        analyse_runs([make("none")], metric="eval/loss", unit=unit)
+    assert len(caught.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("margin", "whose"), [(None, "the default margin of 0.5 points"), (0.3, "your margin of 0.3")]
+)
+def test_a_margin_that_nobody_named_is_the_default_one(margin: float | None, whose: str):
+    assert analyse_runs([make("none")], margin=margin).metric.whose_margin == whose

@@ -173,3 +173,22 @@ def test_the_failed_the_refused_and_an_unfinished_baseline_are_said():
     assert "1 of 2 fp16 runs failed (seed 1: exit code 1)." in said
     assert any(text.startswith("The baseline none is unfinished: no run of it finished") for text in said)
     assert "1 run of fp16 was refused before the first step (seed 2: exit code 2, no step)." in said
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_loop_that_ended_without_a_step_counts_for_nothing(rows: int):
+    """Whether it was evaluated or not."""
+
+    def edit(made):
+        made["config"] |= {"recorder": {"version": 1}, "seed": 2}
+        made["rows"] = [row for row in made["rows"] if "eval/accuracy" in row][-rows:] if rows else []
+        made["summary"] = {k: v for k, v in made["summary"].items() if k == "environment"}
+
+    empty = make("native", 2, edit=edit)
+    assert outcome_of(empty)[0] is Outcome.REFUSED
+    whole = make("native", 1, config={"recorder": {"version": 1}})
+    assert outcome_of(whole)[0] is Outcome.FINISHED
+    analysis = analyse_runs([make("none"), whole, empty])
+    (group,) = [group for group in analysis.groups if group.value == "native"]
+    assert group.counted == (group.runs[0],)
+    assert any("1 run of native ended before the first step" in line for line in analysis.verdict.cautions)

@@ -344,3 +344,25 @@ def test_equivalence_is_found_wrongly_in_at_most_one_case_in_twenty():
         equivalence(difference(by_seed(*generator.normal(0.5, 0.2, 5)), zeros), 0.5) for _ in range(1000)
     ]
     assert np.mean([test.holds for test in found]) <= 0.065
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_two_figures_off_by_the_same_step_prove_nothing_and_many_do(paired: bool):
+    def found(n: int, steps: int):
+        ours = {k: (50 + steps + k) / 100 for k in range(n)}
+        theirs = {k if paired else f"other {k}": (50 + k) / 100 for k in range(n)}
+        return difference(ours, theirs, step=0.01)
+
+    assert difference({1: 0.51, 2: 0.52}, {1: 0.5, 2: 0.51}).p_of(0.0) == 0  # without steps it is exact
+    assert found(2, 1).p_of(0.0) > 0.1
+    assert found(2, 0).low < 0 < found(2, 0).high
+    assert found(6, 40).p_of(0.0) < 1e-4
+    if paired:
+        # By hand: each figure is off by a deviation of step / sqrt(12), a pair by sqrt(2) of it.
+        assert found(3, 2).error == pytest.approx(0.01 / math.sqrt(12) * math.sqrt(2) / math.sqrt(3))
+        assert found(3, 2).method == "paired by seed, t interval of figures in steps"
+
+
+def test_figures_that_vary_more_than_their_steps_are_estimated_as_ever():
+    ours, theirs = {1: 0.93, 2: 0.95, 3: 0.91}, {1: 0.90, 2: 0.94, 3: 0.92}
+    assert difference(ours, theirs, step=0.01) == difference(ours, theirs)

@@ -1,0 +1,270 @@
+"""Batches of tensors, of map-style data sets by workers, of loaders of others: the same at each place."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.own_data import OWN
+from torch import Tensor
+
+from ampcompare import plugins
+from ampcompare.data.batch import Batch, count_samples, tensors
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.host import BatchLoader, SampleLoader
+from ampcompare.data.loader import TensorLoader, draw_plan
+from ampcompare.data.splits import SampleSet, TensorSet
+from ampcompare.errors import UserError
+
+SIZE = 32  # 90 samples: batches of 32, 32, 26
+NAME = "./data.py:{}"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make(name: str, workers: int = 0, **more: Any) -> Any:
+    """The training loader of one of the functions."""
+    kwargs = {"workers": workers} if name == "loader" else {}
+    data = build_dataset(NAME.format(name), batch_sizes=(SIZE, 8), kwargs=kwargs).train
+    how = {"device": "cpu", "seed": 3} | more
+    if name in ("tensors", "named"):
+        return TensorLoader(data, batch_size=SIZE, shuffle=True, **how)
+    if "samples" in name or name == "restless":
+        return SampleLoader(data, name=name, batch_size=SIZE, shuffle=True, workers=workers, **how)
+    return BatchLoader(data, name=name, **how)
+
+
+def flat(batches: Iterator[Batch]) -> list[list[Tensor]]:
+    return [[t for field in batch for t in tensors(field)] for batch in batches]
+
+
+def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
+    pairs = zip(one, other, strict=True)
+    return len(one) == len(other) and all(a.equal(b) for x, y in pairs for a, b in zip(x, y, strict=True))
+
+
+EVERY = ["tensors", "named", "samples", "named_samples", "loader", "stream", "sequences"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_epoch_is_a_function_of_seed_and_epoch_and_leaves_the_random_numbers_alone(name: str):
+    seen = []
+    for global_seed in (1, 2):
+        torch.manual_seed(global_seed)
+        np.random.seed(global_seed)
+        random.seed(global_seed)
+        loader = make(name)
+        epochs = [flat(loader.epoch(epoch)) for epoch in (0, 1)]
+        seen.append([x for epoch in epochs for x in epoch])
+        drawn = torch.rand(1).item(), np.random.rand(), random.random()
+        torch.manual_seed(global_seed)
+        np.random.seed(global_seed)
+        random.seed(global_seed)
+        assert drawn == (torch.rand(1).item(), np.random.rand(), random.random())
+        assert name == "sequences" or not same(*epochs)
+    assert same(*seen)
+    assert not same(flat(make(name, seed=4).epoch(0)), seen[0][:3]) or name == "sequences"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_epoch_begun_at_a_batch_is_the_rest_of_the_whole(name: str):
+    loader = make(name)
+    whole = flat(loader.epoch(1))
+    assert [len(x[-1]) for x in whole] == [32, 32, 26]
+    for start in range(4):
+        assert same(flat(make(name).epoch(1, start)), whole[start:])
+    with pytest.raises(ValueError, match="an epoch has 3 batches"):
+        list(loader.epoch(0, 4))
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("name", ["samples", "named_samples"])
+def test_the_number_of_workers_changes_no_bit(name: str):
+    """Also after an epoch that was left in the middle, with workers that live on."""
+    alone = make(name)
+    for workers in (1, 2):
+        loader = make(name, workers)
+        next(iter(loader.epoch(0)))
+        for epoch, start in ((0, 0), (1, 0), (1, 2)):
+            assert same(flat(loader.epoch(epoch, start)), flat(alone.epoch(epoch, start)))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_processes_share_out_the_batches_of_one(name: str):
+    whole = flat(make(name).epoch(0))
+    parts = [make(name, rank=rank, processes=4) for rank in range(4)]
+    shares = [list(part.shares(0)) for part in parts]
+    assert [[size for _, size in share] for share in shares] == [[32, 32, 26]] * 4
+    for number, batch in enumerate(whole):
+        for rank, share in enumerate(shares):
+            (own,) = flat(iter([share[number][0]]))
+            assert same([own], [[tensor[rank::4] for tensor in batch]])
+    assert torch.cat([part.positions() for part in parts]).sort().values.tolist() == list(range(90))
+    assert {part.sample_count for part in parts} == {90}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_without_shuffling_each_sample_comes_once_in_order(name: str):
+    if name in ("loader", "stream"):  # whose order is their own
+        return
+    loader = make(name)
+    loader.shuffle = False
+    labels = torch.cat([x[-1] for x in flat(loader.epoch(0))])
+    assert labels.equal(build_dataset(NAME.format("tensors")).train.targets)
+
+
+def test_tensors_and_samples_come_in_the_order_of_images_of_the_seed():
+    order = draw_plan(90, 3, 5)[0]
+    labels = build_dataset(NAME.format("tensors")).train.targets[order]
+    for name in ("tensors", "samples"):
+        assert torch.cat([x[-1] for x in flat(make(name).epoch(5))]).equal(labels)
+
+
+def test_tensors_stay_where_they_are_and_a_batch_is_its_own():
+    data = build_dataset(NAME.format("tensors")).train
+    loader = TensorLoader(data, batch_size=SIZE, device="cpu")
+    assert loader.inputs.data_ptr() == data.inputs.data_ptr()
+    for inputs, _ in loader.epoch(0):
+        inputs.zero_()  # as a network that works in place may
+    assert data.inputs.abs().min() > 0
+
+
+def test_images_lie_in_channels_last_where_asked_whole_and_in_batches():
+    data = TensorSet(torch.rand(9, 3, 4, 5), torch.zeros(9))
+    (batch, _), *_ = TensorLoader(data, batch_size=4, device="cpu", channels_last=True).epoch(0)
+    assert batch.is_contiguous(memory_format=torch.channels_last)
+    assert batch.equal(data.inputs[:4])
+
+
+def test_tensors_too_large_for_the_device_come_from_the_host_in_the_same_batches():
+    data = build_dataset(NAME.format("named")).train
+    how = {"batch_size": SIZE, "device": "cpu", "shuffle": True, "seed": 3}
+    assert same(flat(SampleLoader(data, name="", **how).epoch(2)), flat(make("named").epoch(2)))
+
+
+# What goes wrong in the middle
+
+
+def changed(here: Path, text: str) -> None:
+    (here / "data.py").write_text(OWN + text)
+
+
+def line_of(loader: Any, epoch: int = 0) -> str:
+    try:  # pytest.raises would keep the traceback, and in it the workers, until the garbage is collected
+        list(loader.epoch(epoch))
+    except UserError as problem:
+        (line,) = problem.lines
+        return line
+    pytest.fail("nothing was refused")
+
+
+FAIL = """
+class Failing(Noisy):
+    def __getitem__(self, i):
+        if i == 70:
+            raise OSError("no disk\\nat all")
+        return super().__getitem__(i)
+
+def failing_samples(train):
+    return Failing(train)
+
+def failing(train):
+    return DataLoader(Failing(train), batch_size=32)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"), [("failing_samples", 0), ("failing_samples", 1), ("failing", 0)]
+)
+def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: str, workers: int):
+    changed(here, FAIL)
+    number = (OWN + FAIL).splitlines().index('            raise OSError("no disk\\nat all")') + 1
+    line = line_of(make(name, workers))
+    assert line.startswith(f"data.source='{name}': no batch ")
+    assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
+
+
+def test_a_sample_of_another_shape_in_the_middle_is_one_line(here: Path):
+    text = "class Odd(Noisy):\n    def __getitem__(self, i):\n        return self.x[i][: 5 + (i < 70)], 1\n"
+    changed(here, f"{text}def odd_samples(train): return Odd(train)\n")
+    assert "its samples do not make one tensor (stack expects each tensor" in line_of(make("odd_samples"))
+
+
+def test_a_loader_that_ends_before_its_length_is_one_line(here: Path):
+    text = "class Short(Stream):\n    def __len__(self): return 5\n"
+    changed(here, f"{text}def short(train): return Short(train, 32)\n")
+    assert line_of(make("short")) == (
+        "data.source='short': the loader gave 3 of the 5 batches that its len promises in epoch 0; it has to "
+        "begin anew each time, and to tell its length"
+    )
+
+
+def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_left_out_in_evaluation():
+    def last(rank: int, **more: Any) -> Any:
+        return make("sequences", rank=rank, processes=30, **more)
+
+    assert "batch 2 of epoch 0 has 26 samples, fewer than the 30 processes" in line_of(last(0))
+    sizes = [[count_samples(x) for x, _ in last(rank, trains=False).epoch(0)] for rank in (0, 29)]
+    assert sizes == [[2, 2, 1], [1, 1]]
+
+
+@pytest.mark.rest
+def test_a_worker_that_is_killed_is_one_line_and_signals_for_all_leave_it_at_work(here: Path):
+    text = "import os, signal\nclass Fatal(Noisy):\n    def __getitem__(self, i):\n"
+    text += "        for n in KILLS: os.kill(os.getpid(), n)\n        return super().__getitem__(i)\n"
+    changed(here, f"{text}KILLS = []\ndef fatal_samples(train):\n    return Fatal(train)\n")
+    loader = make("fatal_samples", 1)
+    module = plugins.load(plugins.DATA, NAME.format("fatal_samples")).value.__globals__
+    module["KILLS"] = [signal.SIGINT, signal.SIGTERM]
+    assert len(flat(loader.epoch(0))) == 3
+    module["KILLS"] = [signal.SIGKILL]
+    line = line_of(make_again("fatal_samples", module))
+    assert line.startswith("data.source='fatal_samples': ")
+    assert "DataLoader worker" in line
+
+
+def make_again(name: str, module: dict[str, Any]) -> SampleLoader:
+    """A loader with a worker of what is dangerous to look at in this process."""
+    data = SampleSet(module["Fatal"](True), Path())
+    return SampleLoader(data, name=name, batch_size=SIZE, device="cpu", workers=1)
+
+
+# Whether the same comes again
+
+
+def beginning_again(make_one: Callable[[], Any], start: int = 1) -> tuple[bool, list[str]]:
+    """Whether an epoch is found to go on as it began, and what is said, after a resume at batch `start`."""
+    before = make_one()
+    batches = before.epoch(0)
+    for _ in range(start):
+        next(batches)
+    after, said = make_one(), []
+    after.watch.say = said.append
+    after.watch.repeats = True  # as far as a look before training can tell
+    after.watch.load_state_dict({**before.watch.state_dict(), "repeats": True})
+    list(after.epoch(0, start))
+    return after.watch.repeats, said
+
+
+@pytest.mark.parametrize("name", ["samples", "loader", "stream", "sequences"])
+def test_what_gives_the_same_again_is_not_suspected(name: str):
+    assert beginning_again(lambda: make(name)) == (True, [])
+
+
+@pytest.mark.parametrize("name", ["restless", "restless_loader"])
+def test_what_does_not_give_the_same_again_is_found_and_said(name: str):
+    repeats, said = beginning_again(lambda: make(name))
+    assert not repeats
+    assert len(said) == 1
+    assert said[0].startswith("epoch 1 goes on with other batches than it began with")

@@ -1,0 +1,430 @@
+"""Whole runs on data of one's own: recorded, pooled, killed and resumed, shared out among processes."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from support.own_data import OWN
+from support.quick import HANG, ROOT
+
+from ampcompare import metrics
+from ampcompare.checkpoint.files import Store, read
+from ampcompare.config.load import load_config
+from ampcompare.data.host import SampleLoader
+from ampcompare.errors import UserError
+from ampcompare.experiment import run
+from ampcompare.machine.processes import World
+from ampcompare.records import RunRecord, load_runs
+from ampcompare.report import analyse_runs
+from ampcompare.train.build import load_data
+from ampcompare.train.display import TrainingDisplay
+from ampcompare.train.loaders import check_data, make_loader, remarks
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 2))
+
+    def forward(self, x=None, **named):
+        if "tokens" in named:
+            x = named["tokens"].sum(1, keepdim=True).float().expand(-1, 6) / named["length"][:, None]
+        return self.body(torch.cat([named["left"], named["right"]], 1) if "left" in named else x)
+
+def build():
+    return Net()
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets["label"])
+
+def error(outputs, targets):
+    return (outputs.argmax(1) != targets["label"]).float()
+
+error.better = "lower"
+"""
+# 90 samples, 3 steps an epoch.
+WORDS = (
+    "model.name=./net.py:build",
+    "batch_size=32",
+    "eval.batch_size=8",
+    "epochs=2",
+    "log.every=1",
+    "log.warmup_steps=1",
+    "diagnostics.every=2",
+    "optimizer.momentum=0.9",
+    "checkpoint.every_minutes=1e-9",
+    "device=cpu",
+    "wandb.mode=offline",
+)
+NAMED = ("task.loss=./net.py:loss", "task.metrics=[./net.py:error]", "task.metric=error")
+
+
+class Killed(BaseException):
+    """The end of a process, as far as the code in it can see."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data.py").write_text(OWN)
+    (tmp_path / "net.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def kill_at_step_5(monkeypatch: pytest.MonkeyPatch, name: str, *words: str, folder: str = "runs") -> None:
+    """A training that ends there, with what its checkpoints have."""
+
+    def step(self: TrainingDisplay, step: int) -> None:
+        if step == 5:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingDisplay, "step", step)
+        with pytest.raises(Killed):
+            train(name, *words, folder=folder)
+
+
+def train(name: str, *words: str, folder: str = "runs") -> str:
+    """Run to the end; returns what was printed."""
+    task = NAMED if name.startswith("named") else ()
+    given = [*WORDS, *task, f"data.source=./data.py:{name}", f"output_dir={folder}", *words]
+    text = io.StringIO()
+    assert run(load_config(None, given), Console(file=text, width=300)).exit_code == 0
+    return text.getvalue()
+
+
+def record_of(folder: str = "runs") -> RunRecord:
+    (record,) = load_runs([folder])
+    return record
+
+
+def end_of(folder: str) -> dict[str, Any]:
+    (kept,) = (Path(folder) / "checkpoints").iterdir()
+    return read(Store(kept).files()[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "classes", "repeats"),
+    [
+        ("tensors", 33, 2, True),
+        ("named", 33, None, True),
+        ("samples", 33, 2, True),
+        ("named_samples", 33, None, True),
+        ("loader", 33, 2, True),
+        ("stream", None, None, True),
+        ("sequences", 33, None, True),
+        ("restless", 33, 2, False),
+    ],
+)
+def test_a_run_on_each_form_says_what_it_was_on(
+    name: str, images: int | None, classes: int | None, repeats: bool
+):
+    in_this_process = "samples" in name or name in ("restless", "tensors")
+    said = train(name, "data.workers=0") if in_this_process else train(name)
+    assert f"data as ./data.py:{name} gives them: crop, flip and normalisation are for RGB" in said
+    record = record_of()
+    assert record.state == "finished"
+    assert record.values(metrics.STEP)[-1] == 6
+    assert record.summary_number(metrics.TEST_IMAGES) == images
+    assert record.summary_number(metrics.CLASSES) == classes
+    assert record.summary.get(metrics.DATA_REPEATS) is repeats
+    assert len(record.option("environment.data_fingerprint")) > 16
+    assert (record.option("environment.data_source") is None) is (name in ("tensors", "named"))
+
+
+def test_runs_are_pooled_while_the_data_are_the_same(here: Path):
+    for seed in (1, 2):
+        train("samples", f"seed={seed}", "data.workers=0")
+    assert len(analyse_runs(load_runs(["runs"])).groups) == 1
+    (here / "data.py").write_text(OWN.replace("TRAIN, TEST = 90", "TRAIN, TEST = 91"))
+    train("samples", "seed=3", "data.workers=0")
+    assert len(analyse_runs(load_runs(["runs"])).groups) == 2
+
+
+def test_arguments_of_the_function_are_checked_and_tell_runs_apart(here: Path):
+    (here / "data.py").write_text(f"{OWN}\ndef cut(train, count=64):\n    x, y = table(train)\n"
+                                  "    return x[:count], y[:count]\n")  # fmt: skip
+    with pytest.raises(UserError, match=r"data.kwargs.cuont: ./data.py:cut has no such argument; it takes"):
+        train("cut", "data.kwargs.cuont=3")
+    with pytest.raises(UserError, match=r"data.kwargs.train: ./data.py:cut is called with both, true and"):
+        train("cut", "data.kwargs.train=true")
+    for count in (64, 80):
+        assert f"{count} training samples" in train("cut", f"data.kwargs.count={count}", "seed=1")
+    assert len(analyse_runs(load_runs(["runs"])).groups) == 2
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    ("name", "first", "then"),
+    [
+        ("tensors", (), ()),
+        ("named", (), ()),
+        ("samples", ("data.workers=0",), ("data.workers=2",)),
+        ("named_samples", ("data.workers=1",), ("data.workers=0",)),
+        ("loader", (), ()),
+        ("loader", ("data.kwargs.workers=1",), ("data.kwargs.workers=1",)),
+        ("stream", (), ()),
+    ],
+)
+def test_a_run_killed_in_the_middle_of_an_epoch_and_resumed_is_the_run_that_was_not(
+    monkeypatch: pytest.MonkeyPatch, name: str, first: tuple[str, ...], then: tuple[str, ...]
+):
+    train(name, *first, folder="whole")
+    kill_at_step_5(monkeypatch, name, *first, folder="parts")
+    said = train(name, *then, "resume=must", folder="parts")
+    assert "going on with run" in said
+    assert "at step 4" in said
+    assert "goes on with other batches" not in said
+    one, other = end_of("whole"), end_of("parts")
+    for key, value in one["model"].items():
+        assert value.equal(other["model"][key]), key
+    assert one["fit"]["evals"] == other["fit"]["evals"]
+    assert one["random"]["torch"].equal(other["random"]["torch"])
+    losses = [record_of(folder).values("train/loss").tolist() for folder in ("whole", "parts")]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 6
+
+
+def test_a_run_that_goes_on_with_other_batches_says_so(monkeypatch: pytest.MonkeyPatch):
+    """A generator of its own that looks seeded in the first epoch: a look before training cannot tell."""
+    text = OWN.replace("    return DataLoader(Restless(train)", "    return Late(Restless(train)")
+    text += "\n\nclass Late(DataLoader):\n    def set_epoch(self, epoch):\n"
+    text += "        self.dataset.rng = np.random.default_rng(0 if epoch == 0 else None)\n"
+    Path("data.py").write_text(text)
+    kill_at_step_5(monkeypatch, "restless_loader")
+    said = train("restless_loader", "resume=must")
+    assert "epoch 2 goes on with other batches than it began with" in said
+    assert record_of().summary[metrics.DATA_REPEATS] is False
+
+
+def refusal(name: str, *words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        train(name, *words)
+    (line,) = caught.value.lines
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "said"),
+    [
+        (
+            "loader",
+            "data.kwargs.batch_size=16",
+            "batch_size=32: the loader of ./data.py:loader has batches of 16; say batch_size=16, or have the",
+        ),
+        ("tensors", "data.mean=[0,0,0]", "data.mean=[0.0, 0.0, 0.0]: ./data.py:tensors gives no RGB images"),
+        ("samples", "data.std=[1,1,1]", "data.std=[1.0, 1.0, 1.0]: ./data.py:samples gives no RGB images"),
+        ("tensors", "data.workers=1", "data.workers=1: ./data.py:tensors gives data in memory, workers are"),
+        ("loader", "data.workers=0", "data.workers=0: ./data.py:loader gives a loader of its own, workers"),
+        ("stream", "data.test_limit=5", "data.test_limit=5: ./data.py:stream returned a loader of its own"),
+    ],
+)
+def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, said: str):
+    assert refusal(name, word).startswith(said)
+
+
+def test_a_batch_size_of_a_loader_that_nobody_can_tell_is_said():
+    assert "batch_size=7: the first batch of ./data.py:restless_stream has 9 samples" in train_odd(
+        "def restless_stream(train):\n    return Stream(train, 9)\n", "restless_stream", "batch_size=7"
+    )
+
+
+def train_odd(text: str, name: str, *words: str) -> str:
+    Path("data.py").write_text(f"{OWN}\n{text}")
+    return train(name, *words)
+
+
+@pytest.mark.parametrize("name", ["samples", "loader", "stream", "sequences"])
+@pytest.mark.parametrize("execution", ["cuda_graph", "compile_graph"])
+def test_a_graph_over_batches_that_come_from_the_host_is_refused_in_one_line(name: str, execution: str):
+    words = [*WORDS, f"data.source=./data.py:{name}", f"execution={execution}"]
+    config = load_config(None, words)
+    with pytest.raises(UserError) as caught:
+        check_data(config, load_data(config), World())
+    (line,) = caught.value.lines
+    assert line.startswith(f"execution='{execution}': a graph makes its batches itself; ./data.py:{name} ")
+    config = load_config(None, [*WORDS, "data.source=./data.py:named", f"execution={execution}"])
+    check_data(config, load_data(config), World())
+
+
+def test_a_graph_makes_the_batches_of_tensors_from_plans_alone():
+    config = load_config(None, [*WORDS, "data.source=./data.py:named"])
+    loader = make_loader(config, load_data(config).train, torch.device("cpu"), training=True)
+    by_epoch = [inputs["left"] for inputs, _ in loader.epoch(1)]
+    by_plan = [loader.batch(plan)[0]["left"] for plan in loader.plans(1)]
+    assert all(a.equal(b) for a, b in zip(by_epoch, by_plan, strict=True))
+    assert [plan.shape[1] for plan in loader.plans(1)] == loader.whole_sizes() == [32, 32, 26]
+
+
+# Several processes
+
+
+def torchrun(name: str, folder: str, *words: str, processes: int = 2) -> tuple[int, str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    program = [str(ROOT / "run_experiment.py"), *WORDS, f"data.source=./data.py:{name}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *program, f"output_dir={folder}", *words],
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        env=environment,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    ("name", "words"), [("tensors", ()), ("samples", ("data.workers=1",)), ("loader", ()), ("stream", ())]
+)
+def test_two_processes_see_the_batches_of_one(here: Path, name: str, words: tuple[str, ...]):
+    (here / "net.py").write_text(NET.replace("nn.Dropout(0.2)", "nn.Identity()"))
+    train(name, *words, "diagnostics.every=null", folder="one")
+    code, said = torchrun(name, "two", *words, "diagnostics.every=null")
+    assert code == 0, said
+    one, two = record_of("one"), record_of("two")
+    for key in ("train/loss", "train/accuracy", "eval/loss", "eval/accuracy"):
+        assert one.values(key).tolist() == pytest.approx(two.values(key).tolist(), rel=1e-4)
+    assert (one.predictions.classes is None) == (two.predictions.classes is None)
+    if one.predictions.classes is not None:
+        assert one.predictions.classes.tolist() == two.predictions.classes.tolist()
+
+
+@pytest.mark.rest
+def test_two_processes_with_a_loader_that_differs_between_them_are_one_line():
+    code, said = torchrun("restless_loader", "two")
+    assert code != 0
+    lines = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert "with 2 processes each runs the loader and takes its share of each batch" in lines[0]
+
+
+UNSEEDED = """
+import torch
+
+def drawn(train):
+    return torch.randn(90 if train else 33, 6), torch.arange(90 if train else 33) % 2
+
+def drawn_to_train(train, seed):
+    x, y = drawn(train)
+    return (x if train else torch.ones(33, 6)), y
+
+def shorter(train):
+    import os
+    count = 64 if os.environ["RANK"] == "0" or not train else 32
+    return torch.ones(count, 6), torch.arange(count) % 2
+"""
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("name", ["drawn", "drawn_to_train", "shorter"])
+def test_two_processes_with_other_data_each_are_one_line(name: str):
+    Path("data.py").write_text(UNSEEDED)
+    code, said = torchrun(name, "two", "checkpoint.every_minutes=null")
+    assert code != 0
+    (line,) = (line for line in said.splitlines() if line.startswith("error: "))
+    assert f"data.source='./data.py:{name}': the 2 processes have different data" in line
+
+
+def test_a_run_does_not_go_on_with_other_training_data_of_the_same_seed(monkeypatch: pytest.MonkeyPatch):
+    Path("data.py").write_text(UNSEEDED)  # drawn from the process's generator, whatever the seed is
+    torch.manual_seed(1)
+    kill_at_step_5(monkeypatch, "drawn_to_train")
+    torch.manual_seed(2)
+    said = refusal("drawn_to_train", "resume=must")
+    assert "differs in the training data (others for the same seed)" in said
+    torch.manual_seed(1)
+    assert "going on with run" in train("drawn_to_train", "resume=must")
+
+
+def test_tensors_that_do_not_fit_on_the_device_come_from_the_host_and_in_no_graph(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    config = load_config(None, [*WORDS, "data.source=./data.py:named"])
+    data = load_data(config)
+    monkeypatch.setattr("ampcompare.machine.device.free_bytes", lambda device: data.train.nbytes)
+    loader = make_loader(config, data.train, torch.device("cpu"), training=True)
+    assert isinstance(loader, SampleLoader)
+    captured = load_config(None, [*WORDS, "data.source=./data.py:named", "execution=cuda_graph"])
+    with pytest.raises(UserError, match=r"the tensors of ./data.py:named are too large for the device"):
+        check_data(captured, data, World())
+
+
+COUNTED = """
+class Counted(Noisy):
+    num_classes = 2
+
+class Uncounted(Dataset):
+    def __init__(self, train):
+        self.x, self.y = table(train)
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], self.y[i]
+"""
+
+
+@pytest.mark.parametrize("name", ["Counted", "Uncounted"])
+def test_data_that_do_not_say_how_many_classes_there_are_are_told_how(name: str):
+    Path("data.py").write_text(f"{OWN}\n{COUNTED}")
+    hint = "give the Dataset an attribute `classes` (their names) or `num_classes`"
+    config = load_config(None, [*WORDS, f"data.source=./data.py:{name}"])
+    said = " ".join(remarks(config, load_data(config)))
+    assert (hint in said) is (name == "Uncounted")
+    if name == "Uncounted":
+        assert hint in refusal(name, "model.name=resnet18")
+
+
+LATE = """
+class Late(Stream):
+    def __iter__(self):
+        for number, (x, y) in enumerate(super().__iter__()):
+            yield (x[:, :5], y) if number == 2 else (x, y)
+
+def late(train, batch_size):
+    return Late(train, batch_size) if train else Stream(train, 8)
+
+def late_to_test(train, batch_size):
+    return Stream(train, batch_size) if train else Late(train, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "where"),
+    [
+        ("late", (), "step 3: a batch has inputs float32 [26, 5] instead of float32 [32, 6]"),
+        ("late", ("training.accumulate=3",), None),
+        (
+            "late_to_test",
+            (),
+            "the evaluation at step 3: a batch has inputs float32 [8, 5] instead of float32 [8, 6]",
+        ),
+        pytest.param(
+            "late",
+            ("execution=compile",),
+            "step 3: a batch has inputs float32 [26, 5] instead of",
+            marks=pytest.mark.rest,
+        ),
+    ],
+)
+def test_a_late_batch_that_the_network_cannot_take_is_one_line(
+    name: str, words: tuple[str, ...], where: str | None
+):
+    Path("data.py").write_text(f"{OWN}\n{LATE}")
+    line = refusal(name, "data.kwargs.batch_size=32", *words)
+    assert line.startswith(f"data.source='./data.py:{name}': {where or 'step 1: a batch has'}")
+    assert line.endswith("have every batch look like the first, or give a network that takes both")

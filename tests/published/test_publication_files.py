@@ -1,0 +1,192 @@
+"""A file of somebody's own: read as those that come along are, or refused in a line with file and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampcompare import entrypoint
+from ampcompare.errors import UserError
+from ampcompare.published.publication import PUBLICATION_KEYS, Publication, load, names
+
+PAPER: dict[str, Any] = {
+    "title": "A paper",
+    "source": "Somebody",
+    "setting": {"model": {"name": "tiny"}, "epochs": 2},
+    "baseline": "fp32",
+    "arms": {"fp32": {"backend": "none"}, "half": {"backend": "fp16", "precision": {"loss_scale": 1}}},
+    "figures": {"time": {"measured": "seconds", "unit": "min", "values": {"fp32": "2.0", "half": "1.5"}}},
+    "charts": [{"title": "Time", "panels": [{"figure": "time", "kind": "bar", "x": "", "y": "min"}]}],
+}
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "paper.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def changed(key: str, value: Any) -> dict[str, Any]:
+    """The paper with one value, by its dotted key, put in or taken out (`...`)."""
+    content: Any = yaml.safe_load(yaml.safe_dump(PAPER))
+    *path, last = key.split(".")
+    place = content
+    for part in path:
+        place = place[int(part) if isinstance(place, list) else part]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return content
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        load(str(path))
+    said = str(refused.value)
+    assert said.startswith(f"{path}")
+    assert len(said.splitlines()) == 1
+    return said.removeprefix(f"{path}: ")
+
+
+def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
+    found = load(str(written(tmp_path, PAPER)))
+    assert (found.name, found.runs, found.images, found.gflop) == ("paper", 1, None, None)
+    assert found.arm_keys == ("backend", "precision.loss_scale")
+    assert found.setting == {"model.name": "tiny", "epochs": 2}
+    time = found.find_figure("time").values["fp32"]
+    assert (time.value, time.low, time.high) == pytest.approx((120, 117, 123))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("titel", "x", "the file: titel: no such key; did you mean title?"),
+        ("figures.time.valeus", {}, "figures.time: valeus: no such key; did you mean values?"),
+        ("charts.0.pannels", [], "charts, number 1: pannels: no such key; did you mean panels?"),
+        ("charts.0.panels.0.colour", "red", "charts, number 1: colour: no such key; known are kind, x, y,"),
+        ("title", ..., "title: None; expected a text"),
+        ("source", [], "source: []; expected a text"),
+        ("baseline", ..., "baseline: None; expected one of the arms: fp32, half"),
+        ("baseline", "O1", "baseline: 'O1'; expected one of the arms: fp32, half"),
+        ("baseline", ["fp32"], "baseline: ['fp32']; expected one of the arms"),
+        ("arms", {}, "arms: 0 of them; expected 1 to 20"),
+        ("arms", {str(n): {} for n in range(21)}, "arms: 21 of them; expected 1 to 20"),
+        ("arms", {"a\nb": {}}, "arms: 'a\\nb': expected a name of 1 to 60 characters, in one line"),
+        ("arms", {"": {}}, "arms: '': expected a name of 1 to 60 characters, in one line"),
+        ("figures", {"\x1b[31m": {}}, "figures: '\\x1b[31m': expected a name of 1 to 60 characters"),
+        ("arms", ["fp32"], "arms: expected lines of the form key: value"),
+        ("arms.half", "fp16", "arms.half: expected lines of the form key: value"),
+        ("arms.half", {1: 2}, "arms.half: expected lines of the form key: value"),
+        ("setting", [1], "setting: expected lines of the form key: value"),
+        ("tiny", "tiny", "tiny: expected lines of the form key: value"),
+        ("runs", 0, "runs: 0; expected a whole number above 0"),
+        ("runs", True, "runs: True; expected a whole number above 0"),
+        ("images", 1.5, "images: 1.5; expected a whole number above 0"),
+        ("gflop", float("nan"), "gflop: nan; expected the 10^9 operations of an image"),
+        ("gflop", "7", "gflop: '7'; expected the 10^9 operations of an image"),
+        ("figures.time.measured", "wall", "figures.time.measured: 'wall'; expected one of seconds,"),
+        ("figures.time.measured", {}, "figures.time.measured: {}; expected one of seconds,"),
+        ("figures.time.unit", "MiB", "figures.time.unit: 'MiB'; expected one of s, min, h,"),
+        ("figures.time.unit", ["s"], "figures.time.unit: ['s']; expected one of s, min, h,"),
+        ("figures.time.values", {}, "figures.time.values: empty; expected a figure of each arm"),
+        ("figures.time.values", {"O1": "2"}, "figures.time.values.O1: no such arm; there are fp32, half"),
+        ("figures.time.values.half", "fast", "figures.time.values.half: 'fast' is no figure; expected one"),
+        ("figures.time.values.half", None, "figures.time.values.half: None is no figure"),
+        ("figures.time.values.half", {"value": 1}, "figures.time.values.half.low: None; expected a number"),
+        ("charts", {}, "charts: expected a list"),
+        ("charts.0.panels", [], "charts, number 1: expected a list of panels"),
+        ("charts.0.panels.0.kind", "pie", "charts, number 1: kind 'pie'; expected bar or line"),
+        ("charts.0.panels.0.figure", "cost", "charts, number 1: figure 'cost': there is none of that name"),
+        ("charts.0.panels.0.curve", "train/loss", "charts, number 1: expected a figure or a curve, one of"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, key, value, said):
+    assert refusal(written(tmp_path, changed(key, value))).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "3",
+        "text",
+        "a: [",
+        "\0",
+        "a: &a [*a]",
+        "title: x\ntitle: y",
+        "? [1]\n: 2",
+        "!!python/object:os.x {}",
+    ],
+)
+def test_what_is_no_publication_at_all_is_one_line(tmp_path, content):
+    assert refusal(written(tmp_path, content))
+
+
+def test_bytes_that_are_no_text_and_a_file_that_is_too_large_are_one_line(tmp_path):
+    path = tmp_path / "paper.yaml"
+    path.write_bytes(b"\xff\xfe\x00title")
+    assert refusal(path)
+    path.write_text("title: " + "x" * 2_000_000)
+    assert "larger than" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["ignit", "", ".", "\0", "x" * 5000, "no/such.yaml", "nothing like any"])
+def test_a_name_that_is_none_is_one_line_with_those_there_are(name):
+    with pytest.raises(
+        UserError, match=r"no such publication; (did you mean|expected a file or one of)"
+    ) as said:
+        load(name)
+    assert len(str(said.value).splitlines()) == 1
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 10**30) | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner),
+    max_leaves=5,
+)
+PLACES = [*PUBLICATION_KEYS, "arms.fp32", "figures.time", "figures.time.values", "figures.time.values.half"]
+PLACES += [f"figures.time.{key}" for key in ("measured", "what", "unit")]
+PLACES += ["charts.0", "charts.0.title", "charts.0.panels", "charts.0.panels.0"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(key=st.sampled_from(PLACES), value=VALUES)
+def test_anything_at_any_key_is_a_publication_or_one_line(tmp_path_factory, key, value):
+    *above, last = key.split(".")
+    content: Any = changed("title", "A paper")
+    place: Any = content
+    for part in above:
+        place = place[int(part) if isinstance(place, list) else part]
+    place[int(last) if isinstance(place, list) else last] = value
+    path = tmp_path_factory.getbasetemp() / "anything.yaml"
+    path.write_text(yaml.safe_dump(content))
+    try:
+        found: Publication | None = load(str(path))
+    except UserError as problem:
+        found = None
+        said = str(problem)
+    assert found is not None or (said.startswith(f"{path}") and "\n" not in said)
+
+
+@pytest.mark.parametrize("key", ["optimizer.rl", "modle", "precision", "arms"])
+def test_an_option_that_there_is_none_of_ends_a_run_with_exit_code_2(tmp_path, capsys, key):
+    path = written(tmp_path, changed("setting", {key: 1}))
+    with pytest.raises(SystemExit) as ended:
+        entrypoint.main([f"published.name={path}", "published.arm=fp32"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert f"{path}: setting: {key}" in said[0]
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_comes_along_is_found_by_name_with_or_without_its_ending_and_by_path(name):
+    found = load(name)
+    assert load(f"{name}.yaml") == load(str(found.path)) == found

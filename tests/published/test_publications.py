@@ -1,0 +1,97 @@
+"""The publications that come along: each arm is a run that can be had, its network counted anew."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ampcompare.config.check import check
+from ampcompare.config.publication import arm_config
+from ampcompare.config.schema import Config
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.sources import SOURCES
+from ampcompare.models import build_model
+from ampcompare.precision.apex.levels import LEVELS
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.published.publication import load, names
+from ampcompare.train.build import build_task
+
+ARMS = [(name, arm) for name in names() for arm in load(name).arms]
+LISTED = {"tootouch", "recipe", "ignite", "apex-478", "leimao", "dle", "kuangliu"}
+
+
+def built(config: Config) -> tuple[torch.nn.Module, torch.Tensor]:
+    """The arm's network on the meta device, where it takes neither memory nor time, and two samples."""
+    source = SOURCES.get(config.data.source)
+    size, width = config.data.kwargs.get("size", 32), config.data.kwargs.get("width")
+    with torch.device("meta"):
+        kwargs = config.model.kwargs
+        classes = source.classes if source else None
+        model = build_model(config.model.name, config.model.stem, classes, kwargs=kwargs)
+        return model, torch.empty(2, 3, size, size) if source else torch.empty(2, width)
+
+
+def test_what_is_listed_comes_along_with_its_sources_and_says_so():
+    assert set(names()) >= LISTED
+    for publication in map(load, names()):
+        assert publication.url.startswith("https://")
+        assert publication.date
+        assert publication.images
+        assert publication.figures or publication.charts
+
+
+@pytest.mark.parametrize(("name", "arm"), ARMS)
+def test_every_arm_is_a_config_whose_network_takes_its_data(name, arm):
+    config = arm_config(load(name), arm)
+    check(config)
+    assert config.backend in REGISTRY
+    model, samples = built(config)
+    outputs = model(samples)
+    build_task(config, torch.device("cpu"))
+    assert len(outputs) == 2
+    if config.data.source in SOURCES:
+        assert outputs.shape[1] >= SOURCES[config.data.source].classes
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_work_of_a_sample_is_as_counted(name):
+    publication = load(name)
+    model, samples = built(arm_config(publication, publication.baseline))
+    with FlopCounterMode(display=False) as counted:
+        model(samples).sum().backward()
+    assert publication.gflop == pytest.approx(counted.get_total_flops() / len(samples) / 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "arm"), ARMS)
+def test_every_arm_has_a_tiny_network_for_a_look(name, arm):
+    config = arm_config(load(name), arm, network="tiny")
+    model, samples = built(config)
+    assert len(model(samples)) == 2
+    assert sum(p.numel() for p in model.parameters()) < 20_000
+
+
+def test_apexs_levels_are_our_backends_with_its_loss_scales():
+    """What `apex/amp/frontend.py` says of O0 to O3 (Properties), and what the arms of those names run."""
+    publication = load("apex-478")
+    for level, arm in publication.arms.items():
+        options, declared = LEVELS[level], REGISTRY[arm["backend"]]
+        config = arm_config(publication, level).precision
+        assert declared.is_fp32 == (level == "O0")
+        assert declared.half_weights == (options.cast_model_type is torch.float16)
+        assert declared.updates_half == (declared.half_weights and not options.master_weights)
+        kept = config.keep_batchnorm_fp32
+        kept = declared.keeps_batchnorm if kept is None else kept
+        assert kept == (options.keep_batchnorm_fp32 if declared.half_weights else None)
+        if not declared.is_fp32:
+            assert config.loss_scale == options.loss_scale
+
+
+def test_the_recipes_data_are_the_same_in_every_run_and_of_no_class():
+    first, again = (
+        build_dataset("ampcompare.data.vectors:build", kwargs={"width": 8, "count": 24}) for _ in range(2)
+    )
+    assert first.fingerprint == again.fingerprint
+    assert (first.classes, len(first.train)) == ((), 24)
+    assert first.train.inputs.shape == first.train.targets.shape == (24, 8)
+    assert not torch.equal(first.train.inputs[:24], first.train.targets)

@@ -1,0 +1,508 @@
+"""Somebody's loop under the recorder: our rows and names, its times, scale, skips, gradients and end."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.a_loop import Kept, Loop
+
+from ampcompare import Recorder, metrics
+from ampcompare.errors import UserError
+from ampcompare.precision import build_precision
+from ampcompare.recorder.scaling import COUNTED, DROPS, NO_SCALE, OfScaler
+
+QUIET = {"seed": 1, "batch_size": 8, "quiet": True}
+
+
+class Hands:
+    """A clock that is moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    return Hands(monkeypatch)
+
+
+def test_the_package_loads_no_torch_until_the_recorder_is_asked_for():
+    look = "print('torch' in sys.modules)"
+    code = f"import sys, ampcompare; {look}; ampcompare.Recorder; {look}"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+def test_throughput_is_that_of_the_steps_alone(kept: Kept, hands: Hands):
+    """Not of warm-up, evaluations, pauses, nor of a step whose beginning nobody knows."""
+    with Recorder(backend="none", every=5, warmup_steps=3, **QUIET) as record:
+        for step in range(1, 21):
+            hands.now += 1000.0 if step <= 3 else 0.5
+            if step == 9:
+                hands.now += 77.0  # behind an evaluation: a checkpoint, then the step
+            record.step(loss=torch.tensor(1.0), samples=10)
+            if step == 8:
+                hands.now += 300.0
+                record.evaluate(accuracy=0.5)
+            if step == 12:
+                with record.paused():
+                    hands.now += 500.0
+    assert kept.of(metrics.THROUGHPUT) == pytest.approx([20.0] * 4)
+    assert kept.of(metrics.STEP_TIME) == pytest.approx([500.0] * 4)
+    # All but the step behind the evaluation, whose 77.5 s may be anything.
+    assert kept.of(metrics.TRAIN_SECONDS)[-1] == pytest.approx(3 * 1000 + 16 * 0.5)
+    assert kept.summary[metrics.THROUGHPUT_MEDIAN] == pytest.approx(20.0)
+
+
+def test_what_comes_before_the_batch_is_there_is_the_batchs_time(kept: Kept, hands: Hands):
+    with Recorder(backend="none", every=4, warmup_steps=0, **QUIET) as record:
+        for _ in range(4):
+            hands.now += 0.125
+            record.fetched()
+            hands.now += 0.375
+            record.step(loss=0.5, samples=1)
+    assert kept.of(metrics.DATA_TIME) == pytest.approx([125.0])
+    assert kept.of(metrics.STEP_TIME) == pytest.approx([500.0])
+
+
+def test_without_a_word_on_batches_there_is_no_time_for_them(kept: Kept):
+    with Recorder(backend="none", every=2, warmup_steps=0, **QUIET) as record:
+        Loop(steps=4)(record)
+    assert kept.of(metrics.THROUGHPUT)
+    assert not kept.of(metrics.DATA_TIME)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("every", [1, 7, 50])
+def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(kept: Kept, fused: bool, every: int):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, growth_interval=6)
+    loop = Loop(scaler, fused, steps=100, factor=lambda step: 1e6 if step % 9 == 0 else 1e3)
+    with Recorder(backend="native", scaler=scaler, optimizer=loop.optimizer, every=every, **QUIET) as record:
+        loop(record)
+    assert loop.drops > 3
+    assert kept.rows[-1][metrics.SKIPPED] == loop.drops
+    assert kept.rows[-1][metrics.SCALE] == scaler.get_scale()
+    assert kept.noted[metrics.SKIPS_ARE] == DROPS
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_scale_is_seen_with_and_without_a_wait(waits: bool):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    scaler.scale(torch.ones(()))
+    seen = OfScaler(scaler, torch.device("cpu"), waits=waits)
+    for scale in (64.0, 128.0, 32.0, 16.0, 16.0):
+        scaler.update(scale)
+        seen.look()
+    assert int(seen.skipped_steps()) == 3
+    assert float(seen.scale_factor()) == 16
+    scaler.update(2.0)
+    seen.restart()
+    seen.look()
+    assert int(seen.skipped_steps()) == 3
+    assert float(seen.scale_factor()) == 2
+
+
+def test_a_scale_that_is_loaded_between_steps_is_no_skip(kept: Kept):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+    loop = Loop(scaler, steps=3)
+    with Recorder(backend="native", scaler=scaler, every=3, **QUIET) as record:
+        loop(record)
+        with record.paused():
+            scaler.update(4.0)
+        loop(record)
+    assert kept.of(metrics.SKIPPED) == [0, 0]
+    assert kept.of(metrics.SCALE) == [2.0**20, 4.0]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_behind_an_evaluation_a_skip_counts_and_a_scale_that_was_loaded_does_not(waits: bool):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, backoff_factor=0.25)
+    scaler.scale(torch.ones(()))
+    seen = OfScaler(scaler, torch.device("cpu"), waits=waits)
+    for scale, cold, skipped in ((64.0, True, 1), (32.0, True, 1), (16.0, False, 2), (16.0, True, 2)):
+        scaler.update(scale)
+        seen.look(cold=cold)
+        assert int(seen.skipped_steps()) == skipped
+        assert float(seen.scale_factor()) == scale
+
+
+def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+    loop = Loop(scaler, steps=3)
+    with Recorder(backend="native", scaler=scaler, every=3, **QUIET) as record:
+        loop(record)
+        record.evaluate(accuracy=0.5)
+        scaler.update(4.0)
+        loop(record)
+    assert kept.of(metrics.SKIPPED) == [0, 0]
+
+
+def test_a_backend_of_ours_is_asked_itself(kept: Kept):
+    precision = build_precision("native", init_scale=2.0**120)
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with Recorder(scaler=precision, optimizer=optimizer, every=5, **QUIET) as record:
+        for step in range(10):
+            with precision.forward_context():
+                loss = model(torch.ones(2, 4)).square().mean() * (1e4 if step < 4 else 0)
+            precision.backward(loss)
+            precision.step(optimizer)
+            optimizer.zero_grad()
+            record.step(loss=loss, samples=2)
+    assert kept.rows[-1][metrics.SKIPPED] == int(precision.skipped_steps()) > 0
+    assert kept.told.logged["backend"] == "native"
+    assert kept.told.logged["environment"][metrics.PRECISION_DTYPE] == "float16"
+    assert kept.noted[metrics.SKIPS_ARE] == COUNTED
+
+
+@pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", enabled=False)])
+def test_without_a_loss_scale_it_is_1_and_nothing_is_skipped(kept: Kept, scaler: Any):
+    loop = Loop(steps=4)
+    with Recorder(backend="mine", scaler=scaler, optimizer=loop.optimizer, every=4, **QUIET) as record:
+        loop(record)
+    assert kept.rows[-1][metrics.SCALE] == 1
+    assert kept.rows[-1][metrics.SKIPPED] == 0
+    assert kept.noted[metrics.SKIPS_ARE] == NO_SCALE
+
+
+def test_the_scaler_of_a_plug_in_or_an_accelerator_is_found(kept: Kept):
+    class Plugin:
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    loop = Loop(Plugin.scaler, steps=2)
+    with Recorder(backend="native", scaler=Plugin(), every=2, **QUIET) as record:
+        loop(record)
+    assert kept.rows[-1][metrics.SCALE] == 8
+
+
+@pytest.mark.parametrize("zero_first", [True, False])
+@pytest.mark.parametrize(("scaled", "fused"), [(False, False), (True, False), (True, True)])
+def test_gradients_are_looked_at_unscaled_wherever_they_are_zeroed(
+    kept: Kept, scaled: bool, fused: bool, zero_first: bool
+):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10) if scaled else None
+    loop = Loop(scaler, fused, steps=9, zero_first=zero_first)
+    how = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 4}
+    with Recorder(backend="mine", scaler=scaler, **how, **QUIET) as record:
+        loop(record)
+    norms = {
+        row[metrics.STEP]: row[metrics.GRADIENT_NORM] for row in kept.rows if metrics.GRADIENT_NORM in row
+    }
+    assert list(norms) == [3, 6, 9]
+    assert [norms[n] for n in norms] == pytest.approx([loop.gradients[n - 1].norm().item() for n in norms])
+    looks = [row for row in kept.rows if metrics.ZEROS in row]
+    zeros = [(loop.gradients[n - 1] == 0).float().mean().item() for n in (3, 6, 9)]
+    assert [row[metrics.ZEROS] for row in looks] == pytest.approx(zeros)
+    assert {f"{metrics.ZEROS}/0", f"{metrics.ZEROS}/2"} <= looks[0].keys()
+
+
+def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**100)
+    loop = Loop(scaler, steps=12, factor=lambda step: 1e20 if step == 5 else 1.0)
+    how = {"optimizer": loop.optimizer, "diagnostics": 5, "every": 12}
+    with Recorder(backend="native", scaler=scaler, **how, **QUIET) as record:
+        loop(record)
+    assert [row[metrics.STEP] for row in kept.rows if metrics.ZEROS in row] == [6, 10]
+
+
+def test_an_optimizer_that_takes_no_steps_is_said_to_show_no_gradients(kept: Kept, capsys: Any):
+    loop, idle = Loop(steps=130), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1)
+    options = QUIET | {"quiet": False}
+    with Recorder(backend="none", optimizer=idle, diagnostics=2, every=10, **options) as record:
+        loop(record)
+    assert capsys.readouterr().out.count("no gradients to look at") == 1
+
+
+def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tuple[str, ...]):
+    from train.test_fit import make_fit
+
+    words = (
+        "backend=native",
+        "precision.dtype=float16",
+        "log.every=2",
+        "log.warmup_steps=1",
+        "diagnostics.every=3",
+    )
+    fit, came = make_fit(quick_overrides, *words, lag=False)
+    summary = fit.run()
+    scaler = torch.amp.GradScaler("cpu")
+    loop = Loop(scaler, steps=8)
+    how = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 2, "warmup_steps": 1}
+    with Recorder(backend="native", scaler=scaler, **how, **QUIET) as record:
+        loop(record)
+        record.fetched()
+        record.step(loss=torch.ones(()), samples=8, epoch=1.0)
+        record.evaluate(accuracy=0.5, top5_accuracy=1.0, loss=1.0)
+
+    def names(rows: list[dict[str, Any]]) -> set[str]:
+        return {found.key for row in rows for key in row if (found := metrics.find(key))}
+
+    assert names([row for _, row in came]) - names(kept.rows) == {metrics.ACCURACY}
+    assert not names(kept.rows) - names([row for _, row in came])
+    assert names([summary]) <= names([kept.summary])
+    assert all(metrics.find(key) for row in kept.rows for key in row)
+
+
+def test_loss_and_learning_rate_are_means_and_values_of_the_steps(kept: Kept):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.25)
+    place = torch.zeros(())  # a captured step writes each loss into the same place
+    with Recorder(backend="none", optimizer=optimizer, every=4, **QUIET) as record:
+        for step in range(8):
+            place.fill_(float(step))
+            record.step(loss=place, samples=3 if step % 4 == 3 else 1)
+    assert kept.of(metrics.LOSS) == pytest.approx([(0 + 1 + 2 + 3 * 3) / 6, (4 + 5 + 6 + 3 * 7) / 6])
+    assert kept.of(metrics.LEARNING_RATE) == [0.25, 0.25]
+
+
+def test_steps_without_a_loss_have_rows_without_one(kept: Kept):
+    with Recorder(backend="none", every=2, warmup_steps=0, **QUIET) as record:
+        for _ in range(4):
+            record.step(samples=1)
+        record.log(loss=0.5)
+    assert len(kept.of(metrics.THROUGHPUT)) == 2
+    assert kept.of(metrics.LOSS) == [0.5]
+
+
+def test_a_loss_that_is_not_finite_is_said_and_stops_nothing(kept: Kept, capsys: Any):
+    with Recorder(backend="none", every=5, **QUIET | {"quiet": False}) as record:
+        for step in range(1, 11):
+            record.step(loss=torch.tensor(math.nan if step == 7 else 1.0), samples=1)
+    assert "step 7: the training loss is not finite (loss scale 1); going on" in capsys.readouterr().out
+    assert kept.ended == [0]
+    assert [math.isnan(x) for x in kept.of(metrics.LOSS)] == [False, True]
+
+
+def test_evaluations_have_their_names_and_the_best_is_in_the_summary(kept: Kept, capsys: Any):
+    with Recorder(backend="none", every=2, test_samples=100, **QUIET | {"quiet": False}) as record:
+        for epoch, accuracy in enumerate((0.5, 0.7, torch.tensor(0.6)), 1):
+            record.step(loss=1.0, samples=1, epoch=epoch)
+            record.evaluate(accuracy=accuracy, f1=0.25)
+        record.evaluate(accuracy=60.0)
+        record.evaluate(accuracy=61.0)
+    assert kept.of("eval/accuracy") == pytest.approx([0.5, 0.7, 0.6, 60.0, 61.0])
+    assert kept.of("eval/f1") == [0.25] * 3
+    assert kept.summary[metrics.TEST_IMAGES] == 100
+    assert kept.summary[metrics.BEST_ACCURACY] == 61.0
+    assert capsys.readouterr().out.count("a share of 1 was expected") == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "end"),
+    [
+        (ValueError("mine"), 1),
+        (KeyboardInterrupt(), "stopped"),
+        (SystemExit(3), 3),
+        (SystemExit("why"), 1),
+        (SystemExit(), 0),
+        (SystemExit(143), "preempted"),
+    ],
+    ids=repr,
+)
+def test_the_record_ends_as_the_loop_does(kept: Kept, problem: BaseException, end: Any):
+    def loop() -> None:
+        with Recorder(backend="none", every=2, **QUIET) as record:
+            for _ in range(3):
+                record.step(loss=1.0, samples=1)
+            raise problem
+
+    with pytest.raises(type(problem)):
+        loop()
+    assert kept.ended == [end]
+    assert len(kept.of(metrics.LOSS)) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_record_and_then_the_loop(kept: Kept, number: signal.Signals):
+    def loop() -> None:
+        with Recorder(backend="none", every=1, **QUIET) as record:
+            record.step(loss=1.0, samples=1)
+            os.kill(os.getpid(), number)
+            record.step(loss=1.0, samples=1)
+
+    before = signal.getsignal(number)
+    signal.signal(number, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as caught:
+            loop()
+        assert caught.value.code == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert kept.ended == ["preempted" if number == signal.SIGTERM else "stopped"]
+    assert len(kept.rows) == 1
+
+
+def test_a_handler_of_the_programs_own_stays(kept: Kept):
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with Recorder(backend="none", **QUIET) as record:
+            os.kill(os.getpid(), signal.SIGTERM)
+            record.step(loss=1.0, samples=1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+    assert kept.ended == [0]
+
+
+def test_process_0_records_the_samples_of_all(kept: Kept, monkeypatch: pytest.MonkeyPatch, hands: Hands):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for rank in ("0", "3"):
+        monkeypatch.setenv("RANK", rank)
+        with Recorder(backend="none", every=2, warmup_steps=0, **QUIET) as record:
+            for _ in range(2):
+                hands.now += 0.5
+                record.step(loss=1.0, samples=8)
+            record.evaluate(accuracy=1.0)
+            with record.paused():
+                record.fetched()
+    assert kept.of(metrics.THROUGHPUT) == pytest.approx([4 * 8 / 0.5])
+    assert kept.ended == [0]
+    assert kept.told.logged["environment"]["processes"] == 4
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: Recorder(), "backend=None: name what is compared"),
+    (lambda: Recorder(backend="none", every=0), "every=0: expected a whole number from 1 on"),
+    (lambda: Recorder(backend="none", diagnostics=5), "diagnostics=5: there is no optimizer"),
+    (lambda: Recorder(backend="none", scaler=3), "scaler=int: expected a torch.amp.GradScaler"),
+    (lambda: Recorder(backend="none", device="tpu9"), "device='tpu9': no device"),
+    (lambda: Recorder(backend="none", precision_dtype="int8"), "precision_dtype='int8': expected one of"),
+    (
+        lambda: Recorder(backend="none", seed=1, config={"seed": 2}),
+        r"config\['seed'\]=2, the recorder was given 1",
+    ),
+    (lambda: Recorder(backend="none", config={"environment": 2}), "is the recorder's own word"),
+    (lambda: Recorder(backend="none").step(samples=1), "outside of `with"),
+    (lambda: Recorder(backend="none", batch_size=-1), "batch_size=-1: expected a whole number from 1 on"),
+    (lambda: Recorder(backend="none", seed="x"), "seed='x': expected a whole number"),
+    (lambda: Recorder(backend="none", seed=-1), "seed=-1: expected a whole number from 0 on"),
+    (lambda: Recorder(backend="none", device="cuda:99"), "device='cuda:99': not there"),
+    (lambda: Recorder(backend="none", optimizer=[Loop().optimizer]), "optimizer=.*: expected a torch.optim"),
+    (lambda: Recorder(backend="none", optimizer="adam"), "optimizer='adam': expected a torch.optim"),
+    (lambda: Recorder(backend="none", model="resnet"), "model='resnet': expected a torch.nn.Module"),
+    (lambda: Recorder(backend="none", seed=1, config={"seed": torch.ones(2)}), r"config\['seed'\]=tensor"),
+    (lambda: Recorder(backend="none", config={"log": np.ones(2)}), r"config\['log'\]=array"),
+    (lambda: Recorder(backend="none", config={3: 4}), r"config\[3\]=4: expected a name"),
+    (lambda: Recorder(backend="none", config=[1]), r"config=\[1\]: expected a mapping"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "line"), REFUSED, ids=[line[:20] for _, line in REFUSED])
+def test_a_wrong_use_is_one_line(wrong: Callable[[], Any], line: str):
+    with pytest.raises(UserError, match=line) as caught:
+        wrong()
+    assert len(caught.value.lines) == 1
+
+
+@pytest.mark.parametrize("loss", ["x", [1.0], torch.ones((), dtype=torch.complex64), torch.ones(0)], ids=repr)
+def test_a_loss_that_is_no_number_is_one_line(kept: Kept, loss: Any):
+    with Recorder(backend="none", **QUIET) as record:
+        with pytest.raises(UserError, match=r"Recorder.step: loss=.*expected the step's mean loss") as caught:
+            record.step(loss=loss, samples=1)
+        assert len(caught.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    "loss", [torch.tensor([3]), torch.tensor(3), np.float32(3), np.ones(()) * 3], ids=repr
+)
+def test_a_loss_may_be_any_one_number(kept: Kept, loss: Any):
+    with Recorder(backend="none", every=1, **QUIET) as record:
+        record.step(loss=loss, samples=np.int64(8))
+    assert kept.of(metrics.LOSS) == [3]
+
+
+def test_a_recorder_begins_one_record(kept: Kept):
+    with Recorder(backend="none", start_step=7, **QUIET) as record:
+        pass
+    with pytest.raises(UserError, match="entered before"), record:
+        pass
+    assert kept.ended == [0]
+
+
+def test_a_record_is_ended_once_and_before_it_began_not_at_all(kept: Kept):
+    Recorder(backend="none", **QUIET).close()
+    with Recorder(backend="none", **QUIET) as record:
+        record.step(loss=1.0, samples=1)
+        record.close()
+    record.close()
+    assert kept.ended == [0]
+
+
+@pytest.mark.parametrize("samples", [0, 2.5, True, torch.tensor(3)])
+def test_samples_are_a_whole_number(kept: Kept, samples: Any):
+    with Recorder(backend="none", **QUIET) as record:
+        with pytest.raises(UserError, match="expected a whole number from 1 on"):
+            record.step(loss=1.0, samples=samples)
+        record.step(loss=1.0, samples=1)
+    assert kept.ended == [0]
+
+
+def test_losses_are_given_at_all_steps_or_at_none(kept: Kept):
+    def loop() -> None:
+        with Recorder(backend="none", **QUIET) as record:
+            record.step(loss=1.0, samples=1)
+            record.step(samples=1)
+
+    with pytest.raises(UserError, match="at all of them or at none"):
+        loop()
+    assert kept.ended == [1]
+
+
+@pytest.mark.parametrize(
+    ("said", "word", "dtype"),
+    [("32-true", "none", "float32"), ("bf16-mixed", "native_bf16", "bfloat16"), ("my own", "my own", None)],
+)
+def test_a_precision_in_another_trainers_words_is_our_backend(kept: Kept, said: str, word: str, dtype: Any):
+    with Recorder(backend=said, config={"model": {"name": "mine"}}, **QUIET):
+        pass
+    assert kept.told.logged["backend"] == word
+    assert kept.told.logged["model"] == {"name": "mine"}
+    assert kept.told.logged["environment"].get(metrics.PRECISION_DTYPE) == dtype
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_first_loss_that_is_not_finite_is_blamed_on_what_goes_in(kept: Kept, capsys: Any, scales: bool):
+    scaler = torch.amp.GradScaler("cpu") if scales else None
+    if scaler:
+        scaler.scale(torch.ones(()))  # which makes its scale
+    with Recorder(backend="native", every=2, scaler=scaler, **QUIET | {"quiet": False}) as record:
+        for _ in range(40):
+            record.step(loss=torch.tensor(math.nan), samples=1)
+            if scaler:
+                scaler.update(scaler.get_scale() / 2)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("step 1: the training loss is not finite") == 1
+    assert "look at inputs, targets and initial weights" in said
+    assert "learning rate" not in said
+
+
+def test_scores_that_can_be_none_are_said_once(kept: Kept, capsys: Any):
+    with Recorder(backend="none", every=1, **QUIET | {"quiet": False}) as record:
+        record.step(loss=1.0, samples=1)
+        for _ in range(2):
+            record.evaluate(accuracy=math.nan, f1=math.inf)
+            record.evaluate(accuracy=-0.5)
+    said = capsys.readouterr().out
+    assert said.count("eval/accuracy is nan") == said.count("eval/f1 is inf") == 1
+    assert said.count("a share of 1 was expected") == 1
+
+
+def test_a_record_without_a_step_is_said(kept: Kept, capsys: Any):
+    with Recorder(backend="none", **QUIET | {"quiet": False}) as record:
+        record.evaluate(accuracy=0.5)
+    assert "no step was recorded" in capsys.readouterr().out
+    with Recorder(backend="none", **QUIET | {"quiet": False}) as record:
+        record.step(samples=1)
+    assert "no step" not in capsys.readouterr().out

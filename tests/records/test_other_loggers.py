@@ -1,0 +1,456 @@
+"""Runs of TensorBoard event files, CSV files and trainer_state.json, written by the libraries themselves."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import math
+import struct
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from support.offline_runs import plan, write_runs
+
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord, csv_file, events, load_runs
+
+tensorboard = pytest.importorskip("tensorboard")
+from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tensorboard
+
+
+def _load(folder: Path, **how: Any) -> tuple[list[RunRecord], list[str]]:
+    said: list[str] = []
+    return load_runs([folder], say=said.append, **how), said
+
+
+def _write(folder: Path, values: dict[str, list[float]], first: int = 0) -> None:
+    with SummaryWriter(str(folder)) as writer:
+        for tag, numbers in values.items():
+            for step, number in enumerate(numbers, first):
+                writer.add_scalar(tag, number, step, walltime=1000.0 + step)
+
+
+# TensorBoard
+
+
+def test_writer_of_pytorch_makes_a_run_of_each_folder(tmp_path):
+    for seed in (0, 1):
+        _write(tmp_path / f"seed{seed}", {"val/acc": [0.1, 0.2, seed], "loss": [3.0, 2.0]})
+    runs, said = _load(tmp_path)
+    assert sorted(run.name for run in runs) == [f"{tmp_path.as_posix()}/seed{seed}" for seed in (0, 1)]
+    run = next(run for run in runs if run.name.endswith("seed1"))
+    assert run.state == "finished"
+    assert run.history["val/acc"].tolist() == pytest.approx([0.1, 0.2, 1.0])
+    assert run.history["global_step"].tolist() == [0, 1, 2]
+    assert run.history["_timestamp"].tolist() == [1000, 1001, 1002]
+    assert math.isnan(run.history["loss"][2])
+    assert run.started_at.timestamp() == 1000
+    assert said == ["read 2 runs from TensorBoard event files; whether a run came to its end is not in them"]
+
+
+def test_clock_of_a_step_that_is_logged_several_times_goes_on(tmp_path):
+    """As Hugging Face's callback does at the end: the epoch with each log, other metrics with one of them."""
+    with SummaryWriter(str(tmp_path)) as writer:
+        for tag, wall in [
+            ("epoch", 1),
+            ("loss", 1),
+            ("epoch", 2),
+            ("accuracy", 2),
+            ("epoch", 3),
+            ("runtime", 3),
+        ]:
+            writer.add_scalar(tag, 1.0, 40, walltime=1000.0 + wall)
+    (run,), _ = _load(tmp_path)
+    assert run.history["_timestamp"].tolist() == [1001, 1002, 1003]
+
+
+def test_new_style_scalars_are_tensors(tmp_path):
+    """As TensorFlow 2 writes them."""
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step in range(3):
+            writer.add_scalar("score", step / 2, step, new_style=True, double_precision=True)
+    (run,), _ = _load(tmp_path)
+    assert run.history["score"].tolist() == [0.0, 0.5, 1.0]
+
+
+def test_what_is_no_scalar_is_passed_over(tmp_path):
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("score", 1.0, 0)
+        writer.add_histogram("weights", np.arange(10.0), 0)
+        writer.add_image("picture", np.zeros((3, 4, 4)), 0)
+        writer.add_text("note", "words", 0)
+    (run,), _ = _load(tmp_path)
+    assert list(run.history) == ["global_step", "_timestamp", "score"]
+
+
+def test_scalars_without_a_step_keep_their_order(tmp_path):
+    with SummaryWriter(str(tmp_path)) as writer:
+        for value in (3.0, 1.0, 2.0):
+            writer.add_scalar("score", value)
+    (run,), _ = _load(tmp_path)
+    assert run.values("score").tolist() == [3.0, 1.0, 2.0]
+
+
+def test_nan_that_was_logged_is_told_from_no_value(tmp_path):
+    _write(tmp_path, {"loss": [1.0, math.nan, math.inf], "acc": [0.5]})
+    (run,), _ = _load(tmp_path)
+    assert {key: rows.tolist() for key, rows in run.nan_rows.items()} == {"loss": [1]}
+    assert run.history["loss"][2] == math.inf
+
+
+def test_later_file_of_a_folder_goes_on_and_replaces_what_it_logs_again(tmp_path):
+    _write(tmp_path, {"loss": [9.0, 8.0, 7.0], "val": [0.1, 0.2, 0.3]})
+    first = next(tmp_path.iterdir())
+    first.rename(first.with_name("events.out.tfevents.9999999999.z"))  # names are no order
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step in (2, 3):
+            writer.add_scalar("loss", 6.0 - step, step, walltime=2000.0 + step)
+    (run,), _ = _load(tmp_path)
+    assert run.values("loss").tolist() == [9.0, 8.0, 4.0, 3.0]
+    assert run.values("val").tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert run.problems == ["1 value was logged again by a later file; what is later counts."]
+
+
+def test_settings_of_add_hparams_are_the_config_of_its_run(tmp_path):
+    with SummaryWriter(str(tmp_path / "run")) as writer:
+        writer.add_scalar("acc", 0.9, 1)
+        writer.add_hparams({"lr": 0.1, "bf16": True, "name": "x"}, {"hparam/acc": 0.9})
+    (run,), _ = _load(tmp_path)
+    assert run.config == {"lr": 0.1, "bf16": True, "name": "x"}
+    assert run.summary_number("hparam/acc") == pytest.approx(0.9)
+    assert run.values("acc").tolist() == pytest.approx([0.9])
+
+
+def test_trials_of_add_hparams_are_runs_of_their_own(tmp_path):
+    with SummaryWriter(str(tmp_path)) as writer:
+        for lr in (0.1, 0.2):
+            writer.add_hparams({"lr": lr}, {"acc": 1 - lr}, run_name=f"trial{lr}")
+    runs, _ = _load(tmp_path)
+    found = {run.option("lr"): run.values("acc").tolist() for run in runs if run.config}
+    assert found == {0.1: pytest.approx([0.9]), 0.2: pytest.approx([0.8])}
+
+
+def test_add_scalars_gives_columns_of_its_run(tmp_path):
+    with SummaryWriter(str(tmp_path / "run")) as writer:
+        for step in range(2):
+            writer.add_scalar("own", step, step)
+            writer.add_scalars("a/loss", {"train": 1.0 + step, "val": 2.0 + step}, step)
+    (run,), _ = _load(tmp_path)
+    assert run.history["a/loss/train"].tolist() == [1.0, 2.0]
+    assert run.history["a/loss/val"].tolist() == [2.0, 3.0]
+
+
+def _hostile(content: bytes, folder: Path) -> Path:
+    folder.mkdir()
+    path = folder / "events.out.tfevents.1.host"
+    path.write_bytes(content)
+    return path
+
+
+def _record(payload: bytes) -> bytes:
+    """One record of an event file, with its checksums."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    length = struct.pack("<Q", len(payload))
+    sums = [struct.pack("<I", masked_crc32c(part)) for part in (length, payload)]
+    return length + sums[0] + payload + sums[1]
+
+
+HOSTILE = {
+    "empty": b"",
+    "text": b"step,loss\n1,2\n",
+    "noise": bytes(range(256)) * 50,
+    "huge record": struct.pack("<Q", 2**60) + b"\0" * 12,
+    "no protobuf": "record",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_event_file_is_a_sentence_of_its_run(kind, tmp_path):
+    content = HOSTILE[kind]
+    bad = _hostile(_record(b"\xff\xff\xff") if isinstance(content, str) else content, tmp_path / "bad")
+    _write(tmp_path / "good", {"acc": [0.5]})
+    runs, _ = _load(tmp_path)
+    assert len(runs) == 2
+    broken = next(run for run in runs if run.name.endswith("bad"))
+    assert broken.problems
+    assert all("\n" not in problem for problem in broken.problems)
+    with pytest.raises(UserError, match="no run can be read from it") as problem:
+        load_runs([bad])
+    assert "\n" not in str(problem.value)
+
+
+def test_event_file_that_ends_in_the_middle_gives_what_is_whole(tmp_path):
+    _write(tmp_path, {"acc": [0.1, 0.2, 0.3]})
+    path = next(tmp_path.iterdir())
+    path.write_bytes(path.read_bytes()[:-10])
+    (run,), _ = _load(tmp_path)
+    assert run.values("acc").tolist() == pytest.approx([0.1, 0.2])
+
+
+def test_without_tensorboard_the_way_to_it_is_said(tmp_path, monkeypatch):
+    _write(tmp_path, {"acc": [0.5]})
+    original = builtins.__import__
+
+    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("tensorboard"):
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(UserError, match=r'pip install "ampcompare\[tensorboard\]"'):
+        load_runs([tmp_path])
+
+
+# Other people's trainers
+
+
+def test_lightnings_loggers_of_one_run_say_the_same(tmp_path):
+    loggers = pytest.importorskip("lightning.pytorch.loggers")
+    for make in (loggers.TensorBoardLogger, loggers.CSVLogger):
+        logger = make(str(tmp_path / make.__name__), name="mine")
+        logger.log_hyperparams({"precision": "bf16-mixed", "lr": 0.5})
+        for step in range(3):
+            logger.log_metrics({"train_loss": 1.0 / (step + 1), "epoch": 0}, step)
+        logger.log_metrics({"val_acc": 0.75, "epoch": 0}, 2)
+        logger.save()
+        logger.finalize("success")
+    (of_events,), _ = _load(tmp_path / "TensorBoardLogger")
+    (table,), said = _load(tmp_path / "CSVLogger")
+    for run in (of_events, table):
+        assert run.config == {"precision": "bf16-mixed", "lr": 0.5}
+        assert run.name.endswith("mine/version_0")
+        assert run.values("train_loss").tolist() == pytest.approx([1.0, 0.5, 1 / 3])
+        assert run.values("val_acc").tolist() == [0.75]
+        assert run.history["global_step"].max() == 2
+    assert said[0].startswith("read 1 run from CSV files with a step column")
+
+
+def test_timms_summary_has_its_arguments(tmp_path):
+    timm = pytest.importorskip("timm.utils")
+    folder = tmp_path / "20260101-000000-vit_tiny-32"
+    folder.mkdir()
+    for epoch in range(2):
+        timm.update_summary(
+            epoch,
+            {"loss": 2.0 - epoch},
+            {"loss": 1.5, "top1": 50.0 + epoch},
+            filename=str(folder / "summary.csv"),
+            write_header=epoch == 0,
+        )
+    arguments = Namespace(amp=True, amp_dtype="float16", lr=0.1, mean=None)
+    (folder / "args.yaml").write_text(yaml.safe_dump(vars(arguments)))
+    (run,), _ = _load(tmp_path)
+    assert run.config == {"amp": True, "amp_dtype": "float16", "lr": 0.1, "mean": None}
+    assert run.values("eval_top1").tolist() == [50.0, 51.0]
+    assert run.values("global_step").tolist() == [0, 1]
+
+
+def test_hugging_faces_callback_and_state_say_the_same(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from transformers.integrations import TensorBoardCallback
+
+    state = transformers.TrainerState()
+    state.log_history = [
+        {"loss": 1.5, "epoch": 0.5, "step": 10},
+        {"eval_accuracy": 0.5, "epoch": 1.0, "step": 20},
+    ]
+    state.global_step = 20
+    for name in ("checkpoint-10", "checkpoint-20"):
+        (tmp_path / "state" / name).mkdir(parents=True)
+        state.save_to_json(str(tmp_path / "state" / name / "trainer_state.json"))
+    (run,), _ = _load(tmp_path / "state")
+    assert run.name.endswith("/state")
+    assert run.values("global_step").tolist() == [10, 20]
+    assert run.values("eval_accuracy").tolist() == [0.5]
+
+    arguments = transformers.TrainingArguments(str(tmp_path / "out"), learning_rate=0.25, use_cpu=True)
+    writer = SummaryWriter(str(tmp_path / "events"))
+    callback = TensorBoardCallback(writer)
+    callback.on_train_begin(arguments, state, transformers.TrainerControl())
+    state.global_step = 10
+    callback.on_log(arguments, state, transformers.TrainerControl(), logs={"loss": 1.5})
+    writer.close()
+    (run,), _ = _load(tmp_path / "events")
+    assert run.option("learning_rate") == 0.25
+    assert run.values("train/loss").tolist() == [1.5]
+
+
+# CSV
+
+
+def _csv(folder: Path, content: str | bytes, name: str = "metrics.csv") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_two_tables_of_one_folder_are_two_runs(tmp_path):
+    _csv(tmp_path, "step,loss\n1,2\n")
+    _csv(tmp_path, "step,loss\n1,3\n", "progress.csv")
+    runs, _ = _load(tmp_path)
+    assert {Path(run.name).name: run.values("loss").tolist() for run in runs} == {
+        "metrics": [2.0],
+        "progress": [3.0],
+    }
+
+
+@pytest.mark.parametrize("step", ["global_step", "step", "Step", "_step", "iteration", "iter", "epoch"])
+def test_column_of_steps_is_found_by_its_usual_names(step, tmp_path):
+    _csv(tmp_path, f"loss,{step}\n3,10\n2,20\n", "anything.csv")
+    (run,), _ = _load(tmp_path)
+    assert run.history["global_step"].tolist() == [10, 20]
+    assert run.history["loss"].tolist() == [3, 2]
+
+
+def test_column_of_steps_may_be_named(tmp_path):
+    _csv(tmp_path, "tick,loss\n1,3\n2,2\n", "log.csv")
+    with pytest.raises(UserError, match="no runs in this folder"):
+        load_runs([tmp_path])
+    (run,), _ = _load(tmp_path, step="tick")
+    assert run.history["global_step"].tolist() == [1, 2]
+
+
+def test_cells_are_numbers_texts_nothing_and_nan(tmp_path):
+    _csv(tmp_path, 'step,loss,word,flag\n1,,"a, b",True\n2,nan,,false\n3,1e-3,c,\n')
+    (run,), _ = _load(tmp_path)
+    assert run.values("loss").tolist() == [0.001]
+    assert run.nan_rows["loss"].tolist() == [1]
+    assert run.history["word"].tolist() == ["a, b", None, "c"]
+    assert run.history["flag"].tolist() == [True, False, None]
+
+
+def test_every_folder_and_every_other_file_is_a_run(tmp_path):
+    for folder in ("a", "b"):
+        _csv(tmp_path / folder, "step,loss\n1,2\n")
+    _csv(tmp_path, "step,loss\n1,2\n", "one.csv")
+    _csv(tmp_path, "step,loss\n1,2\n", "two.csv")
+    _csv(tmp_path, "pixel,label\n1,2\n", "data.csv")
+    runs, _ = _load(tmp_path)
+    assert sorted(Path(run.name).name for run in runs) == ["a", "b", "one", "two"]
+
+
+HOSTILE_CSV: dict[str, bytes] = {
+    "empty": b"",
+    "names alone": b"step,loss\n",
+    "binary": bytes(range(256)) * 100,
+    "nul": b"step,loss\n1,2\n2,\0\n",
+    "quotes that never close": b'step,loss\n1,"2\n' + b"x," * 100_000,
+    "a million columns": b"step," + b"a," * 1_000_000 + b"\n1,2\n",
+    "ragged rows": b"step,loss\n1\n2,3,4,5\n",
+    "latin-1": "step,größe\n1,2\n".encode("latin-1"),
+    "a name twice": b"step,loss,loss,\n1,2,3,4\n",
+    "no step": b"a,b\n1,2\n",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE_CSV)
+def test_hostile_table_is_a_sentence_of_its_run(kind, tmp_path):
+    _csv(tmp_path / "bad", HOSTILE_CSV[kind])
+    _csv(tmp_path / "good", "step,loss\n1,2\n")
+    runs, _ = _load(tmp_path)
+    assert len(runs) == 2
+    broken = next(run for run in runs if run.name.endswith("bad"))
+    assert broken.problems
+    assert all("\n" not in problem for problem in broken.problems)
+
+
+def test_tables_that_would_not_fit_are_cut_and_say_so(tmp_path, monkeypatch):
+    for module in (csv_file, events):
+        monkeypatch.setattr(module, "MOST_CELLS", 40)
+    _csv(tmp_path / "table", "step,loss\n" + "1,2\n" * 100)
+    with SummaryWriter(str(tmp_path / "events")) as writer:
+        for step in range(30):
+            writer.add_scalar("loss", 1.0, step)
+        writer.add_scalar("rare", 1.0, 50)
+    (table,), _ = _load(tmp_path / "table")
+    assert len(table.history) == 21
+    assert table.problems == ["Reading metrics.csv stopped at row 22: it has more than 40 cells."]
+    (run,), _ = _load(tmp_path / "events")
+    assert "rare" not in run.history
+    assert len(run.values("loss")) == 30
+    assert run.problems == ["Tags with the fewest values were left out, the table is too large: 1."]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("a: !!python/object/apply:os.system ['touch hacked']\nlr: 1\n", ""),
+        ("[1, 2]", "holds no settings"),
+        ("a: [", "cannot be read"),
+        ("a: !!bool maybe", "cannot be read"),
+        ('a: !!int ""', "cannot be read"),
+        ('a: !!float ""', "cannot be read"),
+        ("a: !!timestamp foo", "cannot be read"),
+        ("&a\nself: *a\n", "values"),
+        (
+            "a: &a [1,1,1,1,1,1,1,1,1]\n"
+            + "".join(
+                f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n"
+                for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+            ),
+            "values",
+        ),
+    ],
+)
+def test_hostile_settings_run_nothing_and_are_a_sentence(content, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _csv(tmp_path, "step,loss\n1,2\n")
+    (tmp_path / "hparams.yaml").write_text(content)
+    (run,), _ = _load(tmp_path)
+    assert run.values("loss").tolist() == [2.0]
+    assert any(says in problem for problem in run.problems) if says else run.option("lr") == 1
+    assert not (tmp_path / "hacked").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{", '{"log_history": 3}', '{"log_history": [1, {"step": "x"}]}'),
+        f'{{"global_step": 1{"0" * 400}, "log_history": []}}',
+    ],
+)
+def test_hostile_trainer_state_is_a_sentence_of_its_run(content, tmp_path):
+    for folder in (".", "checkpoint-1"):  # of two states the one that got further is asked for
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "trainer_state.json").write_text(content)
+    (run,), _ = _load(tmp_path)
+    assert run.problems or not len(run.history) or run.history["global_step"].tolist() == ["x"]
+
+
+# Several kinds beside each other
+
+
+def test_wandbs_record_comes_first_and_the_others_are_named(tmp_path):
+    write_runs(tmp_path, [plan("none", seed=0)])
+    _csv(tmp_path / "logs", "step,loss\n1,2\n")
+    _write(tmp_path / "events", {"acc": [0.5]})
+    runs, said = _load(tmp_path)
+    assert [run.option("backend") for run in runs] == ["none"]
+    assert len(said) == 2
+    assert "there is 1 file of TensorBoard event files too, not read" in said[0]
+    assert "there is 1 file of CSV files with a step column too, not read" in said[1]
+    (table,), _ = _load(tmp_path / "logs")
+    assert table.values("loss").tolist() == [2.0]
+
+
+def test_event_files_come_before_tables(tmp_path):
+    _csv(tmp_path, "step,loss\n1,2\n")
+    _write(tmp_path, {"acc": [0.5]})
+    (run,), said = _load(tmp_path)
+    assert list(run.history) == ["global_step", "_timestamp", "acc"]
+    assert "CSV files with a step column too, not read" in said[0]
+
+
+def test_a_file_may_be_named_for_itself(tmp_path):
+    path = _csv(tmp_path, "step,loss\n1,2\n")
+    _write(tmp_path / "run", {"acc": [0.5]})
+    assert load_runs([path])[0].values("loss").tolist() == [2.0]
+    both = load_runs([path, next((tmp_path / "run").iterdir())])
+    assert len(both) == 2
+    assert json.dumps([run.config for run in both]) == "[{}, {}]"

@@ -1,0 +1,96 @@
+"""What W&B's client sampled of the machine: from a run's file, and from the server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.log_writer import frame
+from support.wandb_server import Server, Sweep
+from support.wandb_server.clients import asking
+
+from ampcompare.records import load_runs
+from ampcompare.wandb_client.protocol import Record
+
+EVENTS = [
+    {"_timestamp": 5.0, "_runtime": 1, "system.gpu.0.memoryAllocatedBytes": 2**30, "system.cpu": 3.0},
+    {"_timestamp": 20.0, "_runtime": 16, "system.gpu.0.memoryAllocatedBytes": 2**31},
+]
+METADATA = {
+    "gpu": "NVIDIA A100",
+    "gpu_nvidia": [{"name": "NVIDIA A100", "uuid": "GPU-1"}],
+    "host": "box",
+    "os": "Linux",
+}
+
+
+def write(folder: Path, *records: Any) -> None:
+    file = folder / "offline-run-20260101_000000-a" / "run-a.wandb"
+    file.parent.mkdir(parents=True)
+    begin = Record()
+    begin.run.run_id = "a"
+    file.write_bytes(frame([r.SerializeToString() for r in (begin, *records)]))
+
+
+def stats(seconds: int, **items: float) -> Any:
+    record = Record()
+    record.stats.timestamp.seconds = seconds
+    for key, value in items.items():
+        record.stats.item.add(key=key, value_json=json.dumps(value))
+    return record
+
+
+def machine_of(gpus: int) -> Any:
+    record = Record()
+    environment = record.environment
+    environment.host, environment.gpu_type, environment.cuda_version = "box", "NVIDIA A100", "13.0"
+    for number in range(gpus):
+        environment.gpu_nvidia.add(name="NVIDIA A100", uuid=f"GPU-{number}")
+    return record
+
+
+def test_samples_that_stand_in_for_figures_are_kept_and_no_others(tmp_path: Path):
+    power, memory = "gpu.0.powerWatts", "gpu.process.0.memoryAllocatedBytes"
+    write(tmp_path, stats(5, **{power: 200.0, "cpu": 3.0}), stats(9, cpu=1.0), stats(20, **{memory: 7.0}))
+    (run,) = load_runs([tmp_path])
+    samples = run.machine.samples
+    assert set(samples) == {"_timestamp", power, memory}
+    assert samples["_timestamp"].tolist() == [5, 20]
+    np.testing.assert_array_equal(samples[power], [200, np.nan])
+    assert run.problems == []
+
+
+def test_the_machine_is_known_by_hashes_and_one_gpu_of_several_is_not_told(tmp_path: Path):
+    for gpus in (1, 2):
+        write(tmp_path / str(gpus), machine_of(gpus))
+    one, two = (load_runs([tmp_path / str(gpus)])[0].machine.facts for gpus in (1, 2))
+    assert (one["device_name"], one["device_type"], one["cuda"]) == ("NVIDIA A100", "cuda", "13.0")
+    assert set(one["machine"]) == {"host", "gpu_uuid"}
+    assert set(two["machine"]) == {"host"}
+    assert "box" not in json.dumps(one)
+
+
+def test_the_server_is_asked_for_its_samples_when_somebody_wants_them(wandb_server: Server, tmp_path: Path):
+    run = wandb_server.project("tester", "p").run("one")
+    run.rows, run.state = {0: {"_step": 0, "loss": 1.0}}, "finished"
+    run.events = [json.dumps(event) for event in EVENTS]
+    run.files["wandb-metadata.json"] = json.dumps(METADATA).encode()
+    with asking(wandb_server, tmp_path / "client"):
+        (found,) = load_runs("wandb:tester/p")
+        samples, facts = found.machine.samples, found.machine.facts
+    assert samples["gpu.0.memoryAllocatedBytes"].tolist() == [2**30, 2**31]
+    assert (facts["device_name"], facts["platform"]) == ("NVIDIA A100", "Linux")
+    assert found.problems == []
+
+
+def test_a_sweep_on_the_server_tells_its_metric(wandb_server: Server, tmp_path: Path):
+    project = wandb_server.project("tester", "p")
+    text = "method: random\nmetric: {name: val_acc, goal: maximize}\nparameters: {lr: {value: 1}}\n"
+    project.sweeps["s1"] = Sweep("s1", project, text)
+    run = project.run("one")
+    run.rows, run.state, run.sweep = {0: {"_step": 0, "val_acc": 1.0}}, "finished", project.sweeps["s1"]
+    with asking(wandb_server, tmp_path / "client"):
+        assert load_runs("wandb:tester/p/s1")[0].objective == ("val_acc", "maximize")
+        assert load_runs("wandb:tester/p")[0].objective is None

@@ -1,0 +1,68 @@
+"""A loop of somebody's own on fake CUDA tensors: the recorder's steps wait for nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from rehearsal.stage import stage
+from rehearsal.watch import LATE_WAIT, QUEUED_TO_HOST, READ, Contact
+from support.a_loop import Kept
+
+from ampcompare import Recorder, metrics
+from ampcompare.recorder import recorder
+
+EVERY = 4
+
+
+def train(monkeypatch: pytest.MonkeyPatch, wrong: Any = None) -> tuple[list[Contact], Kept]:
+    """What 24 steps of a loop with its scaler and our recorder touch of the host, and the record."""
+    kept = Kept()
+    monkeypatch.setattr(recorder, "start", lambda *_: kept)
+    with stage() as (watch, _):
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+        scaler = torch.amp.GradScaler("cuda")
+        how = {"scaler": scaler, "optimizer": optimizer, "model": model, "diagnostics": 3, "every": EVERY}
+        with Recorder(backend="native", warmup_steps=3, quiet=True, **how) as record:
+            x = torch.ones(16, 64, device="cuda")
+            for step in range(24):
+                if step == 1:  # the scaler makes its scale in the first
+                    watch.contacts.clear()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = model(x).square().mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                record.fetched()
+                record.step(loss=wrong(loss) if wrong else loss, samples=len(x), epoch=step / 24)
+            seen = list(watch.contacts)
+            record.evaluate(accuracy=0.5)
+    return seen, kept
+
+
+def test_steps_and_rows_of_a_recorder_queue_one_copy_and_read_it_an_interval_later(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    seen, kept = train(monkeypatch)
+    kinds = [contact.kind for contact in seen]
+    assert set(kinds) == {QUEUED_TO_HOST, LATE_WAIT}, "\n".join(map(str, seen))
+    assert kinds.count(QUEUED_TO_HOST) == 24 // EVERY
+    assert kinds.count(LATE_WAIT) == 24 // EVERY - 1
+    assert all(contact.behind > 40 for contact in seen if contact.kind == LATE_WAIT)
+    wanted = {metrics.LOSS, metrics.SCALE, metrics.SKIPPED, metrics.ZEROS, metrics.THROUGHPUT, metrics.ENERGY}
+    assert wanted <= {key for row in kept.rows for key in row}
+
+
+def test_a_loss_on_another_gpu_comes_to_the_recorders(monkeypatch: pytest.MonkeyPatch):
+    """Where the network lies in parts on several, the loss is on the last one."""
+    seen, kept = train(monkeypatch, lambda loss: loss.detach().to("cuda:1"))
+    assert {contact.kind for contact in seen} == {QUEUED_TO_HOST, LATE_WAIT}
+    assert len(kept.of(metrics.LOSS)) == 24 // EVERY
+
+
+def test_a_loop_that_reads_its_loss_is_seen_to(monkeypatch: pytest.MonkeyPatch):
+    seen, _ = train(monkeypatch, lambda loss: loss.item())
+    assert READ in {contact.kind for contact in seen}

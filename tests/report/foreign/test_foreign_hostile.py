@@ -1,0 +1,132 @@
+"""Records of other programs with anything in them: analysed or refused in one line, never a traceback."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.foreign import FULL, MIXED, foreign, several
+
+from ampcompare.errors import UserError
+from ampcompare.records.system import Machine, Samples, facts_of_metadata
+from ampcompare.report import analyse_runs, exports
+from ampcompare.report.page.render import render_page
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+PLACES = [
+    "backend",
+    "seed",
+    "batch_size",
+    "model",
+    "data",
+    "environment",
+    "plan",
+    "epochs",
+    "max_steps",
+    "a/b",
+]
+PLACES += ["metric_for_best_model", "trainer", "trainer.precision", "fp16", "dataset", "plan.arm", "device"]
+SINGLE = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+SINGLE |= st.sampled_from([10**400, "NaN", "1e999", "\x1b[31m", HOSTILE])
+ANYTHING = st.recursive(
+    SINGLE,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+)
+KEYS = [
+    "train_loss",
+    "val_acc",
+    "samples_per_sec",
+    "gpu_mem",
+    "step",
+    "_step",
+    "_timestamp",
+    "_runtime",
+    "epoch",
+]
+KEYS += ["global_step", "trainer/global_step", "eval/accuracy", "environment", "amp/scale_factor", HOSTILE]
+
+
+def answer(runs: list[Any], **asked: Any) -> int:
+    """How many runs the analysis is of, all outputs written; a refusal in one line counts for all."""
+    try:
+        analysis = analyse_runs(runs, **asked)
+    except UserError as refused:
+        return len(runs) * (len(refused.lines) == 1)
+    assert all((exports.to_csv(analysis), exports.to_markdown(analysis), exports.to_json(analysis)))
+    return sum(len(group.runs) for group in analysis.groups)
+
+
+@given(place=st.sampled_from(PLACES) | st.text(max_size=6), value=ANYTHING, is_all=st.booleans())
+def test_any_value_in_any_place_of_a_config_is_analysed(place: str, value: Any, is_all: bool):
+    runs = [
+        replace(run, config=run.config | {place: value}) if is_all or n == 1 else run
+        for n, run in enumerate(several(2, steps=4))
+    ]
+    assert answer(runs) == 4
+    assert answer(runs, group_by=["trainer.precision"]) == 4
+
+
+@given(key=st.sampled_from(KEYS) | st.text(max_size=6), values=st.lists(ANYTHING, min_size=1, max_size=3))
+def test_any_values_in_any_column_and_summary_are_analysed(key: str, values: list[Any]):
+    run = foreign(MIXED, 1, steps=4)
+    column = pd.Series([values[n % len(values)] for n in range(len(run.history))], dtype=object)
+    odd = replace(run, history=run.history.assign(**{key: column}), summary=run.summary | {key: values[0]})
+    assert answer([foreign(FULL, 1, steps=4), odd]) == 2
+
+
+@given(event=ANYTHING | st.dictionaries(st.sampled_from(["system.gpu.0.powerWatts", "_timestamp"]), ANYTHING))
+def test_any_event_and_any_metadata_of_the_server_is_read(event: Any):
+    samples = Samples()
+    samples.add_event(event)
+    machine = Machine(samples.arrays(), facts_of_metadata(event))
+    assert answer(several(1, steps=4, machine=machine)) == 2
+
+
+@pytest.mark.parametrize("left", [["train_loss"], ["train_loss", "val_acc"], ["val_acc", "_step"], []])
+def test_rows_without_steps_or_clocks_or_anything_are_analysed(left: list[str]):
+    runs = [replace(run, history=run.history[left], summary={}) for run in several(2)]
+    assert answer(runs, metric=left[-1] if left else None) == 4
+
+
+def test_names_with_markup_stay_text():
+    runs = [
+        replace(
+            run,
+            name=HOSTILE,
+            config={HOSTILE: HOSTILE + run.config["trainer"]["precision"], "seed": run.config["seed"]},
+            history=run.history.rename(columns={"val_acc": f"{HOSTILE}_acc", "gpu_mem": f"mem {HOSTILE}"}),
+        )
+        for run in several(2)
+    ]
+    analysis = analyse_runs(runs, group_by=[HOSTILE], metric=f"{HOSTILE}_acc", memory=f"mem {HOSTILE}")
+    page = render_page(analysis).decode()
+    assert "<img src=x" not in page
+    assert HOSTILE not in exports.to_markdown(analysis)
+
+
+def test_ten_thousand_keys_are_read_like_ten():
+    wide = {f"k{n}": n % 7 for n in range(10_000)}
+    columns = pd.DataFrame({f"m{n}": np.arange(80.0) for n in range(10_000)})
+
+    def widened(run: Any) -> Any:
+        history = pd.concat([run.history, columns.iloc[: len(run.history)]], axis=1)
+        return replace(run, config=run.config | {"wide": wide}, history=history)
+
+    runs = [widened(run) for run in several(3)]
+    analysis = analyse_runs(runs)
+    assert [group.n for group in analysis.groups] == [3, 3]
+    assert analysis.comparison(MIXED).is_equivalent
+    with pytest.raises(UserError, match=r"--metric 'no': no run has it; logged: .*gpu_mem, m0, m1,"):
+        analyse_runs(runs, metric="no")
+
+
+def test_a_step_below_0_is_no_speed():
+    run = foreign(MIXED, 1, steps=4)
+    column = pd.Series([-1.0] * len(run.history))
+    odd = replace(run, history=run.history.assign(step=column), summary=run.summary | {"step": -1.0})
+    assert answer([foreign(FULL, 1, steps=4), odd]) == 2

@@ -1,0 +1,51 @@
+"""Runs that Lightning's, Hugging Face's and timm's own code recorded, read without an option."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import real_trainers
+from support.quick import HANG
+
+from ampcompare.records import load_runs
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.page.render import render_page
+
+pytestmark = pytest.mark.rest
+
+
+def trained(name: str, folder: Path) -> Analysis:
+    pytest.importorskip(name)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")} | {"HOME": str(folder)}
+    command = [sys.executable, real_trainers.__file__, name, str(folder / "runs")]
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=HANG, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return analyse_runs(load_runs([folder / "runs"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "baseline", "metric", "speed"),
+    [
+        ("lightning", "precision", "32-true", "val_acc", "steps/s"),
+        ("transformers", "bf16", "False", "eval/accuracy", "samples/s"),
+        ("timm", "amp", "False", "eval_top1", "epochs/s"),
+    ],
+)
+def test_a_trainers_own_runs_are_compared_without_an_option(tmp_path, name, key, baseline, metric, speed):
+    analysis = trained(name, tmp_path)
+    assert (analysis.keys, analysis.baseline_value) == ((key,), baseline)
+    assert [(g.n, g.seeds) for g in analysis.groups] == [(2, 2), (2, 2)]
+    assert (analysis.metric.key, analysis.metric.is_share) == (metric, True)
+    assert analysis.quantities.speed == speed
+    (comparison,) = analysis.comparisons
+    assert comparison.refusal == ""
+    assert comparison.speed is not None
+    assert comparison.quality is not None
+    assert analysis.metric.name in render_page(analysis).decode()

@@ -1,0 +1,125 @@
+"""One's own runs written as a publication, which whoever has it can judge."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from rich.console import Console
+from support.fakes import make
+
+from ampcompare.errors import UserError
+from ampcompare.published.publication import load
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis.judged import REPRODUCED
+from ampcompare.report.command import EXIT_NOT_SHOWN, Request, make_report, watch_report
+from ampcompare.report.publish import publish
+
+BACKENDS = ("none", "native", "apex_o1")
+
+
+def varied(plan):
+    """A little noise, as machines have it, that no two runs share; accuracies that are close."""
+    seed = plan["config"]["seed"]
+    for row in plan["rows"]:
+        if "memory/peak_mib" in row:
+            row["memory/peak_mib"] += seed
+        if "eval/accuracy" in row:
+            row["eval/accuracy"] = 0.93 + 0.0003 * seed
+    plan["summary"]["best/eval_accuracy"] = 0.93 + 0.0003 * seed
+
+
+def runs_of(backends=BACKENDS, seeds=(1, 2, 3), **options):
+    return [make(b, s, edit=varied, **options) for b in backends for s in seeds]
+
+
+def test_what_is_published_is_reproduced_by_the_same_runs(tmp_path):
+    analysis = analyse_runs(runs_of())
+    path = publish(analysis, str(tmp_path / "mine.yaml"))
+    found = analyse_runs(runs_of(), reproduce=str(path)).published
+    assert len(found.rows) == 2 * 7 + 2
+    assert {row.verdict for row in found.rows} == {REPRODUCED}
+    assert found.matched.same_card
+    assert not found.differences
+
+
+def test_the_file_says_setting_arms_hardware_and_figures_with_interval_and_n(tmp_path):
+    path = publish(analyse_runs(runs_of()), str(tmp_path / "mine.yaml"))
+    mine = load(str(path))
+    assert mine.setting["model.name"] == "resnet50"
+    assert mine.setting["batch_size"] == 128
+    assert "seed" not in mine.setting
+    assert "output_dir" not in mine.setting
+    assert mine.arms == {b: {"backend": b} for b in BACKENDS}
+    assert (mine.baseline, mine.hardware, mine.runs) == ("none", "Test Device 9000", 3)
+    speed = mine.find_figure("images_per_second").values["native"]
+    assert speed.low < speed.value < speed.high
+    assert (speed.n, speed.confidence) == (3, 0.95)
+    assert "native1" in mine.note
+
+
+def test_other_runs_that_differ_by_a_fifth_do_not_reproduce_it(tmp_path):
+    path = publish(analyse_runs(runs_of()), str(tmp_path / "mine.yaml"))
+
+    def slower(plan):
+        varied(plan)
+        if plan["config"]["backend"] == "native":
+            plan["summary"]["throughput/images_per_second_median"] /= 1.2
+
+    others = [make(b, s, edit=slower) for b in BACKENDS for s in (4, 5, 6, 7, 8)]
+    found = analyse_runs(others, reproduce=str(path)).published
+    (refuted,) = found.refuted
+    assert refuted.startswith("speed-up in throughput of native: not reproduced")
+
+
+def test_a_single_run_is_published_with_its_digits(tmp_path):
+    path = publish(analyse_runs(runs_of(seeds=(1,))), str(tmp_path / "mine.yaml"))
+    figure = load(str(path)).find_figure("peak_memory").values["none"]
+    assert figure.is_rounding
+    assert figure.value == 9201
+
+
+def test_options_in_which_arms_differ_are_theirs(tmp_path):
+    config = {"batch_size": 64}
+    runs = [*runs_of(("none",)), *runs_of(("native",), config=config)]
+    mine = load(str(publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))))
+    assert "batch_size" not in mine.setting
+    assert [arm["batch_size"] for arm in mine.arms.values()] == [128, 64]
+
+
+def test_a_hostile_name_makes_no_other_file(tmp_path):
+    with pytest.raises(UserError, match="expected the name of a YAML file"):
+        Request(["runs"], publish="mine.txt")
+    runs = [*runs_of(("none",)), *runs_of(("native",), config={"model": {"name": "a: b\n- c\x1b[0m"}})]
+    path = publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))
+    assert "\x1b" not in path.read_text()
+    assert yaml.safe_load(path.read_text())["baseline"] == "none"
+
+
+def test_runs_that_only_their_machines_tell_apart_are_no_arms(tmp_path):
+    runs = [*runs_of(("none",)), *runs_of(("none",), (4, 5), device="Other")]
+    with pytest.raises(UserError, match="differ in no option"):
+        publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))
+
+
+def test_watching_publishes_nothing(tmp_path):
+    request = Request(["runs"], out=str(tmp_path), publish=str(tmp_path / "mine.yaml"))
+    with pytest.raises(UserError, match="--publish"):
+        watch_report(request, Console(), 0)
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.3, EXIT_NOT_SHOWN)])
+def test_the_command_ends_with_3_where_a_figure_is_not_reproduced(
+    tmp_path, monkeypatch, capsys, factor, code
+):
+    monkeypatch.setattr("ampcompare.report.command.load_runs", lambda *_, **__: runs_of())
+    mine = tmp_path / "mine.yaml"
+    assert (
+        make_report(Request(["x"], str(tmp_path / "a"), formats=("md",), publish=str(mine)), Console()) == 0
+    )
+    content = yaml.safe_load(mine.read_text())
+    speeds = content["figures"]["images_per_second"]["values"]["native"]
+    speeds |= {key: speeds[key] * factor for key in ("value", "low", "high")}
+    mine.write_text(yaml.safe_dump(content))
+    request = Request(["x"], str(tmp_path / "b"), formats=("md", "json"), reproduce=str(mine))
+    assert make_report(request, Console()) == code
+    assert ("speed-up in throughput of native: not reproduced" in capsys.readouterr().err) is (code != 0)

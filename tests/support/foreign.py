@@ -1,0 +1,86 @@
+"""Runs of other people's programs, made in memory as the reader would return them."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ampcompare.records import RunRecord
+from ampcompare.records.system import Machine
+
+FULL, MIXED = "32-true", "bf16-mixed"
+RATE = {FULL: 100.0, MIXED: 180.0}
+MEMORY = {FULL: 4000.0, MIXED: 2500.0}
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def foreign(
+    precision: str = FULL,
+    seed: int = 1,
+    *,
+    config: dict[str, Any] | None = None,
+    logs: dict[str, Any] | None = None,
+    without: tuple[str, ...] = (),
+    steps: int = 40,
+    seconds: float = 0.5,
+    machine: Machine | None = None,
+    **given: Any,
+) -> RunRecord:
+    """One run of somebody's loop: a row every ten steps, an evaluation behind every second row. `logs` are
+    further values of the rows of training; `without` are keys that nothing was logged under.
+    """
+    chance = random.Random(f"{precision} {seed}")
+    faster = RATE.get(precision, 150.0)
+    rows: list[dict[str, Any]] = []
+    clock = 0.0
+    for step in range(10, 10 * steps + 10, 10):
+        clock += seconds * 100 / faster
+        row = {"train_loss": 2 / step, "samples_per_sec": faster * chance.uniform(0.99, 1.01)}
+        rows.append(
+            row | {"gpu_mem": MEMORY.get(precision, 3000.0), "step": step, "_runtime": clock} | (logs or {})
+        )
+        if step % 20 == 0:
+            clock += 3.0  # of evaluation, in which nothing was trained
+            accuracy = 0.9 + step / 100 / steps * 0.1 + chance.uniform(-0.002, 0.002)
+            rows.append({"val_acc": accuracy, "step": step, "_runtime": clock})
+    begin = BEGIN + timedelta(hours=seed)
+    for number, row in enumerate(rows):
+        row |= {"_step": number, "_timestamp": begin.timestamp() + row["_runtime"]}
+    history = pd.DataFrame(rows).drop(columns=[key for key in without if key != "config"], errors="ignore")
+    run = f"{precision}-{seed}"
+    tree = {
+        "trainer": {"precision": precision, "max_epochs": 3},
+        "seed": seed,
+        "run_name": f"{run}-a",
+        "lr": 0.1,
+    }
+    made: dict[str, Any] = {
+        "id": run,
+        "name": run,
+        "state": "finished",
+        "exit_code": 0,
+        "started_at": begin,
+        "config": tree | (config or {}),
+        "summary": {k: v for k, v in rows[-1].items() if k not in without},
+        "history": history,
+    }
+    found = machine or Machine()
+    return RunRecord(**(made | {"observe": lambda: found} | given))
+
+
+def several(seeds: int = 3, **options: Any) -> list[RunRecord]:
+    """Both precisions, with so many seeds each."""
+    return [
+        foreign(precision, seed, **options) for seed in range(1, seeds + 1) for precision in (FULL, MIXED)
+    ]
+
+
+def sampled(**columns: list[float]) -> Machine:
+    """A machine with samples; `_` in a name stands for a dot."""
+    length = len(next(iter(columns.values())))
+    samples = {name.replace("_", "."): np.array(values, float) for name, values in columns.items()}
+    return Machine({"_timestamp": np.arange(length, dtype=float)} | samples)

@@ -1,0 +1,113 @@
+"""A publication as a sweep file: our runner reads it, and W&B's schema knows its every key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from ampcompare.cli import main
+from ampcompare.config.arguments import parse
+from ampcompare.config.publication import arm_config
+from ampcompare.errors import UserError
+from ampcompare.published.publication import load, names
+from ampcompare.report.outputs import FORMATS
+from ampcompare.reproduce.as_sweep import Repetition
+from ampcompare.sweeps.answer import request_of
+from ampcompare.sweeps.check import problems_of
+from ampcompare.sweeps.definition import agreed, definition
+from ampcompare.sweeps.file.command import build_command
+from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+
+from .test_files import SCHEMA
+
+
+def read(path: Path) -> Sweep:
+    return read_sweep(path, lambda sweep, is_whole: problems_of(sweep, (), is_whole))
+
+
+def written(tmp_path: Path, name: str, *options: str) -> Path:
+    path = tmp_path / "written.yaml"
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", name, "--write-sweep", str(path), *options])
+    assert not end.value.code
+    return path
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path, name):
+    path = written(tmp_path, name, "--seeds", "2", "--scale", "0.5", "log.every=7")
+    jsonschema.validate(yaml.safe_load(path.read_text()), SCHEMA)
+    sweep, publication = read(path), load(name)
+    assert sweep.total() == 2 * len(publication.arms)
+    template = sweep.command[sweep.command.index("run") + 1 :]
+    configs = [
+        parse(build_command(template, sweep.program, sweep.grid_point(place), tmp_path / "json"))
+        for place in range(2 * len(publication.arms))
+    ]
+    ran = sorted((config.published.arm, config.seed) for config in configs)
+    first = publication.setting.get("seed", 223)
+    assert ran == sorted((arm, seed) for arm in publication.arms for seed in (first, first + 1))
+    assert {config.published.scale for config in configs} == {0.5}
+    assert {config.log.every for config in configs} == {7}
+    for config in configs:
+        whole = arm_config(publication, config.published.arm, 0.5)
+        assert {k: config.value(k) for k in publication.arm_keys} == {
+            k: whole.value(k) for k in publication.arm_keys
+        }
+
+
+def test_more_seeds_are_the_same_sweep_continued_and_another_scale_is_another(tmp_path):
+    def made(name: str, **way: float) -> tuple[Sweep, dict[str, object]]:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(Repetition("ignite", **way).text())  # type: ignore[arg-type]
+        return (sweep := read(path)), definition(sweep, ())
+
+    _, began = made("two", seeds=2)
+    more, now = made("four", seeds=4)
+    first = load("ignite").setting.get("seed", 223)
+    assert agreed(more, began, now)[1] == (first + 2, first + 3)
+    less, other = made("less", seeds=2, scale=0.5)
+    with pytest.raises(UserError, match=r"parameters\.published\.scale"):
+        agreed(less, began, other)
+
+
+def test_the_sweep_of_a_publication_ends_with_its_verdict(tmp_path):
+    """Whoever runs it: the report is that of `--reproduce`, with the pictures."""
+    request = request_of(read(written(tmp_path, "ignite")), tmp_path)
+    assert (request.reproduce, request.formats) == ("ignite", FORMATS)
+
+
+def test_the_baseline_comes_first_whatever_the_files_order(tmp_path):
+    paper = tmp_path / "paper.yaml"
+    arms = "arms: {half: {backend: native}, fp32: {}, bf16: {backend: native_bf16}}"
+    paper.write_text(f"title: A\nsource: B\nbaseline: fp32\nfigures: {{}}\n{arms}\n")
+    assert Repetition(str(paper)).arms == ["fp32", "half", "bf16"]
+
+
+def test_a_seed_of_the_setting_is_the_first_of_the_seeds(tmp_path):
+    paper = tmp_path / "paper.yaml"
+    paper.write_text("title: A\nsource: B\nbaseline: a\nfigures: {}\nsetting: {seed: 7}\narms: {a: {}}\n")
+    content = Repetition(str(paper), seeds=2).content()
+    assert content["parameters"]["seed"] == {"values": [7, 8]}
+
+
+def test_other_scales_and_networks_are_other_sweeps():
+    ways = [{}, {"scale": 0.02}, {"network": "tiny"}, {"scale": 0.02, "network": "tiny"}]
+    named = [Repetition("ignite", **way).sweep_name for way in ways]  # type: ignore[arg-type]
+    assert named == [
+        "reproduce-ignite",
+        "reproduce-ignite-scale-0.02",
+        "reproduce-ignite-tiny",
+        "reproduce-ignite-scale-0.02-tiny",
+    ]
+
+
+def test_a_name_of_a_file_becomes_one_of_a_folder(tmp_path):
+    paper = tmp_path / "my paper: 2.yaml"
+    paper.write_text("title: A\nsource: B\nbaseline: a\nfigures: {}\narms: {a: {}}\n")
+    assert Repetition(str(paper)).sweep_name == "reproduce-my-paper-2"
+    with pytest.raises(UserError):
+        Repetition("nobody").sweep_name  # noqa: B018

@@ -1,0 +1,347 @@
+"""Networks from elsewhere: their names, arguments and fingerprints, and that they train as ours do."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from support.quick import HANG, QUICK, ROOT
+
+from ampcompare.checkpoint.resume import Identity
+from ampcompare.config.backend_choice import remarks
+from ampcompare.config.load import load_config
+from ampcompare.errors import UserError
+from ampcompare.experiment import run
+from ampcompare.models import build_model, record_of
+from ampcompare.records import load_runs
+from ampcompare.report import analyse_runs
+from ampcompare.tracking.start import run_name
+from ampcompare.train.build import lay_channels_last
+
+VIT = (
+    "model.name=timm:vit_tiny_patch16_224",
+    "model.kwargs={img_size: 32, patch_size: 8, embed_dim: 32, depth: 2, num_heads: 2}",
+)
+CONVNEXT = (
+    "model.name=timm:convnext_tiny",
+    "model.kwargs.depths=[1,1,1,1]",
+    "model.kwargs={'dims': [8, 8, 16, 16], 'drop_path_rate': 0.1}",
+)
+
+
+def build(name: str, classes: int | None = 10, **kwargs: Any) -> torch.nn.Module:
+    return build_model(name, "cifar", classes, kwargs=kwargs)
+
+
+def refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        build(name, classes, **kwargs)
+    (line,) = caught.value.lines
+    return line
+
+
+def test_a_network_of_timm_comes_by_name_with_arguments():
+    model = build("timm:convnext_tiny", depths=[1, 1, 1, 1], dims=[8, 8, 16, 16])
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    count = sum(p.numel() for p in model.parameters())
+    from timm import __version__
+
+    said = record_of("timm:convnext_tiny", model)
+    assert said == {"model_source": f"timm {__version__}", "model_parameters": count}
+
+
+def test_a_network_of_torchvision_comes_by_name_with_arguments():
+    model = build("torchvision:mobilenet_v3_small", dropout=0.5)
+    assert model.classifier[2].p == 0.5
+    assert model.classifier[3].out_features == 10
+    assert record_of("torchvision:mobilenet_v3_small", model)["model_source"].startswith("torchvision 0.")
+
+
+def test_torchvisions_name_is_none_of_its_own_module():
+    assert type(build("torchvision:resnet18")).__name__ == "ResNet"  # torchvision has no such attribute
+    import torchvision
+
+    assert not hasattr(torchvision, "resnet18")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torchvision:resnet1011", "torchvision has no network of this name; did you mean resnet101 or"),
+        ("torchvision:zzzzzzzzz", "torchvision has no network of this name; it has "),
+        ("torchvision:", "expected torchvision:NAME, a name that torchvision lists"),
+        ("torchvision:a:b", "expected torchvision:NAME"),
+        ("torchvision:__class__", "torchvision has no network of this name"),
+        ("timm:convnex_tiny", "did you mean convnext_tiny or"),
+        ("timm:convnext_tiny.nope", "no network for num_classes=10 (RuntimeError: "),
+        ("timm:hf-hub:a/b", "expected timm:NAME"),
+    ],
+)
+def test_a_name_that_the_library_lacks_is_one_line_with_near_ones(name: str, said: str):
+    assert refusal(name).startswith(f"model.name={name!r}: ")
+    assert said in refusal(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "said"),
+    [
+        (
+            "resnet101",
+            {"widht_per_group": 1},
+            "replace_stride_with_dilation, norm_layer; did you mean",
+        ),
+        (
+            "resnet101",
+            {"block": "x"},
+            "model.kwargs.block: torchvision:resnet101 sets it itself",
+        ),
+        ("vit_b_16", {"image": 32}, "image_size, dropout, attention_dropout, num_classes, "),
+        ("convnext_tiny", {"stochastic_depth": 1}, "did you mean stochastic_depth_prob?"),  # reads no others
+        (
+            "resnet18",
+            {"weights": "x"},
+            "weights='x': expected one of IMAGENET1K_V1, DEFAULT, or null",
+        ),
+    ],
+)
+def test_an_argument_that_torchvision_lacks_is_one_line(name: str, kwargs: dict[str, Any], said: str):
+    assert said in refusal(f"torchvision:{name}", **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("convnext_tiny", "dimz", "dims"),
+        ("vit_tiny_patch16_224", "embed_dims", "embed_dim"),
+        ("tf_efficientnet_b0", "bn_epss", "bn_eps"),
+        ("resnet18", "drop_rat", "drop_rate"),
+    ],
+)
+def test_an_argument_that_timm_lacks_is_one_line_with_all_that_it_takes(name: str, given: str, meant: str):
+    said = refusal(f"timm:{name}", **{given: 1})
+    assert said.startswith(f"model.kwargs.{given}: timm:{name} has no such argument; it takes pretrained, ")
+    assert said.endswith(f"did you mean {meant}?")
+
+
+def test_weights_that_cannot_be_had_are_one_line(monkeypatch: pytest.MonkeyPatch):
+    from timm.models import _builder
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise OSError("Name or service not known\nand more")
+
+    monkeypatch.setattr(_builder, "load_pretrained", lost)
+    said = refusal("timm:test_convnext", pretrained=True)
+    assert "no network for num_classes=10 with the weights of model.kwargs.pretrained=True (OSError: " in said
+
+
+def test_timm_that_is_not_installed_is_one_line_that_says_how(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert refusal("timm:convnext_tiny").endswith(
+        "needs timm, which is not installed; install it with: pip install 'ampcompare[timm]'"
+    )
+
+
+NET = """from torch import nn
+
+def build(num_classes, width=8):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, width), nn.Linear(width, num_classes))
+
+def plain(width=8):
+    return nn.Linear(8, width)
+
+def lazy(num_classes):
+    return nn.LazyLinear(num_classes)
+
+def empty():
+    return nn.ReLU()
+
+def volume(num_classes):
+    return nn.Conv3d(1, 2, 3)
+
+class More(nn.Sequential):
+    def forward(self, x):
+        return {"logits": super().forward(x), "more": x} if self.training else super().forward(x)
+
+def more(num_classes):
+    return More(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+    return tmp_path
+
+
+def test_the_number_of_classes_is_given_where_it_is_known_and_taken(net: Path):
+    assert build("./net.py:build", 7)[2].out_features == 7
+    assert build("./net.py:build", 7, num_classes=3)[2].out_features == 3
+    assert build("./net.py:build", None, num_classes=3)[2].out_features == 3
+    assert build("./net.py:plain", 7, width=2).out_features == 2
+    assert "model.kwargs.num_classes: missing" in refusal("./net.py:build", None)
+    assert "gives logits of classes, and the data have none" in refusal("resnet18", None)
+
+
+def test_what_cannot_be_trained_is_one_line(net: Path):
+    assert "weight has no shape yet (a lazy module)" in refusal("./net.py:lazy")
+    assert "has no parameter to train" in refusal("./net.py:empty")
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet18", "resnet20", "tiny"])
+def test_what_is_built_in_takes_no_arguments(name: str):
+    assert f"model.kwargs.width: model.name={name} takes no arguments; leave it out" in refusal(name, width=3)
+
+
+def test_options_of_our_networks_are_said_to_have_no_effect_on_others():
+    words = ["model.name=torchvision:resnet18", "model.stem=imagenet"]
+    why = "has no effect: it is of our networks, and model.name=torchvision:resnet18 is none"
+    assert remarks(load_config(None, words)) == [f"model.stem=imagenet {why}"]
+    assert remarks(load_config(None, ["model.stem=imagenet"])) == []
+
+
+def test_the_name_of_a_run_has_that_of_the_network():
+    config = load_config(None, ["model.name=timm:convnext_tiny.fb_in1k", "data.source=synthetic"])
+    assert run_name(config) == "standard_timm-convnext_tiny-fb_in1k_synthetic"
+
+
+def test_weights_of_images_lie_channels_last_and_those_of_volumes_as_they_were(net: Path):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), build("./net.py:volume"), torch.nn.Linear(4, 4))
+    lay_channels_last(model)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert model[1].weight.is_contiguous()
+
+
+def train(*words: str) -> Any:
+    config = load_config(None, [*QUICK, *words])
+    assert run(config, Console(file=io.StringIO())).exit_code == 0
+    return config
+
+
+def test_a_network_may_give_more_in_training_than_in_evaluation(net: Path):
+    train("model.name=./net.py:more", "epochs=1")
+
+
+def test_runs_of_other_arguments_are_apart_and_a_run_goes_on_with_its_own(net: Path):
+    mine = ("model.name=./net.py:build", "epochs=1")
+    for seed, width in ((1, 8), (2, 8), (1, 16)):
+        train(*mine, f"seed={seed}", f"model.kwargs.width={width}", "checkpoint.every_epochs=1")
+    runs = load_runs(["runs"])
+    assert sorted(r.config["environment"]["model_parameters"] for r in runs) == [24674, 24674, 49338]
+    groups = analyse_runs(runs, group_by=["model.kwargs.width"], baseline="8").groups
+    assert [(group.label, len(group.runs)) for group in groups] == [("8", 2), ("16", 1)]
+    assert not analyse_runs(runs, group_by=["model.kwargs.width"], baseline="8").comparisons[0].loose
+    assert [group.label for group in analyse_runs(runs).groups] == ["none · width 8", "none · width 16"]
+
+
+def test_runs_from_before_parameters_were_counted_are_pooled_with_those_after(net: Path):
+    for seed in (1, 2, 3):
+        train("model.name=./net.py:build", "epochs=1", f"seed={seed}")
+    runs = load_runs(["runs"])
+    for run_record in runs:
+        del run_record.summary["environment"]  # the config has it too
+    before, one, other = (run_record.config["environment"] for run_record in runs)
+    del before["model_parameters"]
+    assert len(analyse_runs(runs).groups) == 1
+    one["model_parameters"] += 1
+    assert len(analyse_runs(runs).groups) == 3  # it may be like one or the other
+    other["model_parameters"] += 1
+    assert len(analyse_runs(runs).groups) == 1
+
+
+def test_a_checkpoint_from_before_parameters_were_counted_goes_on():
+    of = {"model_source": "abc", "model_parameters": 5}
+    here = Identity(load_config(None, []), "data", "cpu", 1, of)
+    saved = here.values()
+    assert here.differences({"identity": saved | {"model_parameters": 6}}) == [
+        "model_parameters (6 there, 5 here)"
+    ]
+    del saved["model_parameters"]
+    assert here.differences({"identity": saved}) == []
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("backend", ["none", "native", "apex_o1", "apex_o2", "bf16"])
+@pytest.mark.parametrize("words", [VIT, CONVNEXT], ids=["vit", "convnext"])
+def test_timms_networks_train_under_every_kind_of_backend(
+    tmp_path: Path, words: tuple[str, ...], backend: str
+):
+    train(
+        *words, f"backend={backend}", "optimizer.name=adamw", "optimizer.lr=0.003", f"output_dir={tmp_path}"
+    )
+    (record,) = load_runs([tmp_path])
+    losses = record.values("train/loss")
+    assert losses[-1] < losses[0]
+    assert len(record.values("eval/accuracy")) == 2
+    assert record.values("grad/norm").all()
+    assert record.config["environment"]["model_source"].startswith("timm ")
+    assert record.config["model"]["kwargs"] == load_config(None, words).model.kwargs
+
+
+@pytest.mark.rest
+def test_a_vit_on_images_of_cifar_comes_from_the_command_line_to_the_report(tmp_path: Path):
+    """As a user starts it, under none, native and apex_o1."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    def command(*words: str) -> SimpleNamespace:
+        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG)
+
+    start = (sys.executable, str(ROOT / "run_experiment.py"))
+    for backend in ("none", "native", "apex_o1"):
+        done = command(
+            sys.executable, str(ROOT / "run_experiment.py"), *QUICK, *VIT, "epochs=1", f"backend={backend}"
+        )
+        assert done.returncode == 0, done.stderr
+        assert "timm:vit_tiny_patch16_224 on synthetic data" in done.stdout
+    done = command(sys.executable, "-m", "ampcompare", "report", "runs", "--out", "report")
+    assert done.returncode == 0, done.stderr
+    assert "timm:vit_tiny_patch16_224" in done.stdout
+    assert len(analyse_runs(load_runs([tmp_path / "runs"])).comparisons) == 2
+    done = command(*start, *QUICK, *VIT, "model.kwargs.dept=1")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "error: model.kwargs.dept: timm:vit_tiny_patch16_224 has no such argument; it takes "
+    )
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize(
+    "words", [("execution=compile", "backend=native_bf16"), ("fuse=true", "backend=native")]
+)
+def test_timms_networks_take_other_executions(tmp_path: Path, words: tuple[str, ...]):
+    train(*CONVNEXT, *words, "epochs=1", f"output_dir={tmp_path}")
+
+
+@pytest.mark.rest
+def test_two_processes_train_timms_network(tmp_path: Path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    words = (*QUICK, *VIT, "epochs=1", "backend=apex_o1", "output_dir=runs")
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [*torchrun, str(ROOT / "run_experiment.py"), *words]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    (record,) = load_runs([tmp_path / "runs"])
+    assert record.config["environment"]["processes"] == 2
+
+
+@pytest.mark.rest
+def test_a_run_of_timms_network_goes_on_where_it_stopped_exactly(tmp_path: Path):
+    def weights(folder: Path) -> dict[str, torch.Tensor]:
+        (file,) = sorted(folder.glob("checkpoints/*/step-000000008*.pt"))
+        return torch.load(file, weights_only=True)["model"]
+
+    words = (*CONVNEXT, "backend=native_bf16", "checkpoint.every_epochs=1")
+    train(*words, f"output_dir={tmp_path / 'whole'}")
+    train(*words, f"output_dir={tmp_path / 'parts'}", "max_steps=4")
+    train(*words, f"output_dir={tmp_path / 'parts'}", "resume=must")
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)

@@ -1,0 +1,58 @@
+"""AMPCOMPARE_RESUME: how a sweep tells a run of any program that it is tried again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ampcompare import entrypoint, experiment
+from ampcompare.config.load import Config
+from ampcompare.sweeps.process import run_environment
+
+
+def _config(monkeypatch: pytest.MonkeyPatch, *words: str) -> Config:
+    """The config with which our training would run."""
+    seen: list[Config] = []
+
+    def run(config: Config, *, brief: bool) -> SimpleNamespace:
+        seen.append(config)
+        return SimpleNamespace(exit_code=0)
+
+    monkeypatch.setattr(experiment, "run", run)
+    assert entrypoint.main([*words]) == 0
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "words", "expected"),
+    [
+        (None, [], "never"),
+        ("", [], "never"),
+        ("auto", [], "auto"),
+        ("must", [], "must"),
+        ("auto", ["resume=never"], "never"),
+        ("auto", ["--resume", "must"], "must"),
+        ("auto", ['{"resume": "never"}'], "never"),
+    ],
+)
+def test_training_resumes_as_the_environment_says_unless_told(monkeypatch, variable, words, expected):
+    monkeypatch.delenv("AMPCOMPARE_RESUME", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("AMPCOMPARE_RESUME", variable)
+    assert _config(monkeypatch, "--config", "demo", *words).resume == expected
+
+
+def test_first_try_of_a_sweeps_run_does_not_hear_of_the_sweeps_own(monkeypatch, tmp_path):
+    monkeypatch.setenv("AMPCOMPARE_RESUME", "auto")
+    given = ("s1", "r1", tmp_path / "p.yaml", tmp_path, None, None)
+    assert "AMPCOMPARE_RESUME" not in run_environment(*given)
+    assert run_environment(*given, resumes=True)["AMPCOMPARE_RESUME"] == "auto"
+
+
+def test_value_that_is_none_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("AMPCOMPARE_RESUME", "perhaps")
+    with pytest.raises(SystemExit) as end:
+        entrypoint.main(["--config", "demo"])
+    assert end.value.code == 2
+    assert "resume='perhaps'" in capsys.readouterr().err

@@ -1,0 +1,224 @@
+"""Other people's network, data, loss and metrics, from `ampcompare run` to what the report says of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.own_tasks import GPT, MLP, SCORES, TABLE, TEXT
+from support.quick import HANG
+
+from ampcompare.cli import main
+from ampcompare.records import RunRecord, load_runs
+
+BACKENDS = ("none", "native", "apex_o1")
+QUICK = (
+    *("model.name=./net.py:build", "data.source=./data.py:build", "device=cpu", "wandb.mode=offline"),
+    *("batch_size=16", "log.every=4", "log.warmup_steps=2", "diagnostics.every=4", "resume=never"),
+)
+TEXT_WORDS = ("epochs=2", "optimizer.name=adamw", "optimizer.lr=0.01")
+TABLE_WORDS = ("task.loss=mse", "epochs=2", "optimizer.lr=0.05")
+
+
+@pytest.fixture
+def of_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return here(tmp_path, monkeypatch, GPT, TEXT)
+
+
+@pytest.fixture
+def of_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return here(tmp_path, monkeypatch, MLP, TABLE)
+
+
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch, net: str, data: str) -> Path:
+    """A folder with a user's files in it, in which the test is."""
+    for name, content in {"net.py": net, "data.py": data, "scores.py": SCORES}.items():
+        (folder / name).write_text(content)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def ampcompare(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+def train(*words: str) -> RunRecord:
+    """The record of a run, in the folder `runs` unless the words name another."""
+    named = (word.removeprefix("output_dir=") for word in words if word.startswith("output_dir="))
+    folder = Path(next(named, "runs"))
+    known = {run.id for run in load_runs([folder])} if folder.exists() else set()
+    assert ampcompare("run", *QUICK, *words) == 0
+    (run,) = (run for run in load_runs([folder]) if run.id not in known)
+    return run
+
+
+@pytest.fixture
+def refused(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one line that a run is refused with, before its record is started."""
+
+    def refuse(*words: str) -> str:
+        assert ampcompare("run", *QUICK, *words) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert not list(Path().glob("runs/wandb/*run-*"))
+        return line.removeprefix("error: ")
+
+    return refuse
+
+
+def report(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    """What the terminal and the page say, each as one line."""
+    capfd.readouterr()
+    assert ampcompare("report", "runs", "--format", "html,json", *words) == 0
+    page = re.sub(
+        r"<script.*?</script>|<style.*?</style>|<[^>]+>",
+        "",
+        Path("report/index.html").read_text(),
+        flags=re.S,
+    )
+    return " ".join(capfd.readouterr().out.split()), " ".join(page.split())
+
+
+def values(run: RunRecord, key: str) -> list[float]:
+    return run.values(key).tolist()
+
+
+@pytest.mark.rest
+def test_a_gpt_learns_text_under_each_backend_and_is_compared_by_its_accuracy(
+    of_text: Path, capfd: pytest.CaptureFixture[str]
+):
+    for backend in BACKENDS:
+        run = train(f"backend={backend}", *TEXT_WORDS, "task.metrics=[accuracy]")
+        assert values(run, "eval/loss")[-1] < values(run, "eval/loss")[0] < 3.4  # ln 33 = 3.50
+        assert run.summary["best/eval_accuracy"] == max(values(run, "eval/accuracy")) > 0.1
+        assert 0 < values(run, "train/accuracy")[-1] < 1
+        assert run.predictions.classes is None  # tokens are not samples
+    terminal, page = report(capfd)
+    for said in (terminal, page):
+        assert "eval accuracy" in said
+        assert "by guessing" not in said
+        assert "binomial" not in said
+
+
+@pytest.mark.rest
+def test_a_regression_is_compared_by_its_error_which_is_better_when_lower(
+    of_table: Path, capfd: pytest.CaptureFixture[str]
+):
+    for backend in BACKENDS:
+        run = train(f"backend={backend}", *TABLE_WORDS, "task.metric=mae")
+        assert {"eval/loss", "eval/mse", "eval/mae"} <= {*run.history}
+        assert not {"eval/accuracy", "train/accuracy"} & {*run.history}
+        assert values(run, "eval/mse") == pytest.approx(values(run, "eval/loss"))
+        assert run.summary["best/eval_mae"] == min(values(run, "eval/mae"))
+        assert run.predictions.classes is None
+        assert run.summary["environment"]["task"]["metric"] == "eval/mae"
+    terminal, page = report(capfd)
+    for said in (terminal, page):
+        assert "Of eval MAE lower is better." in said
+        assert "accuracy" not in said.replace("training accuracy", "")  # a chart for which nothing is there
+        for word in (" points", "by guessing", "binomial", "eval MAE, %"):
+            assert word not in said, word
+    assert "eval/mae" in terminal
+    assert '"metric_better": "lower"' in Path("report/comparison.json").read_text()
+
+
+@pytest.mark.rest
+def test_a_metric_from_outside_is_compared_as_the_record_says_without_its_file(
+    of_table: Path, capfd: pytest.CaptureFixture[str]
+):
+    metrics = "task.metrics=[./scores.py:within,mae]"
+    for backend in BACKENDS[:2]:
+        run = train(f"backend={backend}", *TABLE_WORDS, metrics)
+        assert run.summary["best/eval_within"] == max(values(run, "eval/within"))
+        assert run.config["environment"]["task_within_source"]
+    (of_table / "scores.py").unlink()
+    terminal, page = report(capfd)
+    for said in (terminal, page):
+        assert "Of share within a half higher is better." in said
+    head, line, _ = terminal.partition("──")
+    assert line
+    assert {"eval/", "within"} <= set(head.split())  # in two lines
+
+
+def test_metrics_are_weighed_by_samples_whatever_the_batches(of_text: Path):
+    words = (*TEXT_WORDS, "epochs=1", "task.metrics=[./scores.py:perplexity]")
+    whole = train(*words, "eval.batch_size=512")
+    parts = train(*words, "eval.batch_size=7")
+    assert values(parts, "eval/loss") == pytest.approx(values(whole, "eval/loss"))
+    assert values(parts, "eval/perplexity") == pytest.approx(values(whole, "eval/perplexity"), rel=0.05)
+    assert whole.summary["best/eval_perplexity"] == min(values(whole, "eval/perplexity"))
+
+
+@pytest.mark.rest
+def test_runs_of_different_metrics_are_no_comparison_unless_one_is_named(
+    of_table: Path, capfd: pytest.CaptureFixture[str]
+):
+    train(*TABLE_WORDS, "epochs=1", "task.metric=mae")
+    train(*TABLE_WORDS, "epochs=1")
+    capfd.readouterr()
+    assert ampcompare("report", "runs") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "different metrics and are no one comparison: eval/mae (1 run: " in line
+    assert "eval/mse (1 run: " in line
+    assert line.endswith("name one of them with --metric, or give the report the runs of one task")
+    assert "eval/mae" in report(capfd, "--metric", "eval/mae")[0]
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("backend", ["none", "apex_o1"])
+def test_a_regression_that_stopped_goes_on_to_the_same_errors(of_table: Path, backend: str):
+    words = (f"backend={backend}", *TABLE_WORDS, "epochs=3", "task.metrics=[mae,./scores.py:within]")
+    whole = train(*words, "output_dir=whole")
+    train(*words, "output_dir=parts", "max_steps=13")
+    assert ampcompare("run", *QUICK, *words, "output_dir=parts", "resume=must") == 0
+    (parts,) = load_runs(["parts"])
+    for key in ("eval/loss", "eval/mae", "eval/within"):
+        assert values(parts, key)[0] == values(whole, key)[0]
+        assert values(parts, key)[-1] == values(whole, key)[-1]
+    for key in ("best/eval_mae", "train/loss"):
+        assert parts.summary[key] == whole.summary[key]
+
+
+@pytest.mark.rest
+def test_two_processes_learn_and_score_tokens_as_one_does(of_text: Path):
+    words = (*TEXT_WORDS, "epochs=1", "task.metrics=[accuracy]")
+    alone = train(*words, "output_dir=alone")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "ampcompare", "run", *QUICK, *words, "output_dir=both"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    (both,) = load_runs(["both"])
+    for key in ("eval/loss", "eval/accuracy", "train/loss", "train/accuracy"):
+        assert values(both, key) == pytest.approx(values(alone, key), rel=1e-3), key
+
+
+REFUSALS = {
+    "task.loss=nothing": "task.loss='nothing': expected one of cross_entropy, mse, mae, pkg.mod:Name",
+    "task.loss=mse task.metric=acc": "task.metric='acc': expected one of mse, mae, loss, or null",
+    "task.loss=mse training.label_smoothing=0.1": "training.label_smoothing=0.1: only task.loss=cross",
+    "task.loss=./scores.py:spread": "task.loss='./scores.py:spread': gave a tensor [2]; expected the batch's "
+    "mean, a 0-d tensor with a gradient",
+    "task.loss=./scores.py:none": "task.loss='./scores.py:none': no none in ./scores.py; it has perplexity",
+    "task.loss=mse task.metrics=[./scores.py:spread]": "task.metrics='./scores.py:spread': nothing says "
+    'which way is better; write spread.better = "higher" or "lower" beside it',
+    "task.loss=mse task.metrics=[./scores.py:third_error]": "task.metrics='./scores.py:third_error': cannot "
+    "take outputs [2, 1] and targets [2] (line 24: IndexError: ",
+    "task.loss=mse task.metrics=[accuracy]": "task.metrics='accuracy': the targets are torch.float32; ",
+    "epochs=1": "task.loss='cross_entropy': the targets are torch.float32; expected classes, as whole "
+    "numbers (of a regression task.loss=mse, or mae)",
+    "task.loss=mse model.name=./net.py:other": "model.name='./net.py:other': cannot take inputs x [2, 4], "
+    "shift [2, 1] (line 13: RuntimeError: ",
+}
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+def test_what_does_not_go_together_is_one_line_before_the_record(
+    of_table: Path, refused: Callable[..., str], words: str
+):
+    said = refused(*words.split())
+    assert said.startswith(REFUSALS[words]), said

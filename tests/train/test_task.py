@@ -1,0 +1,312 @@
+"""Losses and metrics of outputs of any kind: what a step learns by and an evaluation adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from ampcompare import metrics
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.errors import UserError
+from ampcompare.precision import build_precision
+from ampcompare.train.errors import TrainingError
+from ampcompare.train.evaluation import Evaluation
+from ampcompare.train.interval import Interval
+from ampcompare.train.scores import by_class, cross_entropy, mae, mse
+from ampcompare.train.task import Task, build_task, pairs_by_class
+from ampcompare.train.trainer import Trainer
+
+CPU = torch.device("cpu")
+BACKENDS = ("none", "native", "apex_o1")
+
+
+def task_of(*words: str) -> Task:
+    return build_task(load_config(None, words), CPU)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def classes(*shape: int, of: int = 5) -> Tensor:
+    return torch.randint(0, of, shape, generator=torch.Generator().manual_seed(1))
+
+
+class Batches:
+    """A loader of batches that are given."""
+
+    batch_size = 4
+
+    def __init__(self, *batches: Any) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def sample_count(self) -> int:
+        return sum(len(targets) for _, targets in self.batches)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        return iter(self.batches[start:])
+
+    def positions(self) -> Tensor:
+        return torch.arange(self.sample_count)
+
+
+def evaluate(task: Task, *batches: Any, model: nn.Module | None = None) -> dict[str, float]:
+    found = Evaluation(model or nn.Identity(), Batches(*batches), build_precision("none"), task=task).run()
+    assert found is not None
+    return found
+
+
+def test_classes_are_the_last_dimension_where_that_fits_and_else_the_second():
+    outputs, targets = drawn(3, 7, 5), classes(3, 7)
+    expected = F.cross_entropy(outputs.transpose(1, 2), targets)
+    assert cross_entropy(outputs, targets) == pytest.approx(expected)
+    assert cross_entropy(outputs.transpose(1, 2), targets) == pytest.approx(expected)
+    square = drawn(3, 5, 5)  # fits both ways
+    last = F.cross_entropy(square.flatten(0, 1), classes(3, 5).flatten())
+    assert cross_entropy(square, classes(3, 5)) == pytest.approx(last)
+    image = drawn(2, 5, 4, 6)
+    assert cross_entropy(image, classes(2, 4, 6)) == pytest.approx(F.cross_entropy(image, classes(2, 4, 6)))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets"), [((4, 5), (5,)), ((4, 5), (4, 5)), ((4,), (4,)), ((3, 7, 5), (3, 6))]
+)
+def test_shapes_that_do_not_go_together_are_named(outputs: tuple[int, ...], targets: tuple[int, ...]):
+    with pytest.raises(TrainingError, match=r"outputs \[.*\] and targets \[.*\] do not go together"):
+        by_class(drawn(*outputs), classes(*targets))
+
+
+def test_tokens_that_are_ignored_count_in_no_score():
+    outputs, targets = drawn(6, 7, 5), classes(6, 7)
+    targets[0], targets[1, 3:] = -100, -100
+    found = evaluate(
+        task_of("task.metrics=[accuracy]"), (outputs[:4], targets[:4]), (outputs[4:], targets[4:])
+    )
+    kept = targets != -100
+    right = outputs.argmax(2)[kept] == targets[kept]
+    assert found == {
+        metrics.EVAL_LOSS: pytest.approx(F.cross_entropy(outputs[kept], targets[kept])),
+        metrics.EVAL_ACCURACY: pytest.approx(right.float().mean()),
+    }
+
+
+def test_errors_of_a_column_are_those_of_its_values_and_nothing_is_broadcast():
+    outputs, targets = drawn(8, 1), drawn(8, seed=1)
+    assert mse(outputs, targets) == pytest.approx((outputs[:, 0] - targets).square().mean())
+    assert mae(outputs, targets) == pytest.approx((outputs[:, 0] - targets).abs().mean())
+    assert mse(outputs.half(), targets.double()).dtype == torch.float64
+    for wrong in (drawn(8, 2), drawn(1), drawn(4)):
+        with pytest.raises(TrainingError, match="do not go together; expected the same shape"):
+            mse(wrong, targets)
+
+
+def test_scores_over_uneven_batches_are_those_of_the_whole(tmp_path: Path):
+    (tmp_path / "scores.py").write_text(
+        "def mean_error(outputs, targets):\n    return (outputs - targets).abs().mean()\n\n"
+        "def sample_error(outputs, targets):\n    return (outputs - targets).abs().mean(1)\n"
+    )
+    names = ("mean_error", "sample_error")
+    listed = ",".join(f"{tmp_path}/scores.py:{name}" for name in names)
+    task = task_of("task.loss=mse", f"task.metrics=[mae,{listed}]")
+    outputs, targets = drawn(10, 3), drawn(10, 3, seed=1)
+    found = evaluate(task, (outputs[:7], targets[:7]), (outputs[7:], targets[7:]))
+    assert found[metrics.EVAL_LOSS] == pytest.approx(F.mse_loss(outputs, targets))
+    for key in (metrics.EVAL_MAE, *(f"eval/{name}" for name in names)):
+        assert found[key] == pytest.approx(F.l1_loss(outputs, targets)), key
+    assert [score.better for score in task.scores] == ["lower"] * 4
+
+
+class Headed(nn.Module):
+    """Takes two tensors by name; gives logits in a form."""
+
+    def __init__(self, form: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.embed, self.head, self.form = nn.Embedding(9, 6), nn.Linear(7, 5), form
+
+    def forward(self, tokens: Tensor, *, weight: Tensor) -> Any:
+        return self.form(self.head(torch.cat([self.embed(tokens), weight[..., None]], -1)))
+
+
+FORMS: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda x: x,
+    "dict": lambda x: {"logits": x, "hidden": x.sum()},
+    "object": lambda x: SimpleNamespace(logits=x),
+}
+
+
+OF_TOKENS = replace(task_of(), pairs=pairs_by_class, answers=False)  # as it is after a look at the outputs
+
+
+def trainer(backend: str, model: nn.Module, task: Task, *, compiled: bool = False) -> Trainer:
+    precision = build_precision(backend, init_scale=256.0)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    schedule = LambdaLR(optimizer, lambda step: 1.0)
+    return Trainer(model, optimizer, schedule, precision, TrainingConfig(), task, compiled=compiled)
+
+
+def named_batch(count: int = 8) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    return {"tokens": classes(count, 4, of=9), "weight": drawn(count, 4)}, {"labels": classes(count, 4)}
+
+
+def losses(made: Trainer, steps: int = 3) -> list[float]:
+    with made.precision.session():
+        return [made.step([named_batch(8 if n else 5)]).loss.item() for n in range(steps)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, form: str):
+    found = {}
+    for one in ("tensor", form):
+        torch.manual_seed(0)
+        found[one] = losses(trainer(backend, Headed(FORMS[one]), OF_TOKENS))
+    assert found[form] == found["tensor"]
+    assert found[form][-1] < found[form][1]
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", ["tensor", "dict"])
+def test_a_compiled_step_takes_batches_in_names(backend: str, form: str):
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        made = trainer(backend, Headed(FORMS[form]), OF_TOKENS, compiled=compiled)
+        found.append(losses(made))
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
+@pytest.mark.rest
+def test_a_batch_of_ever_new_shapes_is_not_compiled_for_ever():
+    made = trainer("none", Headed(FORMS["tensor"]), OF_TOKENS, compiled=True)
+    for count in range(1, 9):
+        made.step([named_batch(count)])
+    with pytest.raises(TrainingError, match="more than 8 shapes, each of which is compiled by itself; give"):
+        made.step([named_batch(9)])
+
+
+def test_a_loss_gets_the_outputs_whole(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(
+        "def both(outputs, targets):\n    (a, b) = outputs\n"
+        "    return (a - b - targets['left']).square().mean()\n"
+    )
+    task = task_of(f"task.loss={tmp_path}/mine.py:both")
+    assert task.compared.key == metrics.EVAL_LOSS
+    a, b, left = drawn(4), drawn(4, seed=1), drawn(4, seed=2)
+    assert task.loss((a, b), {"left": left}) == pytest.approx((a - b - left).square().mean())
+    sums, answers = task.look((a, b), {"left": left})
+    assert (sums[0, 0] / sums[0, 1]).item() == pytest.approx((a - b - left).square().mean())
+    assert answers is None
+
+
+def test_a_class_is_called_first_and_a_function_of_torch_is_the_one_in_force():
+    outputs, targets = drawn(8), drawn(8, seed=1)
+    assert task_of("task.loss=torch.nn:HuberLoss").loss(outputs, targets) == F.huber_loss(outputs, targets)
+    task, precision = task_of("task.loss=torch.nn.functional:smooth_l1_loss"), build_precision("apex_o1")
+    with precision.session(), precision.forward_context():
+        assert task.loss(outputs.half(), targets.half()).dtype == torch.float32  # as O1's lists have it
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("def good(o, t): ...", "nothing says which way is better; write good.better = "),
+        (
+            "def good(o, t): ...\ngood.better = 'up'",
+            "its attribute `better` is neither; write good.better = ",
+        ),
+        (
+            "def mae(o, t): ...\nmae.better = 'higher'",
+            "says that higher is better, but eval/mae is known, and lower",
+        ),
+        ("class error:\n    def __init__(self, x): ...", "cannot be made without arguments (TypeError"),
+        ("error = {}", "is a dict; expected a function of outputs and targets"),
+        (
+            "import torch\nclass error(torch.nn.Linear):\n"
+            "    def __init__(self):\n        super().__init__(1, 1)",
+            "has parameters, which nothing would train",
+        ),
+    ],
+)
+def test_a_metric_that_cannot_be_one_is_refused(tmp_path: Path, content: str, line: str):
+    (tmp_path / "mine.py").write_text(content)
+    name = next(name for name in ("good", "mae", "error") if name in content)
+    with pytest.raises(UserError) as refusal:
+        task_of("task.loss=mse", f"task.metrics=[{tmp_path}/mine.py:{name}]")
+    assert line in str(refusal.value)
+    assert str(refusal.value).startswith("task.metrics='")
+
+
+def test_the_record_names_each_score_with_its_direction_and_the_files_behind_them(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("def r2(o, t): ...\nr2.words = 'explained variance'\n")
+    task = task_of("task.loss=mae", f"task.metrics=[{tmp_path}/mine.py:r2]", "task.metric=loss")
+    told = task.record()
+    assert told[metrics.TASK] == {
+        "metric": "eval/loss",
+        "metrics": {
+            "eval/loss": {"words": "eval loss", "better": "lower"},
+            "eval/r2": {"words": "explained variance", "better": "higher"},
+        },
+    }
+    assert [*told] == [metrics.TASK, "task_r2_source"]
+
+
+def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("def error(o, t):\n    return (o - t).abs().sum(0)\n")
+    task = task_of("task.loss=mse", f"task.metrics=[{tmp_path}/mine.py:error]")
+    with pytest.raises(TrainingError, match=r"mine\.py:error': gave a tensor \[3\] for 8 samples; expected"):
+        evaluate(task, (drawn(8, 3), drawn(8, 3, seed=1)))
+
+
+def test_an_interval_from_before_there_were_tokens_goes_on():
+    outputs, labels = drawn(8, 5), classes(8)
+    interval, old = Interval(), Interval()
+    for one in (interval, old):
+        one.add(torch.tensor(1.0), [(outputs, labels)], 8)
+    state = old.state_dict()
+    del state["counted"]
+    old.load_state_dict(state, CPU)
+    assert old.close({}).read().accuracy == interval.close({}).read().accuracy
+
+
+def test_an_interval_without_classes_has_no_accuracy():
+    interval = Interval()
+    interval.add(torch.tensor(1.0), [], 8)
+    resumed = Interval()
+    resumed.load_state_dict(interval.state_dict(), CPU)
+    for one in (interval, resumed):
+        values = one.close({"scale": torch.tensor(2.0)}).read()
+        assert (values.loss, values.accuracy, values.scalars) == (1.0, None, {"scale": 2.0})
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.uint8, torch.bool])
+def test_classes_may_be_whole_numbers_of_any_type(kind: torch.dtype):
+    outputs, targets = drawn(6, 5), classes(6, of=2)
+    task = task_of("training.label_smoothing=0.1")
+    assert torch.equal(task.loss(outputs, targets.to(kind)), task.loss(outputs, targets))
+    assert torch.equal(task.look(outputs, targets.to(kind))[0], task.look(outputs, targets)[0])
+
+
+@pytest.mark.parametrize("words", [(), ("task.loss=mse",)])
+def test_scores_of_half_outputs_in_any_object_are_summed_in_fp32(words: tuple[str, ...]):
+    """As an object of a class that no pytree knows: their sum is beyond what half can say."""
+    outputs = (100 * drawn(4, 512, 8)).half()
+    targets = outputs.float() + 30 if words else classes(4, 512, of=8)
+    task = task_of(*words)
+    hidden, plain = (task.look(given, targets)[0] for given in (SimpleNamespace(logits=outputs), outputs))
+    assert plain[0, 0] > torch.finfo(torch.half).max
+    assert torch.equal(hidden, plain)
