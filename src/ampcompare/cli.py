@@ -16,6 +16,7 @@ from ampcompare.errors import EXIT_BAD_INPUT, UserError, exit_with
 from ampcompare.program.stopping import EXIT_INTERRUPTED, leave
 from ampcompare.program.utf8 import use_utf8
 from ampcompare.reproduce.commands import reproduce
+from ampcompare.why.commands import why
 
 app = typer.Typer(
     name="ampcompare",
@@ -269,6 +270,7 @@ def sweep(
 
 app.command()(reproduce)
 app.add_typer(bench, name="bench")
+app.add_typer(why, name="why")
 
 
 def main(arguments: list[str] | None = None) -> None:
