@@ -257,17 +257,26 @@ def _file_of(door: Door, text: str, value: Any, module: types.ModuleType) -> Pat
 
 
 def what_happened(problem: BaseException, path: Path | None = None) -> str:
-    """The kind of the exception, its first line, and the last line of the plug-in's own file on the way."""
+    """The kind of the exception, its first line, and the last line of the plug-in's own file on the way; of
+    one that another caused, which says more ("is killed by signal: Killed"), that one's first line too.
+    """
     import traceback
 
     if isinstance(problem, SyntaxError) and problem.lineno:
         elsewhere = "" if problem.filename == str(path) else f"{problem.filename}, "
         return f"{elsewhere}line {problem.lineno}: {problem.msg}"
-    try:
-        lines = str(problem).strip().splitlines()
-    except Exception:  # its author's mistake, too
-        lines = []
-    said = f"{type(problem).__name__}: {lines[0][:_MOST_SAID]}" if lines else type(problem).__name__
+    line, cause = _first_line(problem), problem.__cause__
+    said = f"{type(problem).__name__}: {line}" if line else type(problem).__name__
+    if cause is not None and (why := _first_line(cause)) and why not in said:
+        said += f", from {type(cause).__name__}: {why}"
     trail = traceback.extract_tb(problem.__traceback__)
     own = [frame.lineno for frame in trail if frame.filename == str(path)]
     return f"line {own[-1]}: {said}" if own else said
+
+
+def _first_line(problem: BaseException) -> str:
+    try:
+        lines = str(problem).strip().splitlines()
+    except Exception:  # its author's mistake, too
+        return ""
+    return lines[0][:_MOST_SAID] if lines else ""

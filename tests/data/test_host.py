@@ -222,7 +222,7 @@ def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_l
 @pytest.mark.rest
 def test_a_worker_that_is_killed_is_one_line_and_signals_for_all_leave_it_at_work(here: Path):
     text = "import os, signal\nclass Fatal(Noisy):\n    def __getitem__(self, i):\n"
-    text += "        for n in KILLS: os.kill(os.getpid(), n)\n        return super().__getitem__(i)\n"
+    text += "        while KILLS: os.kill(os.getpid(), KILLS.pop())\n        return super().__getitem__(i)\n"
     changed(here, f"{text}KILLS = []\ndef fatal_samples(train):\n    return Fatal(train)\n")
     loader = make("fatal_samples", 1)
     module = plugins.load(plugins.DATA, NAME.format("fatal_samples")).value.__globals__
@@ -232,6 +232,7 @@ def test_a_worker_that_is_killed_is_one_line_and_signals_for_all_leave_it_at_wor
     line = line_of(make_again("fatal_samples", module))
     assert line.startswith("data.source='fatal_samples': ")
     assert "DataLoader worker" in line
+    assert "Killed" in line  # how it ended, which PyTorch says in the exception behind
 
 
 def make_again(name: str, module: dict[str, Any]) -> SampleLoader:
