@@ -54,22 +54,21 @@ def judged(rows):
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
-@pytest.mark.parametrize("noise", [(0.002,), (0.02,), (0.15,), (0.05, 0.15), (0.15, 0.05)])
+@pytest.mark.parametrize("noise", [(0.002,), (0.02,), (0.15,), (0.05, 0.15), (0.15, 0.05), (0.15, 0.01)])
 def test_exact_publication_is_refuted_on_about_one_page_in_twenty_at_most(n, noise):
-    """Also where the noise is beyond the margin. Of 1,500 pages each, at most 0.045 were where both arms vary
-    alike, and 0.065 (n = 5) one varying three times as much as the other: its degrees of freedom, Welch's
-    and Satterthwaite's, are estimated from the same few runs. At fifteen times as much it is 0.08.
+    """Also where the noise is beyond the margin. Of 1,500 pages each, at most 0.046 were, with one arm varying
+    three times as much as the other, too; at fifteen times 0.049 from n = 5 on, 0.065 at n = 2 and 3.
     """
     rng = np.random.default_rng([n, *(int(1000 * one) for one in noise)])
     pages = [
         judged([*speed_rows(rng, n, noise), *accuracy_rows(rng, n, [10 * one for one in noise])])
         for _ in range(PAGES)
     ]
-    # Two binomial errors of 300 pages above what is known of it.
-    assert np.mean([REFUTED in page for page in pages]) <= (0.07 if len(noise) == 1 else 0.09)
+    # Two binomial errors of 300 pages above one in twenty.
+    assert np.mean([REFUTED in page for page in pages]) <= 0.075
 
 
-@pytest.mark.parametrize(("n", "least"), [(3, 0.85), (5, 0.99)])
+@pytest.mark.parametrize(("n", "least"), [(3, 0.75), (5, 0.99)])
 @pytest.mark.parametrize("doctored", [0.8, 1.2])
 def test_a_publication_off_by_a_fifth_is_refuted(n, least, doctored):
     """At 2 % noise; of a single arm at n = 3 in seven of ten cases, which the page of three makes up for."""
@@ -127,15 +126,18 @@ def test_the_runs_that_are_named_tell_in_most_cases():
     assert told / asked >= 0.75
 
 
-def test_p_value_of_an_exact_run_is_uniform():
-    """Where the printed digits leave nothing open: at n = 4, five in a hundred are below 0.05."""
+@pytest.mark.parametrize(("noise_of_base", "expected"), [(0.0001, 0.05), (0.05, 0.03)])
+def test_p_value_of_an_exact_run(noise_of_base, expected):
+    """Where the printed digits leave nothing open, at n = 4: of one arm that varies alone five in a hundred
+    are below 0.05; of two alike fewer, as the degrees of freedom are set with caution.
+    """
     rng, found = np.random.default_rng(11), []
     for _ in range(2000):
-        ours, base = rng.normal(0, 0.05, 5), rng.normal(0, 0.05, 5)
+        ours, base = rng.normal(0, 0.05, 5), rng.normal(0, noise_of_base, 5)
         value = math.exp(ours[4] - base[4])
         sides = dict(enumerate(np.exp(ours[:4]))), {("b", i): v for i, v in enumerate(np.exp(base[:4]))}
         found.append(p_differs(ratio(*sides), Theirs(value, value, value)))
-    assert np.mean(np.array(found) < 0.05) == pytest.approx(0.05, abs=0.015)
+    assert np.mean(np.array(found) < 0.05) == pytest.approx(expected, abs=0.015)
 
 
 def test_one_run_of_each_leaves_every_figure_open():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.estimate import WELCH, Estimate
 from ampcompare.report.statistics.power import more_seeds
 from ampcompare.report.statistics.student import t_quantile, t_tail
 
@@ -109,4 +109,18 @@ def _error(ours: Estimate, theirs: Theirs, *, as_run: bool) -> tuple[float, floa
         return ours.error, ours.df
     if ours.spread is None or ours.spread_df is None:
         return None
-    return math.hypot(ours.error, ours.spread / math.sqrt(theirs.runs)), min(ours.df, ours.spread_df)
+    df = _cautious(min(ours.df, ours.spread_df), ours)
+    return math.hypot(ours.error, ours.spread / math.sqrt(theirs.runs)), df
+
+
+def _cautious(df: float, ours: Estimate) -> float:
+    """Three tenths of the way from Welch's and Satterthwaite's to those that are safe however unlike the arms
+    vary, one less than the smaller one's runs (Mickey and Brown 1966). The former are estimated from the same
+    few runs: at a level of 1 % they refute 1.2 % of exact figures where one arm varies 3 times as much as the
+    other (n = 5), 1.5 % at 15 times (n = 3); so it is 1.0 and 1.35 %. All of the way would miss most figures
+    that are off by a fifth at n = 3.
+    """
+    if ours.kind != WELCH or ours.sizes is None:
+        return df
+    safe = max(1.0, min(ours.sizes) - 1.0)
+    return min(df, 0.7 * df + 0.3 * safe)
