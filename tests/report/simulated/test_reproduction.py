@@ -56,7 +56,7 @@ def judged(rows):
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 @pytest.mark.parametrize("noise", [(0.002,), (0.02,), (0.15,), (0.05, 0.15), (0.15, 0.05), (0.15, 0.01)])
 def test_exact_publication_is_refuted_on_about_one_page_in_twenty_at_most(n, noise):
-    """Also where the noise is beyond the margin. Of 1,500 pages each, at most 0.046 were, with one arm varying
+    """Also where the noise is beyond the margin. Of 1,500 pages each, at most 0.046 were, with an arm varying
     three times as much as the other, too; at fifteen times 0.049 from n = 5 on, 0.065 at n = 2 and 3.
     """
     rng = np.random.default_rng([n, *(int(1000 * one) for one in noise)])
