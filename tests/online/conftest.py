@@ -18,6 +18,8 @@ from support.quick import HANG, QUICK, ROOT
 from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start, start_agent, train, wait_until
 
+from ampcompare.reproduce.as_sweep import Repetition
+
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
 TROUBLES = ("die", "hang", "fail")
@@ -33,6 +35,7 @@ class Scene:
     runs: list[Run]
     sweep: Sweep | None = None
     server: Server | None = None  # its own one
+    shared: Server | None = None  # the one of all sweeps
     sent: int = 0  # rows that the server had when it made trouble
 
 
@@ -47,9 +50,9 @@ class Stage:
         folder = self.folder / name
         folder.mkdir()
         environ = environment(self.server, folder, **env)
-        start = definition.pop("start", ["${env}", "${interpreter}", "${program}"])
+        begin = definition.pop("start", ["${env}", "${interpreter}", "${program}"])
         ours = [] if definition.pop("is_foreign", False) else [f"output_dir={folder}", *ONLINE]
-        command = [*start, *ours, *definition["command"]]
+        command = [*begin, *ours, *definition["command"]]
         definition = {"program": "run_experiment.py", "project": name} | definition | {"command": command}
         sweep = create_sweep(self.server, definition, environ, folder)
         agent = start_agent(sweep, environ, folder / "log")
@@ -58,7 +61,9 @@ class Stage:
                 if run.history and run.config["epochs"] == ENDLESS:
                     self.server.stop_run(run.id)
             time.sleep(0.1)
-        return Scene(folder, (folder / "log").read_text(), agent.returncode, sweep.runs, sweep)
+        return Scene(
+            folder, (folder / "log").read_text(), agent.returncode, sweep.runs, sweep, shared=self.server
+        )
 
     def run(self, name: str, *words: str, stop: bool = False, **env: str) -> Scene:
         """A run without an agent; with `stop`, stopped on W&B's page when it has logged."""
@@ -90,7 +95,7 @@ class Stage:
         (run,) = server.runs.values()
         sent = len(run.history)
         code = process.wait(HANG)
-        return Scene(folder, (folder / "log").read_text(), code, [run], None, server, sent)
+        return Scene(folder, (folder / "log").read_text(), code, [run], None, server, sent=sent)
 
     def of(self, project: str) -> list[Run]:
         return [run for run in self.server.runs.values() if run.project.name == project]
@@ -153,6 +158,15 @@ FOREIGN = {
     "command": ["${args}"],
 }
 
+
+def published(folder: Path) -> dict[str, Any]:
+    """What `ampcompare reproduce --write-sweep` writes, of two arms, small."""
+    small = [word for word in QUICK if not word.startswith(("model.", "batch_size", "epochs", "wandb."))]
+    words = (*small, f"output_dir={folder / 'of_paper'}")
+    whole = Repetition("leimao", 1, 0.02, "tiny", words)
+    return {"is_foreign": True, "start": [], **yaml.safe_load(whole.text(words))}
+
+
 Play = Callable[[Stage], Scene]
 
 
@@ -176,6 +190,7 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
         "values": lambda stage: stage.sweep("values", dict(VALUES)),
         "failing": lambda stage: stage.sweep("failing", dict(FAILING)),
         "foreign": lambda stage: stage.sweep("foreign", dict(FOREIGN)),
+        "published": lambda stage: stage.sweep("published", published(stage.folder)),
         "stopped": lambda stage: stage.sweep(
             "stopped", dict(STOPPED), True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"
         ),

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 from support.quick import ROOT
-from support.wandb_server import Server
-from support.wandb_server.clients import environment, wandb
+from support.wandb_server import ENTITY, Server
+from support.wandb_server.clients import asking, environment, wandb
 
 from ampcompare import metrics
+from ampcompare.records import load_runs
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis.judged import OPEN
 
 pytestmark = pytest.mark.rest
 
@@ -72,6 +75,21 @@ def test_the_agent_drives_a_program_of_somebody_elses_that_has_a_recorder(sweeps
         assert (run.config["lr"], run.summary["eval/accuracy"]) == (1e-3, 0.5)
         whole = 65536.0 if run.config["backend"] == "native" else 1.0  # halved at each overflow
         assert rows[-1]["amp/scale_factor"] * 2 ** rows[-1]["amp/skipped_steps"] == whole
+
+
+def test_a_publication_is_run_by_the_agent_and_its_runs_are_judged(sweeps, tmp_path: Path):
+    """The file of `reproduce --write-sweep`; what the server has of the runs is evidence for its page."""
+    scene = sweeps["published"]
+    assert scene.exit_code == 0, scene.output
+    assert [run.state for run in scene.runs] == ["finished"] * 2
+    arms = ["FP32 Training", "AMP Training"]
+    assert [run.config["published"]["arm"] for run in scene.runs] == arms
+    assert [run.config["backend"] for run in scene.runs] == ["none", "native"]
+    with asking(scene.shared, tmp_path):
+        runs = load_runs([f"wandb:{ENTITY}/{scene.sweep.project.name}/{scene.sweep.id}"])
+        found = analyse_runs(runs, reproduce="leimao")
+    assert [*found.published.matched.arms] == arms
+    assert {row.verdict for row in found.published.rows} == {OPEN}  # one run of each, at a small scale
 
 
 def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(sweeps):
