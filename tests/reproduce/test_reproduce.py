@@ -137,8 +137,8 @@ def test_a_broken_file_among_them_is_a_line_of_the_list(monkeypatch):
     [
         (("nobody",), "'nobody': no such publication; expected a file or one of apex-478, dle"),
         (("ignit",), "did you mean ignite?"),
-        (("{paper}", "--scale", "2"), "published.scale='2.0': expected a number above 0 and at most 1"),
-        (("{paper}", "--scale", "0"), "published.scale='0.0': expected a number above 0 and at most 1"),
+        (("{paper}", "--scale", "2"), "--scale 2: expected a number above 0 and at most 1"),
+        (("{paper}", "--scale", "0"), "--scale 0: expected a number above 0 and at most 1"),
         (("{paper}", "--network", "big"), "published.network='big': expected one of tiny"),
         (("{paper}", "--seeds", "0"), "see ampcompare reproduce --help"),
         (("{paper}", "epoch=1"), "epoch: no such key; did you mean epochs?"),

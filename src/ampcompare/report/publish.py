@@ -156,8 +156,13 @@ def _figure(group: Group, name: str) -> Any:
         return None
     if found.low is None or found.high is None:
         return f"{found.value:.6f}"
-    ends = {"value": found.value, "low": found.low, "high": found.high}
+    ends = {"value": _short(found.value), "low": _short(found.low), "high": _short(found.high)}
     return {**ends, "n": found.n, "confidence": CONFIDENCE}
+
+
+def _short(value: float) -> float:
+    """Without the digits that nobody can measure: 78.504 for 78.50399999999999."""
+    return float(f"{value:.7g}")
 
 
 def _chart(figure: str) -> dict[str, Any]:

@@ -63,6 +63,8 @@ def reproduce(
             "--runs judges runs that exist; leave it out",
         )
         raise typer.Exit(_judge(name, runs, out or "report", console))
+    if scale is not None and not 0 < scale <= 1:
+        raise UserError(f"--scale {scale:g}: expected a number above 0 and at most 1")
     repetition = Repetition(name, seeds or SEEDS, 1.0 if scale is None else scale, network, given)
     repetition.configs()  # what is wrong with them is said before anything is written
     if write_sweep is None:

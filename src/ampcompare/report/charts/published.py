@@ -23,6 +23,7 @@ from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import capital, number
 
 THERE, HERE = "published", "these runs"
+HALO = {"stroke": "#ffffff", "strokeWidth": 3, "strokeJoin": "round"}
 NARROW = 14  # characters of an arm's name that stands upright under a bar
 
 
@@ -160,8 +161,9 @@ def _panel(analysis: Analysis, beside: Reproduction, panel: Panel, title: str, r
             rule = parts.spans(kind).mark_rule(strokeWidth=2, clip=True)
             layers.append(rule.encode(**place, y=over(y, "low"), y2=alt.Y2(field="high")))
     for kind in kinds:
-        label = parts.of(kind).mark_text(dy=-7, fontSize=10.5)
-        layers.append(label.encode(**place, y=y, text=alt.Text(field="text", type="nominal")))
+        text = {**place, "y": y, "text": alt.Text(field="text", type="nominal")}
+        for look in (HALO, {}):  # an interval may run through it
+            layers.append(parts.of(kind).mark_text(dy=-7, fontSize=10.5, **look).encode(**text))
     layers[0] = layers[0].add_params(parts.pick)
     notes = {
         THERE: "times of other hardware than these runs'",
@@ -211,5 +213,5 @@ def _ratios(analysis: Analysis, beside: Reproduction, alike: Sequence[Row]) -> S
     theirs = parts.of(THERE).mark_point(filled=False, size=130, shape="diamond", strokeWidth=2.5)
     layers.append(theirs.encode(x=x, tooltip=tips, **shared).add_params(parts.pick))
     note = f"◇ published, as far as it was rounded; ● these runs, with 95 % interval; {_source(beside)}"
-    title = f"{capital(relation.figure)}, theirs and ours"
+    title = f"{capital(relation.figure)}, beside theirs"
     return finish(layers, analysis.setting, title, rows, note=note, height=max(140, 64 * len(drawn)))
