@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import altair as alt
 
@@ -23,7 +24,7 @@ from ampcompare.report.statistics.samples import mean
 from ampcompare.report.words import capital, number
 
 THERE, HERE = "published", "these runs"
-HALO = {"stroke": "#ffffff", "strokeWidth": 3, "strokeJoin": "round"}
+HALO: dict[str, Any] = {"stroke": "#ffffff", "strokeWidth": 3, "strokeJoin": "round"}
 NARROW = 14  # characters of an arm's name that stands upright under a bar
 
 
@@ -162,8 +163,10 @@ def _panel(analysis: Analysis, beside: Reproduction, panel: Panel, title: str, r
             layers.append(rule.encode(**place, y=over(y, "low"), y2=alt.Y2(field="high")))
     for kind in kinds:
         text = {**place, "y": y, "text": alt.Text(field="text", type="nominal")}
-        for look in (HALO, {}):  # an interval may run through it
-            layers.append(parts.of(kind).mark_text(dy=-7, fontSize=10.5, **look).encode(**text))
+        under_and_over: tuple[dict[str, Any], ...] = (HALO, {})  # an interval may run through it
+        layers += [
+            parts.of(kind).mark_text(dy=-7, fontSize=10.5, **look).encode(**text) for look in under_and_over
+        ]
     layers[0] = layers[0].add_params(parts.pick)
     notes = {
         THERE: "times of other hardware than these runs'",
