@@ -109,3 +109,40 @@ def test_json_that_is_no_object_is_told(tmp_path):
     path.write_text("[1]")
     with pytest.raises(UserError, match="expected a JSON object of options, found a list"):
         parse([str(path)])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["precision.keep_fp32=layer4.2,*.bn3,fc"],
+        ["--precision.keep_fp32", "layer4.2,*.bn3,fc"],
+        ["--precision.keep_fp32=layer4.2, *.bn3, fc,"],
+        ["precision.keep_fp32=[layer4.2,*.bn3,fc]"],
+        ["precision.keep_fp32=['layer4.2', '*.bn3', 'fc']"],
+        ["--precision={'keep_fp32': ['layer4.2', '*.bn3', 'fc']}"],
+        ['{"precision.keep_fp32": ["layer4.2", "*.bn3", "fc"]}'],
+        ['{"precision": {"keep_fp32": "layer4.2,*.bn3,fc"}}'],
+    ],
+)
+def test_names_of_modules_arrive_as_they_were_typed_stars_and_commas(words):
+    assert parse(["backend=native", *words]).precision.keep_fp32 == ["layer4.2", "*.bn3", "fc"]
+
+
+@pytest.mark.parametrize("text", ['"*.bn3,0"', '["*.bn3", 0]', '["*.bn3", "0"]', "\n  - '*.bn3'\n  - 0"])
+def test_a_config_file_has_names_of_modules_as_a_text_or_a_list(tmp_path, text):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"backend: native\nprecision:\n  keep_fp32: {text}\n")
+    assert parse(["--config", str(file)]).precision.keep_fp32 == ["*.bn3", "0"]
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "None"])
+def test_no_names_are_none(text):
+    assert parse([f"precision.keep_fp32={text}"]).precision.keep_fp32 is None
+
+
+@pytest.mark.parametrize("text", ["1.10", "true", "[[a]]", "{a: b}"])
+def test_what_is_no_name_in_a_file_is_one_line(tmp_path, text):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"precision: {{keep_fp32: {text}}}\n")
+    with pytest.raises(UserError, match=r"precision.keep_fp32=.*expected names with commas between them"):
+        parse(["--config", str(file)])

@@ -9,7 +9,7 @@ from typing import Any
 
 from ampcompare.config.effect import SCALE_KEYS
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, LEAVES, find_option, with_role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, UNORDERED, find_option, with_role
 from ampcompare.config.trees import written
 from ampcompare.data import sources
 from ampcompare.metrics import MODEL_PARAMETERS
@@ -210,6 +210,10 @@ def _setting(run: RunRecord, key: str, value: Any) -> dict[str, str]:
     nothing, as of runs from before there were any.
     """
     option = find_option(key)
+    if key in UNORDERED:
+        names = run.option(key)
+        is_list = isinstance(names, list) and names
+        return {key: ",".join(sorted({*map(as_text, names)})) if is_list else as_text(names or None)}
     if not option or not option[0].is_tree:
         return {key: as_text(_as_null(run, key))}
     head, _, rest = key.partition(".")
