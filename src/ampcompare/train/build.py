@@ -151,9 +151,10 @@ def build_trainer(
     if is_channels_last(config, device):
         lay_channels_last(model)
     if config.fuse:
-        from ampcompare.fusion.modules import fuse_model  # here: it loads torchvision
+        from ampcompare.fusion.modules import check_kept, fuse_model  # here: it loads torchvision
 
         fuse_model(model, blocks=not compiles(config.execution))
+        check_kept(model, config.precision.keep_fp32 or ())
     options = dataclasses.asdict(config.precision)
     precision = build_precision(config.backend, device, **options, fuse=config.fuse, seed=config.seed)
     # On a CPU the separate ops are faster.
