@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ampcompare.config.effect import SCALE_KEYS
+from ampcompare.config.names import listed
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, UNORDERED, find_option, with_role
 from ampcompare.config.trees import written
@@ -211,9 +212,7 @@ def _setting(run: RunRecord, key: str, value: Any) -> dict[str, str]:
     """
     option = find_option(key)
     if key in UNORDERED:
-        names = run.option(key)
-        is_list = isinstance(names, list) and names
-        return {key: ",".join(sorted({*map(as_text, names)})) if is_list else as_text(names or None)}
+        return {key: _names(run.option(key))}
     if not option or not option[0].is_tree:
         return {key: as_text(_as_null(run, key))}
     head, _, rest = key.partition(".")
@@ -222,6 +221,14 @@ def _setting(run: RunRecord, key: str, value: Any) -> dict[str, str]:
     if key == option[0].key and value in ({}, None):
         return {}
     return {key: written(value) if isinstance(value, str) else as_text(value)}
+
+
+def _names(value: Any) -> str:
+    """Names that go in any order, as a list or as a sweep has them: a text with commas."""
+    try:
+        return ",".join(sorted(listed(value) or ())) or as_text(None)
+    except ValueError:  # a record may hold anything
+        return as_text(value)
 
 
 def _as_null(run: RunRecord, key: str) -> Any:
