@@ -121,7 +121,7 @@ def _show(found: Sequence[str], measured: Sequence[Cost], hunt: Hunt, console: C
         table.add_row(name, _more(cost.ms, cost.plain_ms, "ms"), _more(cost.mib, cost.plain_mib, "MiB"))
     console.print(table)
     timed = hunt.trials.steps - min(hunt.trials.config.log.warmup_steps, hunt.trials.steps // 3)
-    for line in doubts(timed, hunt.trials.workers, measured):
+    for line in doubts(timed, hunt.trials.workers, hunt.network.on_host, measured):
         say(f"note: {line}")
 
 

@@ -59,8 +59,8 @@ def costs(trials: Trials, found: Sequence[str]) -> list[Cost]:
     return [cost_of(kept, trial, plain) for kept, trial in zip(sets, trials.of(sets), strict=True)]
 
 
-def doubts(steps: int, workers: int, measured: Sequence[Cost]) -> list[str]:
-    """What makes the times say less than they seem to."""
+def doubts(steps: int, workers: int, on_host: bool, measured: Sequence[Cost]) -> list[str]:
+    """What makes times and memory say less than they seem to. Of a trial so many `steps` were timed."""
     found = []
     if steps < ENOUGH:
         found.append(f"{steps} steps were timed in each trial: too few to tell times apart; --steps has more")
@@ -72,4 +72,6 @@ def doubts(steps: int, workers: int, measured: Sequence[Cost]) -> list[str]:
         found.append("each difference in time is within the spread of a trial's own steps")
     if measured and all(cost.mib is None for cost in measured):
         found.append("no peak of memory was measured on this device")
+    elif on_host:
+        found.append("memory is that of the whole process on this device, PyTorch and all")
     return found

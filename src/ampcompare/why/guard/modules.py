@@ -10,7 +10,7 @@ from torch import nn
 from ampcompare.config.schema import Config
 from ampcompare.data.batch import each
 from ampcompare.errors import UserError
-from ampcompare.machine.device import is_cuda, resolve_device, set_numerics
+from ampcompare.machine.device import is_cuda, is_host, resolve_device, set_numerics
 from ampcompare.machine.environment import cpu_name
 from ampcompare.precision.module_names import CannotKeep, matching
 from ampcompare.train.build import build_trainer, load_data
@@ -21,12 +21,14 @@ from ampcompare.train.scores import call
 @dataclass(frozen=True)
 class Network:
     """The names of the modules that a forward calls, each once, in the order of their first call; `work` are
-    those of them below which none is called, without what is kept anyway; `device` is what they run on.
+    those of them below which none is called, without what is kept anyway; `device` is what they run on,
+    `on_host` whether that has no memory of its own.
     """
 
     called: tuple[str, ...]
     work: tuple[str, ...]
     device: str
+    on_host: bool = False
 
     def parts(self, name: str) -> tuple[str, ...]:
         """The called modules next below one ("" is the network)."""
@@ -67,4 +69,4 @@ def look_at(config: Config) -> Network:
     above = {name[:place] for name in called for place, character in enumerate(name) if character == "."}
     work = tuple(n for n in called if n not in above and not any(n == k or _is_below(n, k) for k in kept))
     name = torch.cuda.get_device_name(device) if is_cuda(device) else cpu_name()
-    return Network(called, work, name)
+    return Network(called, work, name, is_host(device))
