@@ -116,6 +116,7 @@ def test_what_no_module_overflows_is_none():
 def test_a_loss_is_well_up_to_the_margin_above_the_baseline(loss: float, is_well: bool):
     made, _ = hunt(lambda kept: True)
     assert made.cures(Trial("x", loss)) is is_well
+    assert not made.cures(Trial("x", loss, trained=False))
 
 
 def test_costs_are_told_together_and_alone_beside_the_plain_trial():

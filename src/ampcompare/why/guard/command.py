@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ def run_guard(
             f"model.name={config.model.name!r}: calls no modules, so there are none to choose from"
         )
     always = tuple(config.precision.keep_fp32 or ())
-    trials = Trials(config, out or _folder(config, steps), steps, workers, always)
+    sources = {**network.sources, **backend_of(config.backend).record()}
+    folder = out or _folder(config, steps, sources)
+    trials = Trials(config, folder, steps, workers, always, sources)
     trials.prepare()
 
     def say(line: str) -> None:
@@ -103,7 +105,7 @@ def _answer(hunt: Hunt, always: Sequence[str], console: Console, to: Path | None
         }
         _show(found, measured, hunt, console, say)
     told["trials"] = {"frame": len(hunt.frame), "search": len(hunt.asked)}
-    say(f"{len(hunt.frame)} trials around the search (fp32, nothing kept, all kept), {len(hunt.asked)} in it")
+    say(f"{len(hunt.frame)} trials around the search, {len(hunt.asked)} in it")
     if told["use"]:
         say(f"use: {told['use']}")
     if to is not None:
@@ -132,13 +134,11 @@ def _more(value: float | None, plain: float | None, unit: str) -> str:
     return f"{value:+.3g} {unit} to {plain:.4g}{share}"
 
 
-def _folder(config: Config, steps: int) -> Path:
+def _folder(config: Config, steps: int, sources: Mapping[str, Any]) -> Path:
     """A folder that is the same for the same setting, so that the same command goes on."""
-    text = json.dumps(
-        [config.backend, setting_of(config, Path(), steps), config.precision.keep_fp32], default=str
-    )
-    label = backend_of(config.backend).label
-    return Path("runs") / f"guard-{label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    whole = [config.backend, setting_of(config, Path(), steps), config.precision.keep_fp32, sources]
+    digest = hashlib.sha256(json.dumps(whole, default=str).encode()).hexdigest()[:8]
+    return Path("runs") / f"guard-{backend_of(config.backend).label}-{digest}"
 
 
 def _whole(hunt: Hunt, baseline: Trial, plain: Trial, told: dict[str, Any]) -> dict[str, Any]:

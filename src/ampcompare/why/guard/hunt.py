@@ -35,9 +35,9 @@ class Hunt:
         return baseline, plain
 
     def cures(self, trial: Trial) -> bool:
-        """Whether its loss is finite and at most the margin above the baseline's."""
+        """Whether it trained, and its loss is finite and at most the margin above the baseline's."""
         base = self.frame[0].loss
-        return math.isfinite(trial.loss) and trial.loss <= base + self.margin * abs(base)
+        return trial.trained and math.isfinite(trial.loss) and trial.loss <= base + self.margin * abs(base)
 
     def find(self) -> list[str] | None:
         """A smallest set of modules that cures when kept; None where keeping all of the network does not.
@@ -91,6 +91,8 @@ class Hunt:
         return ended
 
     def _mark(self, trial: Trial) -> str:
+        if not trial.trained:
+            return ", each step skipped"
         return ", within the margin" if self.cures(trial) else ""
 
 

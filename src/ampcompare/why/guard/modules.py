@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from ampcompare.data.batch import each
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_cuda, is_host, resolve_device, set_numerics
 from ampcompare.machine.environment import cpu_name
+from ampcompare.models import record_of
 from ampcompare.precision.module_names import CannotKeep, matching
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.loaders import make_loader
@@ -22,13 +25,14 @@ from ampcompare.train.scores import call
 class Network:
     """The names of the modules that a forward calls, each once, in the order of their first call; `work` are
     those of them below which none is called, without what is kept anyway; `device` is what they run on,
-    `on_host` whether that has no memory of its own.
+    `on_host` whether that has no memory of its own, `sources` are hashes and versions of what is not ours.
     """
 
     called: tuple[str, ...]
     work: tuple[str, ...]
     device: str
     on_host: bool = False
+    sources: Mapping[str, Any] = field(default_factory=dict)
 
     def parts(self, name: str) -> tuple[str, ...]:
         """The called modules next below one ("" is the network)."""
@@ -69,4 +73,5 @@ def look_at(config: Config) -> Network:
     above = {name[:place] for name in called for place, character in enumerate(name) if character == "."}
     work = tuple(n for n in called if n not in above and not any(n == k or _is_below(n, k) for k in kept))
     name = torch.cuda.get_device_name(device) if is_cuda(device) else cpu_name()
-    return Network(called, work, name, is_host(device))
+    sources = {**record_of(config.model.name, model), **data.recorded, "torch": torch.__version__}
+    return Network(called, work, name, is_host(device), sources)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ Kept = tuple[str, ...]
 class Trial:
     """A trial as it ended: the mean training loss of the last rows' steps (NaN, inf as they are), the median
     and 95th percentile of its step times in ms and its peak memory in MiB, where these were measured.
+    `trained`: whether any of its steps was taken; each that overflows is skipped.
     """
 
     run_id: str
@@ -43,6 +44,7 @@ class Trial:
     step_ms: float | None = None
     slow_ms: float | None = None
     peak_mib: float | None = None
+    trained: bool = True
 
 
 class Stopped(Exception):
@@ -62,13 +64,22 @@ class Trials:
     steps: int
     workers: int = 1
     always: Kept = ()
+    sources: Mapping[str, Any] = field(default_factory=dict)  # of what is not ours: hashes, versions
     done: dict[tuple[str, Kept], Trial] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Make the folder with the setting of all trials in it. Raises UserError."""
-        make_folder(self.folder, f"output_dir={str(self.folder)!r}")
-        content = yaml.safe_dump(setting_of(self.config, self.folder, self.steps), sort_keys=False)
-        (self.folder / SETTING).write_text(content, encoding="utf-8")
+        """Make the folder with the setting of all trials in it. Raises UserError, also where those that are
+        there are of another setting.
+        """
+        make_folder(self.folder, f"--out {str(self.folder)!r}")
+        setting, file = setting_of(self.config, self.folder, self.steps), self.folder / SETTING
+        said = {"backend": self.config.backend, **self.sources}
+        about = "".join(f"# {key}: {value}\n" for key, value in said.items())
+        content = f"{about}{yaml.safe_dump(setting, sort_keys=False)}"
+        if file.is_file() and file.read_text(encoding="utf-8") != content:
+            todo = "name another folder, or leave --out out"
+            raise UserError(f"--out {str(self.folder)!r}: holds trials of another setting; {todo}")
+        file.write_text(content, encoding="utf-8")
 
     def baseline(self) -> Trial:
         """Under fp32."""
@@ -143,7 +154,9 @@ def read(folder: Path) -> dict[tuple[str, Kept], Trial]:
             kept = tuple(sorted(listed(run.option(KEY)) or ()))
             numbers = (metrics.STEP_TIME_P50, metrics.STEP_TIME_P95)
             step, slow = (run.summary_number(key) for key in numbers)
-            found[str(run.option("backend")), kept] = Trial(run.id, loss, step, slow, _peak(run))
+            found[str(run.option("backend")), kept] = Trial(
+                run.id, loss, step, slow, _peak(run), _takes_steps(run)
+            )
     return found
 
 
@@ -153,6 +166,12 @@ def last_loss(run: RunRecord) -> float | None:
     values = run.numbers(key)
     rows = [i for i, value in enumerate(values) if not math.isnan(value)] + [*run.nan_rows.get(key, ())]
     return float(values[max(rows)]) if rows else None
+
+
+def _takes_steps(run: RunRecord) -> bool:
+    skipped, done = (run.numbers(key) for key in (metrics.SKIPPED, metrics.STEP))
+    counts = [(s, d) for s, d in zip(skipped, done, strict=True) if not math.isnan(s) and not math.isnan(d)]
+    return not counts or counts[-1][0] < counts[-1][1]
 
 
 def _peak(run: RunRecord) -> float | None:
