@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from ampcompare.config.arguments import parse
+from ampcompare.config.names import listed
 from ampcompare.errors import UserError
 
 # What a sweep may hand over: text, whole and small numbers, true, false, None, a list, a group.
@@ -146,3 +151,13 @@ def test_what_is_no_name_in_a_file_is_one_line(tmp_path, text):
     file.write_text(f"precision: {{keep_fp32: {text}}}\n")
     with pytest.raises(UserError, match=r"precision.keep_fp32=.*expected names with commas between them"):
         parse(["--config", str(file)])
+
+
+names = st.lists(st.from_regex(r"[a-z0-9_*?][a-zA-Z0-9_.*?]{0,8}", fullmatch=True), min_size=1, max_size=5)
+
+
+@given(names)
+def test_names_are_the_same_however_they_are_listed(given_names):
+    expected = [*dict.fromkeys(given_names)]
+    texts = (",".join(given_names), str(given_names), json.dumps(given_names), f"[{', '.join(given_names)}]")
+    assert all(listed(form) == expected for form in (given_names, *texts))

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ampcompare.precision import backend_of
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
 from ampcompare.why.guard.costs import Cost, costs, doubts
-from ampcompare.why.guard.hunt import Hunt
+from ampcompare.why.guard.hunt import WHOLE, Hunt
 from ampcompare.why.guard.modules import Network, look_at
 from ampcompare.why.guard.trials import BASELINE, Stopped, Trial, Trials, setting_of, words_of
 from ampcompare.why.ready import configured
@@ -57,7 +58,7 @@ def run_guard(
         raise UserError(
             f"model.name={config.model.name!r}: calls no modules, so there are none to choose from"
         )
-    always = tuple(config.precision.keep_fp32 or ())
+    always = tuple(sorted(config.precision.keep_fp32 or ()))
     sources = {**network.sources, **backend_of(config.backend).record()}
     folder = out or _folder(config, steps, sources)
     trials = Trials(config, folder, steps, workers, always, sources)
@@ -107,7 +108,7 @@ def _answer(hunt: Hunt, always: Sequence[str], console: Console, to: Path | None
     told["trials"] = {"frame": len(hunt.frame), "search": len(hunt.asked)}
     say(f"{len(hunt.frame)} trials around the search, {len(hunt.asked)} in it")
     if told["use"]:
-        say(f"use: {told['use']}")
+        say(f"use: {shlex.quote(told['use'])}")
     if to is not None:
         to.write_text(json.dumps(_whole(hunt, baseline, plain, told), indent=1) + "\n", encoding="utf-8")
     return status
@@ -115,7 +116,8 @@ def _answer(hunt: Hunt, always: Sequence[str], console: Console, to: Path | None
 
 def _show(found: Sequence[str], measured: Sequence[Cost], hunt: Hunt, console: Console, say: Any) -> None:
     noun = "this module" if len(found) == 1 else f"these {len(found)} modules"
-    say(f"to stay within the margin {hunt.trials.config.backend} needs {noun} in fp32: {', '.join(found)}")
+    needs = f"{noun} in fp32: {', '.join(found)}" if found != [WHOLE] else "the whole network in fp32"
+    say(f"to stay within the margin {hunt.trials.config.backend} needs {needs}")
     table = Table("kept in fp32", "step time", "peak memory", title=f"what it costs on {hunt.network.device}")
     table.title_justify = "left"
     for cost in measured:

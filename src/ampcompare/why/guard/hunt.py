@@ -91,6 +91,8 @@ class Hunt:
         return ended
 
     def _mark(self, trial: Trial) -> str:
+        if trial.failed:
+            return f", failed (see {self.trials.folder / 'logs'})"
         if not trial.trained:
             return ", each step skipped"
         return ", within the margin" if self.cures(trial) else ""

@@ -45,6 +45,11 @@ class Trial:
     slow_ms: float | None = None
     peak_mib: float | None = None
     trained: bool = True
+    failed: bool = False
+
+
+# A trial that ended with an error: some networks cannot be computed with just these modules in another type.
+FAILED = Trial("", math.nan, trained=False, failed=True)
 
 
 class Stopped(Exception):
@@ -63,7 +68,7 @@ class Trials:
     folder: Path
     steps: int
     workers: int = 1
-    always: Kept = ()
+    always: Kept = ()  # in order
     sources: Mapping[str, Any] = field(default_factory=dict)  # of what is not ours: hashes, versions
     done: dict[tuple[str, Kept], Trial] = field(default_factory=dict)
 
@@ -95,9 +100,10 @@ class Trials:
             self._run(backend, wanted)
             self.done |= read(self.folder)
         missing = [one for one in wanted if (backend, one) not in self.done]
-        if missing:
-            what = f"the trial of backend={backend} with {words_of(missing[0])} left no losses"
+        if self.always in missing or () in missing:  # nothing that was kept for the search can be the reason
+            what = f"the trial of backend={backend} without modules of the search left no losses"
             raise UserError(f"{self.folder}: {what}; its output is in {self.folder / 'logs'}")
+        self.done |= {(backend, one): FAILED for one in missing}
         return [self.done[backend, one] for one in sets]
 
     def _run(self, backend: str, sets: Sequence[Kept]) -> None:
