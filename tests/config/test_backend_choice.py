@@ -42,6 +42,11 @@ def effect(*words):
         (["backend=native_bf16"], ["backend=native", "precision.dtype=bfloat16"]),
         (["backend=bf16"], ["backend=bf16", "precision.dtype=auto", "precision.growth_interval=5"]),
         (["backend=native"], ["backend=native", "precision.dtype=float16"]),
+        (["backend=none"], ["backend=none", "precision.keep_fp32=fc"]),
+        (
+            ["backend=fp16", "precision.keep_fp32=fc,*.bn3"],
+            ["backend=fp16", "precision.keep_fp32=*.bn3,fc,fc"],
+        ),
     ],
 )
 def test_configs_that_train_the_same_have_one_effect(one, other):
@@ -57,6 +62,7 @@ def test_configs_that_train_the_same_have_one_effect(one, other):
         (["backend=apex_o1"], ["backend=apex_o1", "precision.dtype=bfloat16"]),
         (["backend=apex_o1"], ["backend=apex_o1", "precision.init_scale=8"]),
         (["backend=native"], ["backend=native", "precision.enabled=false"]),
+        (["backend=native"], ["backend=native", "precision.keep_fp32=fc"]),
         (["seed=1"], ["seed=2"]),
     ],
 )

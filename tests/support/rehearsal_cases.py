@@ -11,6 +11,7 @@ BIG = pytest.mark.rest
 
 GRAPH = "execution=cuda_graph"
 LOOKS = "diagnostics.every=3"
+KEPT = "precision.keep_fp32=1,3"
 
 # Each with every backend. A captured run has eager steps too: the first three, the short ones, the looks.
 WAYS: dict[str, tuple[str, ...]] = {
@@ -58,6 +59,8 @@ def big(model: str) -> list:
 def tiny() -> list:
     """Every way; in `make test` some of them."""
     found = [("model.name=tiny", *words) for words in cases(*WAYS)]
+    mixed = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
+    found += [("model.name=tiny", f"backend={name}", KEPT, *WAYS["graph_fuse"]) for name in mixed]
     few = {("model.name=tiny", *words) for words in cases(*SOME)}
     return [words if words in few else pytest.param(words, marks=BIG) for words in found]
 

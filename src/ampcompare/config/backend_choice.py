@@ -30,6 +30,16 @@ def _remarks_on_network(config: Config) -> list[str]:
 
 
 def _remarks_on_backend(config: Config) -> list[str]:
+    backend, precision = config.backend, config.precision
+    is_fp32 = not precision.enabled or (backend in REGISTRY and REGISTRY[backend].is_fp32)
+    if not (precision.keep_fp32 and is_fp32):
+        return _remarks_on_type(config)
+    why = f"backend={backend} is fp32" if precision.enabled else "precision.enabled=false is fp32"
+    said = f"precision.keep_fp32={','.join(precision.keep_fp32)} has no effect: {why}"
+    return [*_remarks_on_type(config), said]
+
+
+def _remarks_on_type(config: Config) -> list[str]:
     dtype, backend = config.precision.dtype, config.backend
     if dtype in (None, AUTO) or not config.precision.enabled or backend not in REGISTRY:
         return []

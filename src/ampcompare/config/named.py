@@ -46,7 +46,7 @@ def options_in(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[Leaf
             yield from options_in(inner or {}, f"{key}.")  # `optimizer:` may have nothing under it
         elif found := find_option(key):
             leaf, path = found
-            is_list = str(leaf.base).startswith("list")
+            is_list = str(leaf.base).startswith("list") and not leaf.meta["names"]
             # A text stays as it is typed.
             yield leaf, path, _parse(value) if is_list and isinstance(value, str) else value
         else:

@@ -53,6 +53,7 @@ def option(
     before: Any = NOT_ADDED,
     null_is: Callable[[Callable[[str], Any]], Any] | None = None,
     door: Door | None = None,
+    names: bool = False,
 ) -> Any:
     """A dataclass field with its meaning and what it allows.
 
@@ -61,7 +62,8 @@ def option(
     regular expression for the whole of a text, said to people as `pattern_words`; `hints` maps a wrong word
     that people write to the right one. `before` is the value of all runs recorded before the option was
     added; `null_is` says what null comes to, given a look-up of the other options; `door` lets other people's
-    parts in, by name, beside the choices.
+    parts in, by name, beside the choices; `names`: a list of names of which the order says nothing, read as
+    `names.py` does.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     if isinstance(default, list | dict):
@@ -115,6 +117,8 @@ class Leaf:
             text = "true or false"
         elif self.is_tree:
             text = f"names with values as YAML types them, such as {self.key}.width=64"
+        elif meta["names"]:
+            text = "names with commas between them, such as layer4.2,*.bn3,fc"
         elif base == list[float]:
             text = "a list of numbers, such as [0.5,0.5,0.5]"
         elif base == list[int]:

@@ -158,6 +158,13 @@ class PrecisionConfig:
         before=None,
         null_is=lambda of: REGISTRY[of("backend")].keeps_batchnorm if of("backend") in [*REGISTRY] else None,
     )
+    keep_fp32: list[str] | None = option(
+        None,
+        "modules that compute in fp32 under any backend, with all below them: their names in the network, "
+        "shell-style stars too (* also goes across dots); in a YAML file in quotes, or as a list",
+        names=True,
+        before=None,
+    )
     min_scale_warning: float = option(
         _PRECISION.min_scale_warning, "report once when the dynamic scale falls below this", low=0
     )
@@ -295,10 +302,12 @@ class Config:
         return found
 
     def options(self) -> dict[str, Any]:
-        """The value of every option by dotted key. Of a free tree each value in it, as a word that keeps its
-        type, so that `64` and `"64"`, 1 and true are not the same; nothing of an empty one.
+        """The value of every option by dotted key, names in alphabetical order. Of a free tree each value in
+        it, as a word that keeps its type, so that `64` and `"64"`, 1 and true are not the same; nothing of an
+        empty one.
         """
         found = {key: self.value(key) for key in LEAVES if not LEAVES[key].is_tree}
+        found |= {key: sorted(found[key]) for key in UNORDERED if found[key]}
         for leaf in TREES:
             found |= {key: written(value) for key, value in flat(leaf.key, self.value(leaf.key))}
         return found
@@ -314,6 +323,7 @@ class Config:
 
 LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
 TREES = tuple(leaf for leaf in LEAVES.values() if leaf.is_tree)
+UNORDERED = tuple(key for key, leaf in LEAVES.items() if leaf.meta["names"])
 GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
 # Options that came later, with the values that runs from before had: they are pooled and resumed as such.
 ADDED_LATER = {k: leaf.meta["before"] for k, leaf in LEAVES.items() if leaf.meta["before"] is not NOT_ADDED}

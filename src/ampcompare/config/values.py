@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
+from ampcompare.config.names import listed
 from ampcompare.config.options import Leaf
 from ampcompare.config.trees import Tree, grow, leaves
 from ampcompare.errors import UserError, reason
@@ -122,6 +123,8 @@ def _readable(leaf: Leaf, value: Any) -> Any:
         return None
     if word in leaf.meta["choices"] and leaf.base is float:
         return word
+    if leaf.meta["names"] and not _is_open(value):
+        return listed(value)
     parts = typing.get_args(leaf.base)
     if parts and leaf.meta["choices"] and isinstance(value, str) and not _is_open(value):
         value = [value]  # a word of a list of words

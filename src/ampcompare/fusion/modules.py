@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
+from ampcompare.errors import UserError
 from ampcompare.fusion.norm_relu import norm_alone, norm_relu
+from ampcompare.precision.module_names import CannotKeep, matching
+
+_ABSORBED = "_absorbed"  # on a ReLU that a BatchNorm does along
 
 
 class UncountedNorm(nn.BatchNorm2d):
@@ -70,6 +75,18 @@ def fuse_model(model: nn.Module, *, blocks: bool = True) -> None:
     model.register_forward_pre_hook(CountTogether(norms))
 
 
+def check_kept(model: nn.Module, patterns: Iterable[str]) -> None:
+    """Raise UserError for modules to be kept in fp32 that do nothing themselves in the fused model."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for pattern in patterns:
+        with suppress(CannotKeep):  # said under fp32 too, where the backend prepares the model
+            names = matching(model, pattern)
+            if all(_ABSORBED in vars(modules[name]) for name in names):
+                why = f"with fuse=true the BatchNorm before {names[0]} does its work"
+                todo = "keep that, with which it is kept too, or use fuse=false"
+                raise UserError(f"precision.keep_fp32={pattern!r}: {why}; {todo}")
+
+
 def _is_usual(norm: nn.BatchNorm2d) -> bool:
     """Affine, with running statistics of a fixed momentum; any other stays as it is."""
     return norm.affine and norm.track_running_stats and norm.momentum is not None
@@ -83,6 +100,7 @@ def _fuse(module: Any) -> None:
         norms = (module.bn1, module.bn2) if basic else (module.bn1, module.bn2, module.bn3)
         if all(type(norm) is UncountedNorm for norm in norms):
             module.__class__ = FusedBasicBlock if basic else FusedBottleneck
+            vars(module.relu)[_ABSORBED] = True
             for norm in norms:
                 norm.__class__ = NormRelu
     elif isinstance(module, nn.Sequential):
@@ -96,4 +114,5 @@ def _join(modules: Iterable[Any]) -> None:
         if type(previous) is UncountedNorm and type(module) is nn.ReLU:
             previous.__class__ = NormRelu
             module.__class__ = nn.Identity  # type: ignore[assignment]
+            vars(module)[_ABSORBED] = True
         previous = module

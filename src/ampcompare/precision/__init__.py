@@ -34,7 +34,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """The backend `name` (built in, an entry point, `pkg.mod:Class`, `./file.py:Class`) on `device`.
 
     `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
-    it is the backend's own. With `enabled=False` any backend is plain fp32. Raises ValueError for an unknown
+    it is the backend's own. With `enabled=False` any backend is plain fp32. With `keep_fp32` the backend's
+    `prepare` raises ValueError for names that the network does not have. Raises ValueError for an unknown
     name, UserError for a plug-in that cannot be had.
 
     >>> import torch
@@ -53,6 +54,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     import torch
 
     from ampcompare.precision.base import Precision
+    from ampcompare.precision.keep import keep_as_asked
     from ampcompare.precision.options import PrecisionOptions
 
     blame: AbstractContextManager[None] = nullcontext()
@@ -67,6 +69,8 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     with blame:
         precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
         precision.name, precision.declares = backend.label, backend
+    if settings.keep_fp32:
+        keep_as_asked(precision, settings)
     return precision
 
 

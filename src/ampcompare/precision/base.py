@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,6 +24,7 @@ class Precision:
 
     name = "none"
     declares: Backend  # a backend from elsewhere says it in its class
+    kept: Sequence[str] = ()  # the modules that are kept in fp32 by `precision.keep_fp32`, once prepared
     input_dtype = torch.float32  # in which a convolution takes its images inside `forward_context`
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
@@ -41,6 +43,11 @@ class Precision:
     def forward_context(self) -> AbstractContextManager[Any]:
         """The context of forward and loss in training."""
         return nullcontext()
+
+    @staticmethod
+    def casts_off(device_type: str) -> AbstractContextManager[Any]:
+        """The context in which nothing is cast, within a forward context: of modules kept in fp32."""
+        return torch.autocast(device_type, enabled=False)
 
     def scale(self, loss: Tensor) -> Tensor:
         """The loss times the loss scale, in fp32: what gradients are taken of."""
@@ -78,5 +85,7 @@ class Precision:
         self._skipped.fill_(state["skipped_steps"])
 
 
-# What a class from elsewhere must have to be taken for a backend.
-CONTRACT = tuple(name for name in vars(Precision) if not name.startswith("_") and name != "name")
+# What a class from elsewhere must have to be taken for a backend; what came later it may lack.
+CONTRACT = tuple(
+    name for name in vars(Precision) if not name.startswith("_") and name not in ("name", "kept", "casts_off")
+)

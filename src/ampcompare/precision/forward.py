@@ -17,21 +17,26 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
 
     A batch class of the user's is cast by its own `to(dtype)`, if it has one, as apex documented it.
     """
+    return each_floating(value, lambda x: x.to(dtype), lambda batch: batch.to(dtype))
+
+
+def each_floating(value: Any, cast: Callable[[Tensor], Any], other: Callable[[Any], Any]) -> Any:
+    """`value` with `cast` of every floating tensor in it, and `other` of every object that has a `to`."""
     if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
+        return cast(value) if value.is_floating_point() else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(cast_floating(v, dtype) for v in value))
+        return type(value)(*(each_floating(v, cast, other) for v in value))
     if isinstance(value, list | tuple):
-        return type(value)([cast_floating(v, dtype) for v in value])
+        return type(value)([each_floating(v, cast, other) for v in value])
     if isinstance(value, MutableMapping):
         same_kind = copy.copy(value)  # with whatever else it carries: default factory, encodings, attributes
         for key, item in value.items():
-            same_kind[key] = cast_floating(item, dtype)
+            same_kind[key] = each_floating(item, cast, other)
         return same_kind
     if isinstance(value, Mapping):
-        return {k: cast_floating(v, dtype) for k, v in value.items()}
+        return {k: each_floating(v, cast, other) for k, v in value.items()}
     if callable(getattr(value, "to", None)) and not isinstance(value, nn.Module | type):
-        return value.to(dtype)
+        return other(value)
     return value
 
 
@@ -55,6 +60,7 @@ class WrappedForward:
         self._model = weakref.ref(model)
         self.inputs, self.outputs = inputs, outputs
         self.context, self.context_options = context, context_options
+        self.widen: Callable[[Tensor], Tensor] | None = None  # what an output was before it was rounded
         self.inner = vars(model).get("forward")  # an instance's own forward, where somebody else set one
 
     @property
@@ -80,6 +86,8 @@ class WrappedForward:
                 result = self.inner(*args, **kwargs)
             else:
                 result = type(model).forward(model, *args, **kwargs)
+        if self.widen is not None:
+            result = each_floating(result, self.widen, lambda batch: batch)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
 

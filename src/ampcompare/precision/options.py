@@ -5,6 +5,7 @@ Free of torch, as the config is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -15,7 +16,8 @@ class PrecisionOptions:
     `loss_scale` is "dynamic" or a static number. `min_loss_scale` and `max_loss_scale` bound a dynamic scale
     where the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
     `keep_batchnorm_fp32` is for backends with fp16 weights; None is the level's own (O2: true, pure fp16,
-    which is O3: false). `fuse` lets it do what it does anyway in fewer ops and passes over memory, with the
+    which is O3: false). `keep_fp32` are names of modules, stars in them, that compute in fp32 (`keep.py`).
+    `fuse` lets it do what it does anyway in fewer ops and passes over memory, with the
     same numbers. `seed` is where a backend begins that draws random numbers.
     """
 
@@ -29,6 +31,7 @@ class PrecisionOptions:
     min_loss_scale: float | None = None
     max_loss_scale: float | None = None
     keep_batchnorm_fp32: bool | None = None
+    keep_fp32: Sequence[str] | str | None = None
     min_scale_warning: float = 1.0
     fuse: bool = False
     seed: int = 0

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from ampcompare.precision.keep import is_kept
+
 # Weights cast in one launch. Their gradients wait for each other, so it is not the whole model: several
 # processes add gradients up while the backward of earlier layers still runs.
 TOGETHER = 16
@@ -28,7 +30,8 @@ def weights_in_autocast(modules: Sequence[nn.Module], device_type: str, dtype: t
 
 def casting_modules(model: nn.Module) -> list[nn.Module]:
     """Convolutions and linear layers: those whose weights are wanted in low precision."""
-    return [module for module in model.modules() if isinstance(module, _ConvNd | nn.Linear)]
+    found = (module for module in model.modules() if isinstance(module, _ConvNd | nn.Linear))
+    return [module for module in found if not is_kept(module)]
 
 
 @contextmanager

@@ -54,6 +54,7 @@ class Request:
     grace_seconds: float = GRACE_SECONDS
     control: str | None = None
     until_decided: bool = False
+    report: bool = True  # the table and the page behind the last run
 
 
 def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -> int:
@@ -103,7 +104,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         count = f"{len(bad)} of {search.total() or len(rows)} runs failed ({ids})"
         print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
-    status = _report(console, search.sweep, folder)
+    status = _report(console, search.sweep, folder) if request.report else 0
     return EXIT_FAILED_RUNS if bad else status
 
 

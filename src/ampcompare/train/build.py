@@ -32,6 +32,7 @@ from ampcompare.machine.processes import World
 from ampcompare.machine.processor import arithmetic_of
 from ampcompare.models import OURS, RESNETS, build_model, record_of
 from ampcompare.precision import build_precision
+from ampcompare.precision.module_names import CannotKeep
 from ampcompare.program.files import make_folder
 from ampcompare.train.execution import captures, check_execution, compiles
 from ampcompare.train.fit import count_steps, steps_per_epoch
@@ -81,6 +82,7 @@ def prepare(config: Config, world: World) -> Parts:
         metrics.PRECISION_DTYPE: taken.dtype,
         **arithmetic_of(device),
         **trainer.precision.declares.record(),
+        **({metrics.KEPT_FP32: [*kept]} if (kept := getattr(trainer.precision, "kept", ())) else {}),
         **record_of(config.model.name, trainer.model),
         **trainer.task.record(),
         **data.recorded,
@@ -149,17 +151,22 @@ def build_trainer(
     if is_channels_last(config, device):
         lay_channels_last(model)
     if config.fuse:
-        from ampcompare.fusion.modules import fuse_model  # here: it loads torchvision
+        from ampcompare.fusion.modules import check_kept, fuse_model  # here: it loads torchvision
 
         fuse_model(model, blocks=not compiles(config.execution))
+        check_kept(model, config.precision.keep_fp32 or ())
     options = dataclasses.asdict(config.precision)
     precision = build_precision(config.backend, device, **options, fuse=config.fuse, seed=config.seed)
     # On a CPU the separate ops are faster.
     if config.fuse and is_cuda(device) and isinstance(train, DeviceLoader):
         from ampcompare.fusion.batch import fuse_batches
 
-        fuse_batches(train, precision.input_dtype)
-    prepared = precision.prepare(model, build_optimizer(config, model, device))
+        # What is kept in fp32 may be the first to take them: then not rounded before.
+        fuse_batches(train, torch.float32 if config.precision.keep_fp32 else precision.input_dtype)
+    try:
+        prepared = precision.prepare(model, build_optimizer(config, model, device))
+    except CannotKeep as problem:
+        raise UserError(problem) from None
     if not isinstance(prepared, tuple) or len(prepared) != 2:
         why = f"its prepare gave {kind_of(prepared)}; expected model and optimizer"
         raise UserError(f"backend={config.backend!r}: {why}")

@@ -64,6 +64,23 @@ def test_a_kept_batchnorm_is_a_setting_and_a_record_from_before_it_has_the_defau
     assert labels(old, kept) == ["fp16 · keep_batchnorm_fp32 null", "fp16 · keep_batchnorm_fp32 on"]
 
 
+def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
+    def keeping(seed: int, *names: str, backend: str = "fp16") -> RunRecord:
+        precision = {"dtype": "float16", "keep_fp32": [*names] or None}
+        return make(backend, seed, config={"precision": precision})
+
+    old = make(
+        "fp16", 1, config={"precision": {"dtype": "float16"}}
+    )  # recorded before there was such an option
+    assert labels(old, keeping(2)) == ["fp16"]
+    assert labels(old, keeping(2, "fc")) == ["fp16 · nothing in fp32", "fp16 · fc in fp32"]
+    assert labels(keeping(1, "fc", "*.bn3"), keeping(2, "*.bn3", "fc")) == ["fp16"]
+    swept = keeping(3, "*.bn3", "fc")
+    swept.config["precision.keep_fp32"] = "fc,*.bn3"  # how a sweep's parameter stands in a record, too
+    assert labels(keeping(1, "fc", "*.bn3"), swept) == ["fp16"]
+    assert labels(keeping(1, "fc", backend="none"), keeping(2, backend="none")) == ["none"]
+
+
 def test_an_option_left_open_and_the_value_that_it_came_to_are_one_setting():
     def with_norm(backend: str, seed: int, keep: bool | None) -> RunRecord:
         return make(backend, seed, config={"precision": {"keep_batchnorm_fp32": keep}})

@@ -12,14 +12,19 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ampcompare.precision.apex.scaling import ScaledGradients
+from ampcompare.precision.keep import is_kept
 from ampcompare.precision.together import copy_together
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
-    """Floating parameters and buffers as `dtype`, in place; affine BatchNorm stays fp32 if asked."""
+    """Floating parameters and buffers as `dtype`, in place; affine BatchNorm stays fp32 if asked, and so do
+    modules that are kept (`keep.py`).
+    """
     for module in model.modules():
+        if is_kept(module):
+            continue
         if keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine:
             continue
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:

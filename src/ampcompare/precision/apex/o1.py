@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.apex.casts import casts, installed
+from ampcompare.precision.apex.casts import casts, disable_casts, installed
 from ampcompare.precision.apex.scaled import ApexScaling
 from ampcompare.precision.apex.state import STATE
 from ampcompare.precision.base import PrecisionOptions
@@ -50,6 +50,12 @@ class ApexO1(ApexScaling):
 
     def forward_context(self) -> AbstractContextManager[Any]:
         return casts(device_type=self.device.type, allow_banned=False, half=self.dtype)
+
+    @staticmethod
+    @contextmanager
+    def casts_off(device_type: str) -> Iterator[None]:
+        with disable_casts(), torch.autocast(device_type, enabled=False):
+            yield
 
     def step(self, optimizer: Optimizer) -> None:
         super().step(optimizer)

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from ampcompare.report.runs.settings import follows
 
 BACKEND = "backend"
-NOT_SET = "not set"
+NOT_SET, NULL = "not set", "null"
+KEPT = "precision.keep_fp32"
 WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
 # `fuse` and the optimizer's `fused` are two things.
 NAMES = {
@@ -53,7 +54,11 @@ def names_of(
 
 
 def _part(key: str, value: str) -> str:
-    """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009` for 0.009000000000000001."""
+    """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009` for 0.009000000000000001, `fc in
+    fp32` or `nothing in fp32` of the modules that were kept so.
+    """
+    if key == KEPT:
+        return f"{'nothing' if value in (NULL, NOT_SET) else value} in fp32"
     if key in WORDS_THAT_TELL:
         return value
     name = NAMES.get(key, key.rpartition(".")[2])

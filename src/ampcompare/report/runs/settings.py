@@ -8,8 +8,9 @@ from pathlib import PurePath
 from typing import Any
 
 from ampcompare.config.effect import SCALE_KEYS
+from ampcompare.config.names import listed
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, LEAVES, find_option, with_role
+from ampcompare.config.schema import ADDED_LATER, LEAVES, UNORDERED, find_option, with_role
 from ampcompare.config.trees import written
 from ampcompare.data import sources
 from ampcompare.metrics import MODEL_PARAMETERS
@@ -210,6 +211,8 @@ def _setting(run: RunRecord, key: str, value: Any) -> dict[str, str]:
     nothing, as of runs from before there were any.
     """
     option = find_option(key)
+    if key in UNORDERED:
+        return {key: _names(run.option(key))}
     if not option or not option[0].is_tree:
         return {key: as_text(_as_null(run, key))}
     head, _, rest = key.partition(".")
@@ -218,6 +221,14 @@ def _setting(run: RunRecord, key: str, value: Any) -> dict[str, str]:
     if key == option[0].key and value in ({}, None):
         return {}
     return {key: written(value) if isinstance(value, str) else as_text(value)}
+
+
+def _names(value: Any) -> str:
+    """Names that go in any order, as a list or as a sweep has them: a text with commas."""
+    try:
+        return ",".join(sorted(listed(value) or ())) or as_text(None)
+    except ValueError:  # a record may hold anything
+        return as_text(value)
 
 
 def _as_null(run: RunRecord, key: str) -> Any:

@@ -1,0 +1,329 @@
+"""Modules kept in fp32 under every backend."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ampcompare.errors import UserError
+from ampcompare.fusion.modules import check_kept, fuse_model
+from ampcompare.models import build_model
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.precision.base import Precision
+from ampcompare.precision.module_names import CannotKeep, matching
+from ampcompare.train.execution import build_forward
+
+MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
+HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
+FP16 = [name for name in MIXED if REGISTRY[name].dtypes[0] == "float16"]
+LOW = (torch.float16, torch.bfloat16)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    return nn.Sequential(nn.Linear(4, 8), inner, nn.Linear(8, 3))
+
+
+def prepared(name: str, keep, model: nn.Module, **options):
+    precision = build_precision(name, keep_fp32=keep, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = precision.prepare(model, optimizer)
+    return precision, model, optimizer
+
+
+def steps(precision: Precision, model: nn.Module, optimizer, count: int = 2) -> list[float]:
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    with precision.session():
+        for _ in range(count):
+            inputs, labels = torch.randn(6, 4, generator=generator), torch.tensor([0, 1, 2, 0, 1, 2])
+            with precision.forward_context():
+                loss = F.cross_entropy(model(inputs), labels)
+            precision.backward(loss)
+            precision.step(optimizer)
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return losses
+
+
+def types_in(model: nn.Module) -> dict[str, tuple[torch.dtype, torch.dtype]]:
+    """What each linear layer computes with and in, seen from inside its forward."""
+    seen: dict[str, tuple[torch.dtype, torch.dtype]] = {}
+    names = {module: name for name, module in model.named_modules()}
+
+    class Spy(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            result = super().forward(x)
+            seen[names[self]] = (x.dtype, result.dtype)
+            return result
+
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Spy
+    return seen
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_kept_module_and_all_below_it_compute_in_fp32_and_the_others_do_not(name: str):
+    precision, model, optimizer = prepared(name, "1", net())
+    seen = types_in(model)
+    steps(precision, model, optimizer)
+    assert precision.kept == ["1"]
+    assert seen["1.0"] == seen["1.2"] == (torch.float32, torch.float32)
+    assert seen["0"][1] in LOW
+    assert seen["2"][1] in LOW
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_weights_of_kept_modules_stay_fp32_and_are_updated(name: str):
+    first = {key: value.clone() for key, value in net().state_dict().items()}
+    precision, model, optimizer = prepared(
+        name, ["1.0"], net(), **({"loss_scale": 128.0} if REGISTRY[name].scales else {})
+    )
+    assert model[1][0].weight.dtype is torch.float32
+    assert torch.equal(model[1][0].weight, first["1.0.weight"])  # not rounded on the way
+    assert {p.dtype for p in (*model[0].parameters(), *model[1][2].parameters())} <= set(LOW)
+    steps(precision, model, optimizer)
+    assert model[1][0].weight.dtype is torch.float32
+    assert not torch.equal(model[1][0].weight, first["1.0.weight"])
+
+
+def test_masters_stand_for_the_half_weights_alone():
+    _, model, optimizer = prepared("apex_o2", "1", net())
+    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert [id(p) in updated for p in model.parameters()] == [False] * 2 + [True] * 4 + [False] * 2
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_network_that_is_kept_whole_trains_as_fp32_bit_for_bit(name: str):
+    options = {"loss_scale": 128.0} if REGISTRY[name].scales else {}
+    expected = steps(*prepared("none", None, net()), count=3)
+    assert steps(*prepared(name, "*", net(), **options), count=3) == expected
+
+
+@pytest.mark.parametrize("name", FP16)
+def test_only_a_kept_module_holds_what_half_cannot(name: str):
+    class Loud(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x * 1e4, 1e4 * torch.eye(8, dtype=x.dtype)) * 1e-8
+
+    def loud() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), Loud(), nn.Linear(8, 3))
+
+    inputs = torch.ones(2, 4)
+    for keep, is_finite in ((None, False), ("1", True)):
+        precision, model, _ = prepared(name, keep, loud())
+        with precision.session(), precision.forward_context():
+            assert bool(model(inputs).isfinite().all()) is is_finite
+
+
+@pytest.mark.parametrize("name", sorted({*HALF} & {*FP16}))
+def test_between_two_kept_modules_nothing_is_rounded(name: str):
+    class Times(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    model = nn.Sequential(nn.Linear(4, 4), Times(1e8), Times(1e-8), nn.Linear(4, 3))
+    precision, model, _ = prepared(name, "1,2", model)
+    with precision.session(), precision.forward_context():
+        assert model(torch.rand(2, 4)).isfinite().all()
+
+
+def test_what_was_changed_in_place_behind_a_kept_module_is_what_the_next_one_gets():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 3))
+    plain = copy.deepcopy(model)
+    _, model, _ = prepared("fp16", "0,2", model)
+    inputs = torch.randn(5, 4).half().float()
+    torch.testing.assert_close(model(inputs), plain(inputs), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_the_last_layer_kept_gives_its_fp32_values(name: str):
+    model = net()
+    _, model, _ = prepared(name, "2", model)
+    outputs = model(torch.randn(64, 4))
+    assert outputs.dtype is torch.float32
+    assert not torch.equal(outputs, outputs.to(next(model.parameters()).dtype).float())
+
+
+class Twice(nn.Module):
+    """One module in two places, and one weight in two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Linear(4, 4)
+        self.first = nn.Sequential(shared, nn.ReLU())
+        self.second = nn.Sequential(shared, nn.ReLU())
+        self.embed = nn.Embedding(5, 4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.head(self.second(self.first(self.embed(tokens))))}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("keep", ["first", "second.0", "embed", "head", "first.0,embed"])
+def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: str):
+    torch.manual_seed(0)
+    precision, model, optimizer = prepared(name, keep, Twice())
+    with precision.session():
+        for _ in range(2):
+            with precision.forward_context():
+                loss = F.cross_entropy(model(torch.arange(5))["logits"], torch.arange(5))
+            precision.backward(loss)
+            precision.step(optimizer)
+            optimizer.zero_grad()
+    assert loss.isfinite()
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_module_that_is_used_twice_is_kept_at_both_places(name: str):
+    precision, model, _ = prepared(name, "first.0", Twice())
+    shared, calls = model.first[0], []
+    inner = nn.Linear.forward
+    type(shared).forward = lambda self, x: calls.append((self is shared, x.dtype)) or inner(self, x)
+    try:
+        with precision.session(), precision.forward_context():
+            model(torch.arange(5))
+    finally:
+        nn.Linear.forward = inner
+    assert [kind for is_shared, kind in calls if is_shared] == [torch.float32] * 2
+
+
+def test_who_shares_a_weight_with_a_kept_module_is_kept_where_weights_are_half():
+    assert prepared("fp16", "embed", Twice())[0].kept == ["embed", "head"]
+    assert prepared("native", "embed", Twice())[0].kept == ["embed"]
+
+
+def test_attention_is_kept_with_the_part_that_it_reads_and_does_not_call():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    for keep, kept in (("self_attn.out_proj", ["self_attn.out_proj", "self_attn"]), ("linear1", ["linear1"])):
+        precision, model, _ = prepared("fp16", keep, copy.deepcopy(layer))
+        assert precision.kept == kept
+        for mode in (True, False):
+            with torch.no_grad():
+                assert model.train(mode)(torch.randn(2, 3, 8)).isfinite().all()
+
+
+def test_evaluation_in_inference_mode_and_copies_work():
+    _, model, _ = prepared("fp16", "1", net())
+    inputs = torch.randn(2, 4)
+    with torch.inference_mode():
+        expected = model(inputs)
+    assert torch.equal(copy.deepcopy(model)(inputs), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(inputs), expected)
+
+
+def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_below():
+    model = net()
+    assert matching(model, "*.2") == ["1.2"]
+    assert matching(model, ["2", "1*"]) == ["1", "2"]
+    assert matching(model, "*") == [""]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [("lin", "did you mean line?"), ("*.nrm", r"did you mean \*\.norm\?"), ("zzz", "it has line, rest")],
+)
+def test_a_name_that_matches_nothing_is_one_line_with_names_that_are_near(pattern: str, said: str):
+    rest = nn.ModuleList(nn.ModuleDict({"norm": nn.ReLU()}) for _ in range(2))
+    model = nn.ModuleDict({"line": nn.Linear(1, 1), "rest": rest})
+    with pytest.raises(
+        CannotKeep, match=rf"^precision.keep_fp32='{pattern}': no module.*{said}".replace("'*", r"'\*")
+    ):
+        matching(model, pattern)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_wrong_name_is_said_under_every_backend_fp32_too(name: str):
+    with pytest.raises(CannotKeep, match="no module of the network"):
+        prepared(name, "nowhere", net())
+
+
+def test_a_container_that_is_never_called_keeps_what_is_in_it():
+    class Held(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    for name in MIXED:
+        precision, model, optimizer = prepared(name, "layers", Held())
+        seen = types_in(model)
+        steps(precision, model, optimizer, 1)
+        assert set(seen.values()) == {(torch.float32, torch.float32)}
+
+
+def test_a_backend_from_elsewhere_keeps_modules_by_the_base_class(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from ampcompare.precision.base import Precision\n"
+        "from ampcompare.precision.backends import Backend\n"
+        "import torch\n"
+        "class Mine(Precision):\n"
+        "    declares = Backend('mine', 'bf16', ('bfloat16',), half_weights=True, updates_half=True)\n"
+        "    def prepare(self, model, optimizer):\n"
+        "        for p in model.parameters():\n"
+        "            p.data = p.data.bfloat16()\n"
+        "        model.register_forward_pre_hook(lambda m, x: (x[0].bfloat16(),))\n"
+        "        return model, optimizer\n"
+    )
+    first = net()[1][0].weight.clone()
+    precision, model, optimizer = prepared(f"{file}:Mine", "1", net())
+    assert torch.equal(model[1][0].weight, first)
+    seen = types_in(model)
+    steps(precision, model, optimizer)
+    assert seen["1.0"] == (torch.float32, torch.float32)
+    assert seen["2"] == (torch.bfloat16, torch.bfloat16)
+    assert not torch.equal(model[1][0].weight, first)
+
+
+def test_a_relu_that_a_fused_batchnorm_does_along_is_refused_in_one_line():
+    model = build_model("resnet18", "cifar", 10)
+    fuse_model(model)
+    check_kept(model, ["layer1.0", "*.bn1", "*.1"])
+    for name in ("relu", "layer1.0.relu", "*.relu"):
+        with pytest.raises(UserError, match=r"the BatchNorm before .*relu does its work; keep that"):
+            check_kept(model, [name])
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("name", ["apex_o1"])
+def test_a_compiled_step_keeps_what_an_eager_one_keeps(name: str):
+    found = {}
+    for execution in ("eager", "compile"):
+        precision, model, optimizer = prepared(name, "1", net(), init_scale=128.0)
+        forward = build_forward(model, F.cross_entropy, execution == "compile")
+        inputs, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.arange(6) % 3
+        with precision.session(), precision.forward_context():
+            _, loss = forward(inputs, labels)
+        precision.backward(loss)
+        gradients = [p.grad.float() for p in model.parameters() if p.grad is not None]
+        optimizer.zero_grad()
+        found[execution] = [loss.float(), *gradients]
+    for eager, compiled in zip(*found.values(), strict=True):
+        torch.testing.assert_close(eager, compiled, rtol=5e-3, atol=5e-3)
