@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 why = typer.Typer(
@@ -10,3 +13,28 @@ why = typer.Typer(
     "before a training.",
     no_args_is_help=True,
 )
+
+
+@why.command()
+def diff(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of a run, such as backend=native."),
+    ] = None,
+    config: Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")] = None,
+    against: Annotated[str, typer.Option(metavar="BACKEND", help="The backend beside it.")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="Steps over which weights are followed.")] = 1,
+    every: Annotated[bool, typer.Option("--all", help="Every module, not the worst 15.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A heat map by module: .png, .svg or .html.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it all, for programs.")] = None,
+) -> None:
+    """Where two backends and fp64 part in a training step: each module's errors, and where they arise."""
+    from rich.console import Console
+
+    from ampcompare.why.diff.command import run_diff
+
+    given = [*(["--config", config] if config else []), *(words or [])]
+    how = {"against": against} if against else {}
+    run_diff(given, Console(highlight=False), steps=steps, every=every, plot=plot, json=json, **how)

@@ -1,0 +1,180 @@
+"""What `ampcompare why diff` does: the steps taken and compared, the answer printed, drawn, written."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from ampcompare.config.load import Config
+from ampcompare.errors import UserError
+from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.low_type import take_type
+from ampcompare.precision import backend_of
+from ampcompare.train.trainer import Trainer
+from ampcompare.why.diff.alone import Own
+from ampcompare.why.diff.built import FP32, Bench, as_configured, set_up
+from ampcompare.why.diff.calls import Recorder
+from ampcompare.why.diff.compare import Line, Side, lines_of, own_of_all, side_of
+from ampcompare.why.diff.drift import Drift, course, drift
+from ampcompare.why.diff.look import Look, in_double, look_at
+
+CHANCE = "another order of the batches"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The whole answer. `sides` are the backends, the one asked about first; `lines` are in the order of the
+    forward; `drifts` by pair, empty for one step.
+    """
+
+    network: str
+    data: str
+    seed: int
+    samples: int
+    steps: int
+    types: dict[str, str]  # by backend
+    loss: float  # fp64's
+    sides: list[Side]
+    lines: list[Line]
+    not_called: list[str]
+    drifts: dict[str, Drift]
+    skipped: dict[str, int]  # of `steps`, by backend
+    environment: dict[str, Any]
+
+    @property
+    def first(self) -> str:
+        return self.sides[0].label
+
+    def by_worst(self) -> list[Line]:
+        """The lines, the largest error of their own under the first backend first."""
+        return sorted(self.lines, key=lambda line: -own_size(line, self.first))
+
+
+def own_size(line: Line, label: str) -> float:
+    """The largest of a module's own relative errors; -1 where none could be measured."""
+    return line.errors[label].own.size if label in line.errors else -1.0
+
+
+def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Difference:
+    """Take the steps and compare them. Raises UserError for what cannot be had."""
+    config = as_configured(words)
+    other = as_configured(words, against)
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    rng = torch.get_rng_state()
+    try:
+        with warnings.catch_warnings():
+            # What a module may not do in a run, a run says.
+            warnings.simplefilter("ignore", UserWarning)
+            return _difference(words, config, other, steps)
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+        torch.set_rng_state(rng)
+
+
+def _difference(words: Sequence[str], config: Config, other: Config, steps: int) -> Difference:
+    bench = set_up(words, config)
+    fp32 = as_configured(words, FP32)
+    configs = {backend_of(c.backend).label: c for c in (config, other)}  # one, if they are the same
+    batches = bench.steps(steps)
+    truth, reference = _truth(bench, fp32, batches[0])
+    if not truth.calls:
+        raise UserError(f"model.name={config.model.name!r}: its forward calls no module; nothing to look at")
+    sides, found = [], []
+    for label, c in configs.items():
+        look, own = _look(bench, c, label, batches[0], truth, reference)
+        sides.append(side_of(truth, look))
+        found.append((look, own))
+    called = {name for name, _ in truth.calls}
+    environment = describe_environment(bench.device)
+    drifts, skipped = _drifts(bench, configs, fp32, batches, steps) if steps > 1 else ({}, {})
+    return Difference(
+        config.model.name,
+        config.data.source,
+        config.seed,
+        sum(len(next(_tensors(inputs))) for inputs, _ in batches[0]),
+        steps,
+        {label: take_type(c, bench.device).dtype for label, c in configs.items()},
+        truth.loss,
+        sides,
+        lines_of(truth, found),
+        [name for name in truth.modules if name not in called],
+        drifts,
+        skipped,
+        {key: environment[key] for key in ("device_type", "device_name", "torch", "cuda", "cudnn")},
+    )
+
+
+def _tensors(field: Any) -> Any:
+    return iter([field] if isinstance(field, torch.Tensor) else field.values())
+
+
+def _truth(bench: Bench, fp32: Config, batches: Any) -> tuple[Look, Trainer]:
+    """The step in fp64, and a trainer with the weights that it was taken with."""
+    trainer = in_double(bench.trainer(fp32))
+    look = look_at(trainer, "fp64", batches, fp32.seed, double=True)
+    return look, in_double(bench.trainer(fp32))
+
+
+def _look(
+    bench: Bench, config: Config, label: str, batches: Any, truth: Look, reference: Trainer
+) -> tuple[Look, dict[tuple[str, int], Own]]:
+    own: dict[tuple[str, int], Own] = {}
+
+    def before_step(trainer: Trainer, recorder: Recorder) -> None:
+        own.update(own_of_all(truth, reference, trainer, recorder, config.seed))
+
+    trainer = bench.trainer(config)
+    return look_at(trainer, label, batches, config.seed, before_step=before_step), own
+
+
+def _drifts(
+    bench: Bench, configs: dict[str, Config], fp32: Config, batches: Any, steps: int
+) -> tuple[dict[str, Drift], dict[str, int]]:
+    """How each backend parts from fp64 and from the other, and what another order does to the last one."""
+    truth = course(bench.trainer(fp32), batches, fp32.seed, double=True)
+    courses = {label: course(bench.trainer(c), batches, c.seed) for label, c in configs.items()}
+    labels = list(courses)
+    found = {f"{label}, fp64": drift(one, truth) for label, one in courses.items()}
+    if len(labels) > 1:
+        found[f"{labels[0]}, {labels[1]}"] = drift(courses[labels[0]], courses[labels[1]])
+    base = labels[-1]
+    seed = configs[base].seed + 1
+    shuffled = course(bench.trainer(configs[base]), bench.steps(steps, seed), seed)
+    found[f"{base}, {CHANCE}"] = drift(shuffled, courses[base])
+    return found, {label: one.skipped for label, one in courses.items()}
+
+
+def run_diff(
+    words: Sequence[str],
+    console: Console,
+    *,
+    against: str = FP32,
+    steps: int = 1,
+    every: bool = False,
+    plot: Path | None = None,
+    json: Path | None = None,
+) -> None:
+    """Compare, print, and write what was asked for. Raises UserError."""
+    from ampcompare.why.diff.as_json import write_json
+    from ampcompare.why.diff.table import print_difference
+
+    if plot is not None:
+        from ampcompare.why.diff.picture import check_kind
+
+        check_kind(plot)
+    found = difference(words, against, steps)
+    print_difference(found, console, every=every)
+    if plot is not None:
+        from ampcompare.why.diff.picture import write_picture
+
+        write_picture(found, plot)
+        console.print(f"picture: {plot}", markup=False, highlight=False, soft_wrap=True)
+    if json is not None:
+        write_json(found, json)
+        console.print(f"JSON: {json}", markup=False, highlight=False, soft_wrap=True)
