@@ -15,7 +15,8 @@ why = typer.Typer(
 )
 
 
-@why.command()
+# What is no option here is one of the run, as `--batch_size 4`: its own parser says what is wrong with it.
+@why.command(context_settings={"ignore_unknown_options": True})
 def diff(
     words: Annotated[
         list[str] | None,

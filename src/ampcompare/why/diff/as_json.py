@@ -20,7 +20,8 @@ def as_json(found: Difference) -> dict[str, Any]:
     forward, `worst` their names by the largest error of their own under the first of `backends`.
     """
     drifts = [
-        {"of": pair, "weights": drift.weights, "losses": drift.losses} for pair, drift in found.drifts.items()
+        {"of": list(pair), "weights": drift.weights, "losses": drift.losses}
+        for pair, drift in found.drifts.items()
     ]
     whole = {
         "format": FORMAT,

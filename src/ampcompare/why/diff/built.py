@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ampcompare.config.load import Config
-from ampcompare.config.schema import find_option
 from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError
@@ -122,5 +121,4 @@ def as_configured(words: Sequence[str], backend: str | None = None) -> Config:
 def names_batch(words: Sequence[str]) -> bool:
     """Whether the words name a batch size."""
     keys = [word.lstrip("-+").partition("=")[0] for word in words]
-    assert find_option("batch_size")
-    return "batch_size" in keys
+    return "batch_size" in keys or any(word.startswith("{") and '"batch_size"' in word for word in words)

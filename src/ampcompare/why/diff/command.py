@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from rich.console import Console
 
 from ampcompare.config.load import Config
+from ampcompare.data.batch import Batch, count_samples, tensors
 from ampcompare.errors import UserError
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.low_type import take_type
@@ -43,7 +45,7 @@ class Difference:
     sides: list[Side]
     lines: list[Line]
     not_called: list[str]
-    drifts: dict[str, Drift]
+    drifts: dict[tuple[str, str], Drift]
     skipped: dict[str, int]  # of `steps`, by backend
     environment: dict[str, Any]
 
@@ -51,9 +53,23 @@ class Difference:
     def first(self) -> str:
         return self.sides[0].label
 
+    @property
+    def between(self) -> Drift | None:
+        """How the two backends part."""
+        labels = [side.label for side in self.sides]
+        return self.drifts.get((labels[0], labels[-1]))
+
+    @property
+    def chance(self) -> Drift | None:
+        """How the last backend parts from itself in another order of the batches."""
+        return self.drifts.get((self.sides[-1].label, CHANCE))
+
     def by_worst(self) -> list[Line]:
-        """The lines, the largest error of their own under the first backend first."""
-        return sorted(self.lines, key=lambda line: -own_size(line, self.first))
+        """The lines, the largest error of their own under the first backend first; among those that are not
+        finite those that were it first.
+        """
+        firsts = {self.sides[0].first_output, self.sides[0].first_gradient}
+        return sorted(self.lines, key=lambda line: (-own_size(line, self.first), line.title not in firsts))
 
 
 def own_size(line: Line, label: str) -> float:
@@ -97,7 +113,7 @@ def _difference(words: Sequence[str], config: Config, other: Config, steps: int)
         config.model.name,
         config.data.source,
         config.seed,
-        sum(len(next(_tensors(inputs))) for inputs, _ in batches[0]),
+        sum(count_samples(inputs) for inputs, _ in batches[0]),
         steps,
         {label: take_type(c, bench.device).dtype for label, c in configs.items()},
         truth.loss,
@@ -108,10 +124,6 @@ def _difference(words: Sequence[str], config: Config, other: Config, steps: int)
         skipped,
         {key: environment[key] for key in ("device_type", "device_name", "torch", "cuda", "cudnn")},
     )
-
-
-def _tensors(field: Any) -> Any:
-    return iter([field] if isinstance(field, torch.Tensor) else field.values())
 
 
 def _truth(bench: Bench, fp32: Config, batches: Any) -> tuple[Look, Trainer]:
@@ -135,19 +147,32 @@ def _look(
 
 def _drifts(
     bench: Bench, configs: dict[str, Config], fp32: Config, batches: Any, steps: int
-) -> tuple[dict[str, Drift], dict[str, int]]:
+) -> tuple[dict[tuple[str, str], Drift], dict[str, int]]:
     """How each backend parts from fp64 and from the other, and what another order does to the last one."""
     truth = course(bench.trainer(fp32), batches, fp32.seed, double=True)
     courses = {label: course(bench.trainer(c), batches, c.seed) for label, c in configs.items()}
     labels = list(courses)
-    found = {f"{label}, fp64": drift(one, truth) for label, one in courses.items()}
-    if len(labels) > 1:
-        found[f"{labels[0]}, {labels[1]}"] = drift(courses[labels[0]], courses[labels[1]])
-    base = labels[-1]
+    found = {(label, "fp64"): drift(one, truth) for label, one in courses.items()}
+    first, base = labels[0], labels[-1]
+    if first != base:
+        found[first, base] = drift(courses[first], courses[base])
     seed = configs[base].seed + 1
-    shuffled = course(bench.trainer(configs[base]), bench.steps(steps, seed), seed)
-    found[f"{base}, {CHANCE}"] = drift(shuffled, courses[base])
+    others = bench.steps(steps, seed)
+    if not _are_same(batches, others):
+        shuffled = course(bench.trainer(configs[base]), others, seed)
+        found[base, CHANCE] = drift(shuffled, courses[base])
     return found, {label: one.skipped for label, one in courses.items()}
+
+
+def _are_same(one: Sequence[Sequence[Batch]], other: Sequence[Sequence[Batch]]) -> bool:
+    """Whether the steps have the same samples in the same order. Waits for the device."""
+    pairs = zip(chain(*one), chain(*other), strict=True)
+    return all(
+        a.shape == b.shape and bool((a == b).all())
+        for ours, theirs in pairs
+        for mine, its in zip(ours, theirs, strict=True)
+        for a, b in zip(tensors(mine), tensors(its), strict=True)
+    )
 
 
 def run_diff(

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ampcompare.report.terminal import SHAPE
+from ampcompare.report.terminal import SHAPE, in_lines
 from ampcompare.report.words import printable
 from ampcompare.why.diff.command import CHANCE, Difference, own_size
 from ampcompare.why.diff.compare import Errors, Line, Side
@@ -15,11 +15,14 @@ from ampcompare.why.diff.measures import Measure
 MOST = 15  # modules that are shown
 SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "": "-"}
 NOT_FINITE = "inf/nan"
-WIDEST = 26  # letters of a module's name in a line
+WIDEST_NUMBER = 7
+WIDE = 120  # columns of a terminal that has room for more
+COLUMNS = ("its own", "output", "gradient")
+WIDE_COLUMNS = ("weights", "update")
 
 
 def print_difference(found: Difference, console: Console, *, every: bool = False) -> None:
-    """Print the table and the sentences. Fits 80 columns for two backends."""
+    """Print the table and the sentences. Fits 80 columns for two backends; a wider terminal has more."""
     lines = found.by_worst()
     shown = lines if every else lines[:MOST]
     names = " and ".join(side.label for side in found.sides)
@@ -27,20 +30,23 @@ def print_difference(found: Difference, console: Console, *, every: bool = False
     where = f"{found.environment['device_name']}, PyTorch {found.environment['torch']}"
     console.print(Text(printable(what), style="bold"))
     console.print(Text(printable(where), style="dim"))
+    is_wide = console.width >= WIDE
     table = Table(header_style="dim", **SHAPE)
     table.add_column("module", overflow="fold", min_width=12)
-    table.add_column("in")
-    for column in ("its own error", "output", "gradient", "update"):
-        for number, side in enumerate(found.sides):
-            head = column if number == 0 else ""
-            table.add_column(f"{head}\n{side.label}", justify="right", no_wrap=True)
+    table.add_column("in", no_wrap=True)
+    for column in (*COLUMNS, *(WIDE_COLUMNS if is_wide else ())):
+        for number_, side in enumerate(found.sides):
+            head, label = column if number_ == 0 else "", in_lines(printable(side.label), WIDEST_NUMBER)
+            table.add_column(f"{head}\n{label}", justify="right", no_wrap=True)
     for line in shown:
-        row = [_name(line), SHORT.get(_type(line, found.first), _type(line, found.first))]
         sides = [line.errors.get(side.label) for side in found.sides]
-        row += [_own(errors) for errors in sides]
+        kind = _type(line, found.first)
+        row = [_name(line, is_wide), SHORT.get(kind, kind), *(_own(errors) for errors in sides)]
         row += [_size(errors and errors.output) for errors in sides]
-        row += [_size(errors and (errors.gradient or errors.parameters)) for errors in sides]
-        row += [_size(errors and errors.update) for errors in sides]
+        row += [_size(errors and errors.gradient) for errors in sides]
+        if is_wide:
+            row += [_size(errors and errors.parameters) for errors in sides]
+            row += [_size(errors and errors.update) for errors in sides]
         table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)
     rest = len(lines) - len(shown)
@@ -51,9 +57,9 @@ def print_difference(found: Difference, console: Console, *, every: bool = False
         console.print(Text(printable(f"- {sentence}")))
 
 
-def _name(line: Line) -> str:
+def _name(line: Line, is_wide: bool) -> str:
     calls = f" x{line.calls}" if line.calls > 1 else ""
-    return f"{line.title} {line.kind}{calls}"
+    return f"{line.title}{f' {line.kind}' if is_wide else ''}{calls}"
 
 
 def _type(line: Line, label: str) -> str:
@@ -71,10 +77,17 @@ def _size(measure: Measure | None) -> str:
 
 
 def number(value: float) -> str:
-    """`4.1e-04`, `0` and `inf/nan`."""
+    """`4.1e-4`, `0` and `inf/nan`.
+
+    >>> number(0.00041)
+    '4.1e-4'
+    """
     if value == 0:
         return "0"
-    return NOT_FINITE if value == float("inf") else f"{value:.1e}"
+    if value == float("inf"):
+        return NOT_FINITE
+    digits, _, power = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(power)}" if int(power) else digits
 
 
 def sentences(found: Difference) -> list[str]:
@@ -117,8 +130,8 @@ def _of_side(side: Side, found: Difference) -> list[str]:
         said.append(f"{side.label}: the step was skipped, nothing was updated")
     elif side.update is not None:
         lost = f", {side.update.flushed:.2%} of the weights stand still" if side.update.flushed else ""
-        cosine = "" if side.update.cosine is None else f", cosine 1 - {1 - side.update.cosine:.1e}"
-        loss = f"the loss is off by {side.loss - found.loss:+.1e}"
+        cosine = "" if side.update.cosine is None else f" (cosine {cosine_of(side.update.cosine)})"
+        loss = f"the loss is off by {number(abs(side.loss - found.loss))}"
         said.append(f"{side.label}: {loss}, the whole update by {number(side.update.size)}{cosine}{lost}")
     if side.only_here:
         said.append(f"{side.label} calls what fp64 does not: {_listed(side.only_here)}")
@@ -126,6 +139,11 @@ def _of_side(side: Side, found: Difference) -> list[str]:
         ops = ", ".join(side.differs)
         said.append(f"{side.label}: random numbers inside {ops} are others than fp64's, and its errors larger")
     return said
+
+
+def cosine_of(value: float) -> str:
+    """`0.93`, and near 1 how near: `1 - 5.0e-6`."""
+    return f"{value:.3g}" if value < 0.99 else f"1 - {number(1 - value)}"
 
 
 def _shares(found: Difference) -> list[str]:
@@ -152,23 +170,24 @@ def _shares(found: Difference) -> list[str]:
 
 def _drifted(found: Difference) -> list[str]:
     said = []
-    for pair, drift in found.drifts.items():
-        first, last = drift.weights[0], drift.last
-        ends = "not finite" if last is None else number(last)
-        begins = "not finite" if first is None else number(first)
-        said.append(
-            f"after {found.steps} steps {pair}: the weights differ by {ends} of the way they went ({begins} after 1)"
-        )
-    chance = next((d for pair, d in found.drifts.items() if pair.endswith(CHANCE)), None)
-    between = next((d for pair, d in found.drifts.items() if "fp64" not in pair and CHANCE not in pair), None)
-    if chance and between and chance.last and between.last is not None:
+    for (one, other), drift in found.drifts.items():
+        after = f"after {found.steps} steps {one} and {other} differ in their weights by"
+        said.append(f"{after} {_part(drift.last)} of the way they went ({_part(drift.weights[0])} after the first)")
+    chance, between = found.chance, found.between
+    if found.drifts and chance is None:
+        said.append("the batches come in one order: there is no other one to say what chance does")
+    elif chance and between and chance.last and between.last is not None:
         ratio = between.last / chance.last
         more = "less than chance" if ratio < 1 else "more than chance"
-        said.append(f"that is {more}: {ratio:.2g} times what {CHANCE} does")
+        said.append(f"the backends part by {more}: {ratio:.2g} times what {CHANCE} does")
     for label, count in found.skipped.items():
         if count:
             said.append(f"{label}: {count} of {found.steps} steps were skipped")
     return said
+
+
+def _part(size: float | None) -> str:
+    return "what is not finite" if size is None else number(size)
 
 
 def _listed(names: list[str] | tuple[str, ...], most: int = 6) -> str:
