@@ -51,10 +51,16 @@ class _Ran:
     fed: list[Tensor | None]  # the gradients that were fed in there
     back: list[Tensor | None]  # those that came out: of its inputs, and of what it got back
     parameters: dict[str, Tensor | None]
+    beyond: bool  # whether there were gradients beyond the range of their type, which are not fed in
 
 
 def own_errors(
-    truth: Call, seen: Call, inner: Sequence[tuple[Call, Call]], reference: Trainer, trainer: Trainer, seed: int
+    truth: Call,
+    seen: Call,
+    inner: Sequence[tuple[Call, Call]],
+    reference: Trainer,
+    trainer: Trainer,
+    seed: int,
 ) -> Own:
     """The errors of a call. `seen` is the same call in the backend's step, whose types are taken; `inner` are
     the pairs of calls inside it that are taken out, the truth's and the backend's.
@@ -95,7 +101,7 @@ def own_errors(
 def _compared(ours: _Ran, exact: _Ran) -> Own:
     coarse = coarsest([t.dtype for t in ours.given])
     output = worst(measure([a], [b], a.dtype) for a, b in zip(ours.given, exact.given, strict=True))
-    if any(g is not None and not bool(g.isfinite().all()) for g in ours.fed):
+    if ours.beyond and not any(g is not None for g in ours.fed):
         return Own(output, why="the gradients that it is given are beyond the range of their type")
     pairs = [(a, b) for a, b in zip(ours.back, exact.back, strict=True) if a is not None and b is not None]
     gradient = worst(measure([a], [b], coarsest([a.dtype, coarse])) for a, b in pairs)
@@ -147,10 +153,12 @@ def _run(
             with precision.forward_context():
                 result = module(*args, **kwargs)
         outs = [*floats_of(result), *handed]
-        fed = [
+        wanted = [
             None if g is None or not out.requires_grad else (g * scale).to(out.dtype)
             for out, g in zip(outs, feed, strict=True)
         ]
+        fed = [g if g is not None and bool(g.isfinite().all()) else None for g in wanted]
+        beyond = sum(g is not None for g in wanted) > sum(g is not None for g in fed)
         roots = [(out, g) for out, g in zip(outs, fed, strict=True) if g is not None]
         into = [*leaves, *(t for values in returned for t in values), *parameters.values()]
         back: Sequence[Tensor | None] = [None] * len(into)
@@ -159,7 +167,7 @@ def _run(
             back = torch.autograd.grad(outputs, into, gradients, allow_unused=True)
     count = len(into) - len(parameters)
     named = dict(zip(parameters, back[count:], strict=True))
-    return _Ran([out.detach() for out in outs], fed, list(back[:count]), named)
+    return _Ran([out.detach() for out in outs], fed, list(back[:count]), named, beyond)
 
 
 @contextmanager

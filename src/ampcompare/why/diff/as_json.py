@@ -32,9 +32,7 @@ def as_json(found: Difference) -> dict[str, Any]:
         "steps": found.steps,
         "environment": found.environment,
         "loss_fp64": found.loss,
-        "backends": [
-            dataclasses.asdict(side) | {"type": found.types[side.label]} for side in found.sides
-        ],
+        "backends": [dataclasses.asdict(side) | {"type": found.types[side.label]} for side in found.sides],
         "worst": [line.title for line in found.by_worst() if own_size(line, found.first) >= 0],
         "modules": [
             {

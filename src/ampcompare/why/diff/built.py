@@ -16,8 +16,7 @@ from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
 from ampcompare.machine.processes import World
-from ampcompare.precision import backend_of
-from ampcompare.precision.backends import REGISTRY
+from ampcompare.precision.backends import AUTO, REGISTRY
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.loaders import check_data, make_loader
 from ampcompare.train.trainer import Trainer
@@ -25,20 +24,6 @@ from ampcompare.why.ready import configured
 
 FEW = 8  # samples of a batch that are looked at, unless the words name a number
 FP32 = next(name for name, backend in REGISTRY.items() if backend.is_fp32)
-
-
-def backend_words(words: Sequence[str], backend: str) -> list[str]:
-    """The words with another backend: without a type that it does not have."""
-    if backend not in REGISTRY:
-        return [*words, f"backend={backend}"]
-    known = backend_of(backend)
-    kept = []
-    for word in words:
-        key, _, value = word.lstrip("-+").partition("=")
-        if key == "precision.dtype" and (known.is_fp32 or value not in (*known.dtypes, "auto")):
-            continue
-        kept.append(word)
-    return kept
 
 
 @dataclass(frozen=True)
@@ -111,11 +96,11 @@ def set_up(words: Sequence[str], config: Config) -> Bench:
     return Bench(config, world, data, train, test, few)
 
 
-def as_configured(words: Sequence[str], backend: str | None = None) -> Config:
-    """The config of one side. Raises UserError."""
-    if backend is None:
-        return configured(words)
-    return configured(backend_words(words, backend), backend=backend)
+def beside(words: Sequence[str], backend: str, dtype: str | None) -> Config:
+    """The same words under another backend; a type that it does not have is left out. Raises UserError."""
+    known = REGISTRY.get(backend)
+    takes = known is None or (not known.is_fp32 and dtype in (*known.dtypes, AUTO))
+    return configured(words, backend=backend, **({} if takes else {"precision.dtype": "null"}))
 
 
 def names_batch(words: Sequence[str]) -> bool:

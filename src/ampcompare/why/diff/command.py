@@ -14,18 +14,20 @@ from rich.console import Console
 
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, count_samples, tensors
-from ampcompare.errors import UserError
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.low_type import take_type
 from ampcompare.precision import backend_of
 from ampcompare.train.trainer import Trainer
 from ampcompare.why.diff.alone import Own
-from ampcompare.why.diff.built import FP32, Bench, as_configured, set_up
+from ampcompare.why.diff.built import FP32, Bench, beside, set_up
 from ampcompare.why.diff.calls import Recorder
 from ampcompare.why.diff.compare import Line, Side, lines_of, own_of_all, side_of
 from ampcompare.why.diff.drift import Drift, course, drift
 from ampcompare.why.diff.look import Look, in_double, look_at
+from ampcompare.why.ready import configured
 
+# Of the environment, as what may change a figure.
+RECORDED = ("device_type", "device_name", "cpu_threads", "torch", "cuda", "cudnn")
 CHANCE = "another order of the batches"
 
 
@@ -79,8 +81,8 @@ def own_size(line: Line, label: str) -> float:
 
 def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Difference:
     """Take the steps and compare them. Raises UserError for what cannot be had."""
-    config = as_configured(words)
-    other = as_configured(words, against)
+    config = configured(words)
+    other = beside(words, against, config.precision.dtype)
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     rng = torch.get_rng_state()
     try:
@@ -95,12 +97,10 @@ def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Dif
 
 def _difference(words: Sequence[str], config: Config, other: Config, steps: int) -> Difference:
     bench = set_up(words, config)
-    fp32 = as_configured(words, FP32)
+    fp32 = beside(words, FP32, None)
     configs = {backend_of(c.backend).label: c for c in (config, other)}  # one, if they are the same
     batches = bench.steps(steps)
     truth, reference = _truth(bench, fp32, batches[0])
-    if not truth.calls:
-        raise UserError(f"model.name={config.model.name!r}: its forward calls no module; nothing to look at")
     sides, found = [], []
     for label, c in configs.items():
         look, own = _look(bench, c, label, batches[0], truth, reference)
@@ -122,7 +122,7 @@ def _difference(words: Sequence[str], config: Config, other: Config, steps: int)
         [name for name in truth.modules if name not in called],
         drifts,
         skipped,
-        {key: environment[key] for key in ("device_type", "device_name", "torch", "cuda", "cudnn")},
+        {key: environment[key] for key in RECORDED},
     )
 
 

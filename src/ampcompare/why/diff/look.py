@@ -123,4 +123,3 @@ def wide(batch: Batch) -> Batch:
     """The batch with its floating tensors in fp64."""
     inputs, targets = (each(part, lambda t: t.double() if t.is_floating_point() else t) for part in batch)
     return inputs, targets
-

@@ -29,7 +29,12 @@ def check_kind(path: Path) -> None:
 def chart(found: Difference) -> alt.Chart:
     """The heat map: colour is the relative error against fp64, by powers of ten; black is not finite."""
     rows = [
-        {"module": f"{line.title} {line.kind}", "column": f"{what}, {side.label}", "error": shown, "text": text}
+        {
+            "module": f"{line.title} {line.kind}",
+            "column": f"{what}, {side.label}",
+            "error": shown,
+            "text": text,
+        }
         for line in found.lines
         for side in found.sides
         if side.label in line.errors

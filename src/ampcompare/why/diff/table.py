@@ -15,6 +15,7 @@ from ampcompare.why.diff.measures import Measure
 MOST = 15  # modules that are shown
 SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "": "-"}
 NOT_FINITE = "inf/nan"
+LEAST_SHARE = 1e-4  # of the elements of a tensor that is spoken of
 WIDEST_NUMBER = 7
 WIDE = 120  # columns of a terminal that has room for more
 COLUMNS = ("its own", "output", "gradient")
@@ -114,7 +115,9 @@ def _worst(found: Difference) -> list[str]:
     if worst.ulps is not None:
         size += f", in the median {worst.ulps:.3g} ulps of {SHORT.get(worst.type, worst.type)}"
     said = f"most error arises in {first.title}{call}, under {found.first}: {size}, of its {of}"
-    return [f"{said}; next {lines[1].title}, {number(own_size(lines[1], found.first))}" if lines[1:] else said]
+    return [
+        f"{said}; next {lines[1].title}, {number(own_size(lines[1], found.first))}" if lines[1:] else said
+    ]
 
 
 def _of_side(side: Side, found: Difference) -> list[str]:
@@ -129,7 +132,11 @@ def _of_side(side: Side, found: Difference) -> list[str]:
     if side.skipped:
         said.append(f"{side.label}: the step was skipped, nothing was updated")
     elif side.update is not None:
-        lost = f", {side.update.flushed:.2%} of the weights stand still" if side.update.flushed else ""
+        lost = (
+            f", {100 * side.update.flushed:.2g} % of the weights stand still"
+            if side.update.flushed >= LEAST_SHARE
+            else ""
+        )
         cosine = "" if side.update.cosine is None else f" (cosine {cosine_of(side.update.cosine)})"
         loss = f"the loss is off by {number(abs(side.loss - found.loss))}"
         said.append(f"{side.label}: {loss}, the whole update by {number(side.update.size)}{cosine}{lost}")
@@ -137,7 +144,9 @@ def _of_side(side: Side, found: Difference) -> list[str]:
         said.append(f"{side.label} calls what fp64 does not: {_listed(side.only_here)}")
     if side.differs:
         ops = ", ".join(side.differs)
-        said.append(f"{side.label}: random numbers inside {ops} are others than fp64's, and its errors larger")
+        said.append(
+            f"{side.label}: random numbers inside {ops} are others than fp64's, and its errors larger"
+        )
     return said
 
 
@@ -163,8 +172,8 @@ def _shares(found: Difference) -> list[str]:
                     share = 0.0 if measure is None else getattr(measure, attribute)
                     if share > worst:
                         worst, where = share, f"the {of} of {line.title}"
-            if worst:
-                said.append(f"{side.label}: most is {what} in {where}, {worst:.2%}")
+            if worst >= LEAST_SHARE:
+                said.append(f"{side.label}: most is {what} in {where}, {100 * worst:.2g} %")
     return said
 
 
@@ -172,7 +181,9 @@ def _drifted(found: Difference) -> list[str]:
     said = []
     for (one, other), drift in found.drifts.items():
         after = f"after {found.steps} steps {one} and {other} differ in their weights by"
-        said.append(f"{after} {_part(drift.last)} of the way they went ({_part(drift.weights[0])} after the first)")
+        said.append(
+            f"{after} {_part(drift.last)} of the way they went ({_part(drift.weights[0])} after the first)"
+        )
     chance, between = found.chance, found.between
     if found.drifts and chance is None:
         said.append("the batches come in one order: there is no other one to say what chance does")
