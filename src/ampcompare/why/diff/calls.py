@@ -95,10 +95,11 @@ class Recorder:
 
         return hook
 
-    def _after(self, name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _after(self, name: str) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
             if not self._records():
-                return
+                return None
+            output = changed(output, lambda tensor: _watchable(tensor, (args, kwargs)))
             # A call that raised, which somebody caught, has not ended.
             while self._open and self._open[-1].name != name:
                 self._open.pop()
@@ -107,6 +108,7 @@ class Recorder:
             for place, tensor in enumerate(tensors_of(output)):
                 self._watch(tensor, call.output_gradients, place, call)
             self.calls.append(call)
+            return output
 
         return hook
 
@@ -129,3 +131,15 @@ class Recorder:
                 into[place] = self._copy(gradient)
 
         tensor.register_hook(hook)
+
+
+def _watchable(tensor: Tensor, given: Any) -> Tensor:
+    """The tensor, or a copy of it, if it is a view that nobody else has: of what a Linear gives to tokens. If
+    what comes next works in place (`ReLU(inplace=True)`), autograd drops a view's node, and its gradient with
+    it (`CopySlices`).
+    """
+    if not (tensor._is_view() and tensor.requires_grad and is_number(tensor)):
+        return tensor
+    memory = tensor.untyped_storage().data_ptr()
+    is_anothers = any(other.untyped_storage().data_ptr() == memory for other in tensors_of(given))
+    return tensor if is_anothers else tensor.clone()

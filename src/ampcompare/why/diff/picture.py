@@ -1,4 +1,4 @@
-"""The errors as a heat map: a row for each module in the order of the forward, a column for what is measured."""
+"""The errors as a heat map: a row for each module in the order of the forward, a column for each measure."""
 
 from __future__ import annotations
 
