@@ -24,7 +24,7 @@ class Pair(nn.Module):
 
 
 class Net(nn.Module):
-    '''Numbers in, a dict out: dropout, a recurrent layer, a tuple, in-place ReLUs, tied weights, parts idle.'''
+    '''Numbers in, a dict out; dropout, a GRU, a tuple, in-place ReLUs, tied weights, idle parts.'''
 
     def __init__(self):
         super().__init__()
@@ -170,7 +170,7 @@ def test_a_step_is_that_of_the_run(words: list[str]):
     found = difference([*IMAGES, *words, "backend=none"])
     check(found, "none", BOUND["float32"])
     assert found.sides[0].update is not None
-    assert found.sides[0].update.size < 1e-4
+    assert found.sides[0].update.size < 1e-3
     assert found.samples == 2 * (2 if "accumulate" in words[0] else 1)
 
 

@@ -85,8 +85,8 @@ def set_up(words: Sequence[str], config: Config) -> Bench:
     if not machine.has_float64(world.device):
         why = "has no float64, which is the truth that errors are measured against"
         raise UserError(f"device={str(world.device)!r}: {why}; use device=cpu")
-    machine.set_numerics(dataclasses.replace(config, cudnn_benchmark=False))
-    # Of what has no deterministic kernel PyTorch warns, and goes on.
+    machine.set_numerics(dataclasses.replace(config, deterministic=True))
+    # Of what has no deterministic kernel PyTorch would raise; so it warns, and goes on.
     torch.use_deterministic_algorithms(True, warn_only=True)
     data = load_data(config)
     check_data(config, data, world)

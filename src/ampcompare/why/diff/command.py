@@ -83,7 +83,9 @@ def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Dif
     """Take the steps and compare them. Raises UserError for what cannot be had."""
     config = configured(words)
     other = beside(words, against, config.precision.dtype)
+    cudnn = torch.backends.cudnn
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = cudnn.benchmark, cudnn.deterministic
     rng = torch.get_rng_state()
     try:
         with warnings.catch_warnings():
@@ -92,13 +94,17 @@ def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Dif
             return _difference(words, config, other, steps)
     finally:
         torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+        cudnn.benchmark, cudnn.deterministic = before
         torch.set_rng_state(rng)
 
 
 def _difference(words: Sequence[str], config: Config, other: Config, steps: int) -> Difference:
     bench = set_up(words, config)
     fp32 = beside(words, FP32, None)
-    configs = {backend_of(c.backend).label: c for c in (config, other)}  # one, if they are the same
+    configs = {backend_of(config.backend).label: config}
+    if other.backend != config.backend:  # else there is one side
+        label = backend_of(other.backend).label
+        configs[other.backend if label in configs else label] = other
     batches = bench.steps(steps)
     truth, reference = _truth(bench, fp32, batches[0])
     sides, found = [], []

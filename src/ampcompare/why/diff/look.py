@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ampcompare.data.batch import Batch, each
 from ampcompare.train.trainer import Trainer
@@ -110,8 +110,13 @@ def look_at(
         {name: p.dtype for name, p in trainer.model.named_parameters()},
         {name: after[name].detach().double() - before[name] for name in names},
         set(mode.differs),
-        {name: type(module).__name__ for name, module in trainer.model.named_modules()},
+        {n: type(m).__name__ for n, m in trainer.model.named_modules() if _has_forward(m)},
     )
+
+
+def _has_forward(module: nn.Module) -> bool:
+    """Whether it can be called at all: a ModuleList only holds others."""
+    return type(module).forward is not nn.Module.forward or "forward" in vars(module)
 
 
 def _parameters(trainer: Trainer) -> list[Tensor]:
