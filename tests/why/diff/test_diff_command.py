@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.quick import QUICK
 
 from ampcompare.cli import main
+from ampcompare.why.diff.alone import Own
+from ampcompare.why.diff.answer import Difference
 from ampcompare.why.diff.command import difference
+from ampcompare.why.diff.measures import Measure
+from ampcompare.why.diff.picture import chart, write_picture
 from ampcompare.why.diff.words import sentences
 
 WORDS = [*QUICK, "batch_size=4"]
+
+
+def not_none(measure: Measure | None) -> Measure:
+    assert measure is not None
+    return measure
 
 
 def diff(*words: object) -> int:
@@ -58,24 +68,41 @@ def test_the_table_fits_a_terminal_and_shows_the_worst(capsys, monkeypatch):
     assert "most error arises in " in said
 
 
-def test_all_shows_every_module(capsys):
-    assert diff(*WORDS, "backend=native_bf16", "--all") == 0
+def test_all_shows_every_module(tmp_path: Path, capsys):
+    file = tmp_path / "heat.svg"
+    assert diff(*WORDS, "backend=native_bf16", "--all", "--plot", file) == 0
+    assert file.stat().st_size
     said = capsys.readouterr().out
     assert "(network)" in said
     assert "with --all" not in said
 
 
+@pytest.fixture(scope="module")
+def found() -> Difference:
+    return difference([*WORDS, "backend=native_bf16"])
+
+
 @pytest.mark.parametrize(
     ("kind", "start"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("html", b"<!DOCTYPE html>")]
 )
-def test_the_heat_map_is_a_picture_of_each_kind(tmp_path: Path, kind: str, start: bytes):
+def test_the_heat_map_is_a_picture_of_each_kind(found: Difference, tmp_path: Path, kind: str, start: bytes):
     file = tmp_path / f"heat.{kind}"
-    assert diff(*WORDS, "backend=native_bf16", "--plot", file) == 0
+    write_picture(found, file)
     content = file.read_bytes().lstrip()
     assert content.startswith(start)
+    assert b"<script src=" not in content
     if kind != "png":
-        assert all(name in content for name in (b"BatchNorm2d", b"its own error"))
-    assert b"cdn" not in content[:2000]
+        assert all(name in content for name in (b"BatchNorm2d", b"its own error", b"Errors of native_bf16"))
+
+
+def test_an_error_that_is_not_finite_is_black(found: Difference):
+    broken = replace(found.lines[0].errors["none"], own=Own())
+    broken = replace(broken, output=replace(not_none(broken.output), relative=None))
+    lines = [replace(found.lines[0], errors={"none": broken}), *found.lines[1:]]
+    rows = chart(replace(found, lines=lines)).to_dict()["data"]["values"]
+    of_it = {row["column"]: row["error"] for row in rows if row["module"] == "0 Conv2d"}
+    assert of_it["output, none"] == -1
+    assert "its own error, none" not in of_it
 
 
 def test_options_may_be_written_as_for_a_run(capsys):

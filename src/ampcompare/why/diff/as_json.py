@@ -10,7 +10,7 @@ from typing import Any
 
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import replacing
-from ampcompare.why.diff.command import Difference, own_size
+from ampcompare.why.diff.answer import Difference, own_size
 
 FORMAT = 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,64 +18,16 @@ from ampcompare.machine.low_type import take_type
 from ampcompare.precision import backend_of
 from ampcompare.train.trainer import Trainer
 from ampcompare.why.diff.alone import Own
+from ampcompare.why.diff.answer import CHANCE, Difference
 from ampcompare.why.diff.built import FP32, Bench, beside, set_up
 from ampcompare.why.diff.calls import Recorder
-from ampcompare.why.diff.compare import Line, Side, lines_of, own_of_all, side_of
+from ampcompare.why.diff.compare import lines_of, own_of_all, side_of
 from ampcompare.why.diff.drift import Drift, course, drift
 from ampcompare.why.diff.look import Look, in_double, look_at
 from ampcompare.why.ready import configured
 
 # Of the environment, as what may change a figure.
 RECORDED = ("device_type", "device_name", "cpu_threads", "torch", "cuda", "cudnn")
-CHANCE = "another order of the batches"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The whole answer. `sides` are the backends, the one asked about first; `lines` are in the order of the
-    forward; `drifts` by pair, empty for one step.
-    """
-
-    network: str
-    data: str
-    seed: int
-    samples: int
-    steps: int
-    types: dict[str, str]  # by backend
-    loss: float  # fp64's
-    sides: list[Side]
-    lines: list[Line]
-    not_called: list[str]
-    drifts: dict[tuple[str, str], Drift]
-    skipped: dict[str, int]  # of `steps`, by backend
-    environment: dict[str, Any]
-
-    @property
-    def first(self) -> str:
-        return self.sides[0].label
-
-    @property
-    def between(self) -> Drift | None:
-        """How the two backends part."""
-        labels = [side.label for side in self.sides]
-        return self.drifts.get((labels[0], labels[-1]))
-
-    @property
-    def chance(self) -> Drift | None:
-        """How the last backend parts from itself in another order of the batches."""
-        return self.drifts.get((self.sides[-1].label, CHANCE))
-
-    def by_worst(self) -> list[Line]:
-        """The lines, the largest error of their own under the first backend first; among those that are not
-        finite those that were it first.
-        """
-        firsts = {self.sides[0].first_output, self.sides[0].first_gradient}
-        return sorted(self.lines, key=lambda line: (-own_size(line, self.first), line.title not in firsts))
-
-
-def own_size(line: Line, label: str) -> float:
-    """The largest of a module's own relative errors; -1 where none could be measured."""
-    return line.errors[label].own.size if label in line.errors else -1.0
 
 
 def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Difference:

@@ -10,8 +10,8 @@ import altair as alt
 
 from ampcompare.errors import UserError
 from ampcompare.report.charts.pictures import FONT, PPI, vl_version
+from ampcompare.why.diff.answer import Difference
 from ampcompare.why.diff.as_json import write
-from ampcompare.why.diff.command import Difference
 from ampcompare.why.diff.compare import Errors
 
 KINDS = ("png", "svg", "html")

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ampcompare.report.terminal import SHAPE, in_lines
 from ampcompare.report.words import printable
-from ampcompare.why.diff.command import Difference
+from ampcompare.why.diff.answer import Difference
 from ampcompare.why.diff.compare import Errors, Line
 from ampcompare.why.diff.measures import Measure
 from ampcompare.why.diff.words import number, sentences, short

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ampcompare.why.diff.command import CHANCE, Difference, own_size
+from ampcompare.why.diff.answer import CHANCE, Difference, own_size
 from ampcompare.why.diff.compare import Errors, Side
 from ampcompare.why.diff.measures import Measure
 
