@@ -23,7 +23,7 @@ def diff(
         typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of a run, such as backend=native."),
     ] = None,
     config: Annotated[str | None, typer.Option(metavar="NAME", help="A config, such as demo.")] = None,
-    against: Annotated[str, typer.Option(metavar="BACKEND", help="The backend beside it.")] = "",
+    against: Annotated[str, typer.Option(metavar="BACKEND", help="The backend beside it; default: none, which is fp32.")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Steps over which weights are followed.")] = 1,
     every: Annotated[bool, typer.Option("--all", help="Every module, not the worst 15.")] = False,
     plot: Annotated[

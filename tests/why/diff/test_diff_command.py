@@ -134,7 +134,7 @@ def test_the_drift_of_rounding_is_set_beside_that_of_chance():
     assert found.between.last is not None
     assert found.chance.last is not None
     assert 1e-4 < found.between.last < found.chance.last
-    assert any("part by less than chance" in sentence for sentence in sentences(found))
+    assert any("parted by less than chance" in sentence for sentence in sentences(found))
 
 
 def test_data_in_one_order_have_no_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.why.diff.command import difference, own_size
+from ampcompare.why.diff.answer import own_size
+from ampcompare.why.diff.command import difference
 from ampcompare.why.diff.words import sentences
 
 NET = """
@@ -184,3 +185,48 @@ def test_the_first_gradient_that_is_not_finite_is_named(words: list[str]):
     assert (side.first_gradient, side.skipped) == ("head", True)
     assert (other.first_gradient, other.skipped) == (None, False)
     assert found.by_worst()[0].title == "head"
+
+
+OWN_TYPE = """
+import torch
+from torch import nn
+
+
+class Coarse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8).bfloat16()
+
+    def forward(self, x):
+        return self.inner(x.bfloat16()).float()
+
+
+class Touchy(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (1 if x.dtype is torch.float64 else 1.05)
+
+
+def coarse():
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), Coarse(), nn.Linear(8, 1))
+
+
+def touchy():
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), Touchy(8, 8), nn.Linear(8, 1))
+
+
+def data(train):
+    x = torch.linspace(-1, 1, 64).reshape(16, 4) ** 2
+    return x, x.sum(1, keepdim=True)
+"""
+
+
+@pytest.mark.parametrize(("name", "where"), [("coarse", "2.inner"), ("touchy", "2")])
+def test_a_network_that_rounds_by_itself_is_no_truth(name: str, where: str, tmp_path: Path, monkeypatch):
+    """Its casts are left out in fp64, so that what they cost is seen under fp32, too."""
+    (tmp_path / "own.py").write_text(OWN_TYPE)
+    monkeypatch.chdir(tmp_path)
+    words = [f"model.name=./own.py:{name}", "data.source=./own.py:data", "task.loss=mse", "device=cpu"]
+    found = difference([*words, "backend=none"])
+    worst, second = found.by_worst()[:2]
+    assert worst.title == where
+    assert own_size(worst, "none") > 1e-3 > 1e-6 > own_size(second, "none")

@@ -65,6 +65,49 @@ def table(train):
     x = torch.linspace(-1, 1, 64).reshape(16, 4) ** 2
     return {"x": x, "shift": x[:, :1] * 0.1}, x.sum(1)
 """
+MASKED = """
+import torch
+from torch import nn
+from ampcompare.precision.backends import Backend
+from ampcompare.precision.base import Precision
+
+
+class Mask(nn.Module):
+    def forward(self, scores, mask):
+        return scores + mask
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.letters, self.mask, self.head = nn.Embedding(33, 24), Mask(), nn.Linear(24, 33)
+
+    def forward(self, tokens):
+        x = self.letters(tokens)
+        above = torch.full((24, 24), float("-inf"), dtype=x.dtype).triu(1)
+        return self.head(torch.softmax(self.mask(x @ x.transpose(1, 2), above), -1) @ x)
+
+
+def build():
+    return Net()
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x.bfloat16().float())
+
+
+class Wrapping(Precision):
+    declares = Backend(label="wrapping", words="a wrapper that rounds")
+
+    def prepare(self, model, optimizer):
+        model.head = Wrapped(model.head)
+        return model, optimizer
+"""
 IMAGES = [*QUICK, "batch_size=2", "data.augment=false", "precision.init_scale=256"]
 TOKENS = ["data.source=./text.py:build", "device=cpu", "batch_size=2", "precision.init_scale=256"]
 ODD_WORDS = ["model.name=./odd.py:build", *TOKENS]
@@ -72,7 +115,7 @@ ODD_WORDS = ["model.name=./odd.py:build", *TOKENS]
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("odd", ODD), ("gpt", GPT), ("text", TEXT)):
+    for name, text in (("odd", ODD), ("masked", MASKED), ("gpt", GPT), ("text", TEXT)):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
 
@@ -129,6 +172,24 @@ def test_dropout_masks_are_those_of_fp64():
     dropped = {line.title: line.errors["native_bf16"].output for line in found.lines}["dropped"]
     assert dropped is not None
     assert dropped.size < 0.02
+
+
+@pytest.mark.parametrize("backend", ["native_bf16", "bf16"])
+def test_a_mask_of_infinities_is_no_overflow(backend: str):
+    found = difference(["model.name=./masked.py:build", *TOKENS, f"backend={backend}"])
+    side = found.sides[0]
+    assert (side.first_output, side.first_gradient) == (None, None)
+    assert {line.title for line in found.lines} == {"letters", "mask", "head", "(network)"}
+    assert all(line.errors[backend].own.output is not None for line in found.lines)
+
+
+def test_a_module_that_a_backend_puts_around_another_is_named():
+    words = ["model.name=./masked.py:build", *TOKENS, "backend=./masked.py:Wrapping"]
+    found = difference(words)
+    worst = found.by_worst()[0]
+    assert worst.title == "head"
+    assert worst.errors["wrapping"].own.size > 1e-4
+    assert found.sides[0].only_here == ("head.inner",)
 
 
 @pytest.mark.parametrize("backend", ["native", "apex_o2", "bf16"])

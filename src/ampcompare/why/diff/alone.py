@@ -22,7 +22,7 @@ from ampcompare.train.trainer import Trainer
 from ampcompare.why.diff.arithmetic import arithmetic
 from ampcompare.why.diff.calls import Call
 from ampcompare.why.diff.measures import Measure, measure
-from ampcompare.why.diff.trees import changed, floats_of, is_number, refilled, tensors_of
+from ampcompare.why.diff.trees import breaks, changed, floats_of, is_number, refilled, tensors_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def own_errors(
     scale = float(precision.scale_factor())  # sync: a look waits wherever it looks
     given = _rounded(truth.given, seen.given)
     got = [_rounded(theirs.output, ours.output) for theirs, ours in inner]
-    if not all(bool(t.isfinite().all()) for t in floats_of((given, got))):
+    if breaks((given, got), (truth.given, [theirs.output for theirs, _ in inner])):
         return Own(why="its inputs are beyond the range of their type")
     out = [truth.output_gradients.get(place) for place in _places(truth.output)]
     out += [c.given_gradients.get(place) for c, _ in inner for place in _places(c.given)]

@@ -15,7 +15,7 @@ from ampcompare.why.diff.alone import Own, coarsest, own_errors, worst
 from ampcompare.why.diff.calls import Call, Recorder
 from ampcompare.why.diff.look import Look
 from ampcompare.why.diff.measures import Measure, measure
-from ampcompare.why.diff.trees import floats_of, is_number, tensors_of
+from ampcompare.why.diff.trees import breaks, floats_of, is_number, tensors_of
 
 NETWORK = "(network)"  # what is called "" by PyTorch
 LOSS = "the loss"
@@ -153,17 +153,17 @@ def side_of(truth: Look, look: Look) -> Side:
         look.scale,
         look.skipped,
         update_error(look.updates, truth, look),
-        first_output(look),
+        first_output(truth, look),
         first_gradient(look),
         tuple(dict.fromkeys(call.name or NETWORK for call in look.calls.values() if call.name not in known)),
         tuple(sorted(look.differs)),
     )
 
 
-def first_output(look: Look) -> str | None:
-    """The first module, in the order of the forward, that gave something not finite."""
-    calls = look.calls.values()
-    return next((c.name or NETWORK for c in calls if not _finite(floats_of(c.output))), None)
+def first_output(truth: Look, look: Look) -> str | None:
+    """The first module, in the order of the forward, that gave what is not finite and is in fp64."""
+    both = ((ours, truth.calls[key]) for key, ours in look.calls.items() if key in truth.calls)
+    return next((ours.name or NETWORK for ours, exact in both if breaks(ours.output, exact.output)), None)
 
 
 def first_gradient(look: Look) -> str | None:

@@ -56,17 +56,14 @@ def look_at(
     if double:
         batches = [wide(batch) for batch in batches]
     precision, recorder = trainer.precision, Recorder(trainer.model)
-    # In the order of the model's own, masters in their place or not.
-    names = [name for name, _ in trainer.model.named_parameters()]
-    weights = dict(zip(names, _parameters(trainer), strict=True))
-    before = {name: weight.detach().to(torch.float64, copy=True) for name, weight in weights.items()}
+    before = {n: p.detach().to(torch.float64, copy=True) for n, p in _updated(trainer).items()}
     gradients: dict[str, Tensor] = {}
     scale = float(precision.scale_factor())  # sync: a look waits wherever it looks
     own = {name: getattr(precision, name) for name in ("backward", "unscale_", "step")}
 
     def keep_gradients() -> None:
         if not gradients:
-            now = zip(names, _parameters(trainer), strict=True)
+            now = _updated(trainer).items()
             gradients.update({n: p.grad.detach().clone() for n, p in now if p.grad is not None})
 
     def backward(*args: Any, **kwargs: Any) -> None:
@@ -97,7 +94,7 @@ def look_at(
     finally:
         for name in own:
             delattr(precision, name)
-    after = dict(zip(names, _parameters(trainer), strict=True))
+    after = _updated(trainer)
     return Look(
         label,
         trainer,
@@ -108,7 +105,7 @@ def look_at(
         int(precision.skipped_steps()) > skipped_before,
         gradients,
         {name: p.dtype for name, p in trainer.model.named_parameters()},
-        {name: after[name].detach().double() - before[name] for name in names},
+        {name: after[name].detach().double() - weight for name, weight in before.items()},
         set(mode.differs),
         {n: type(m).__name__ for n, m in trainer.model.named_modules() if _has_forward(m)},
     )
@@ -119,9 +116,14 @@ def _has_forward(module: nn.Module) -> bool:
     return type(module).forward is not nn.Module.forward or "forward" in vars(module)
 
 
-def _parameters(trainer: Trainer) -> list[Tensor]:
-    """What the optimizer updates: the model's parameters in their order, or their masters."""
-    return [p for group in trainer.optimizer.param_groups for p in group["params"]]
+def _updated(trainer: Trainer) -> dict[str, Tensor]:
+    """What the optimizer updates, by the names of the model's parameters: them, or their masters."""
+    named = dict(trainer.model.named_parameters())
+    every = [p for group in trainer.optimizer.param_groups for p in group["params"]]
+    if len(every) == len(named):  # in the model's order, as it was built
+        return dict(zip(named, every, strict=True))
+    known = {id(p) for p in every}  # somebody has changed one of them since
+    return {name: p for name, p in named.items() if id(p) in known}
 
 
 def wide(batch: Batch) -> Batch:

@@ -8,13 +8,14 @@ from rich.text import Text
 
 from ampcompare.report.terminal import SHAPE, in_lines
 from ampcompare.report.words import printable
-from ampcompare.why.diff.answer import Difference
+from ampcompare.why.diff.answer import CHANCE, Difference
 from ampcompare.why.diff.compare import Errors, Line
 from ampcompare.why.diff.measures import Measure
 from ampcompare.why.diff.words import number, sentences, short
 
 MOST = 15  # modules that are shown
 WIDEST_NUMBER = 7
+OTHER_ORDER = "other order"
 WIDE = 120  # columns of a terminal that has room for more
 COLUMNS = ("its own", "output", "gradient")
 WIDE_COLUMNS = ("weights", "update")
@@ -52,8 +53,35 @@ def print_difference(found: Difference, console: Console, *, every: bool = False
     note = "relative errors, by norm, against fp64; its own: on fp64's own inputs, so that none has travelled"
     more = f"; {rest} modules more with --all" if rest else ""
     console.print(Text(note + more, style="dim"))
+    if found.drifts:
+        _print_drifts(found, console)
     for sentence in sentences(found):
         console.print(Text(printable(f"- {sentence}")))
+
+
+def _print_drifts(found: Difference, console: Console) -> None:
+    """How far the weights have parted by each step, and the losses."""
+    table = Table(header_style="dim", **SHAPE)
+    table.add_column("after\nstep", justify="right", no_wrap=True)
+    for what in ("weights", "loss"):
+        for number_, (one, other) in enumerate(found.drifts):
+            head = what if number_ == 0 else ""
+            pair = in_lines(printable(f"{one}, {OTHER_ORDER if other == CHANCE else other}"), WIDEST_NUMBER)
+            table.add_column(f"{head}\n{pair}", justify="right", no_wrap=True)
+    for step in _steps(found.steps):
+        weights = [drift.weights[step - 1] for drift in found.drifts.values()]
+        losses = [drift.losses[step - 1] for drift in found.drifts.values()]
+        cells = ["-" if value is None else number(abs(value)) for value in (*weights, *losses)]
+        table.add_row(str(step), *cells)
+    console.print(table)
+    note = "weights: the difference over the way that the second went; loss: the difference in size"
+    console.print(Text(note, style="dim"))
+
+
+def _steps(count: int) -> list[int]:
+    """The first and the last step, and between them each after about twice as many."""
+    doubled = [2**power for power in range(count.bit_length())]
+    return [step for step in doubled if step < count] + [count]
 
 
 def _name(line: Line, is_wide: bool) -> str:

@@ -30,6 +30,16 @@ def floats_of(tree: Any) -> list[Tensor]:
     return [tensor for tensor in tensors_of(tree) if is_number(tensor)]
 
 
+def breaks(found: Any, truth: Any) -> bool:
+    """Whether one tree has values that are not finite where the other, of the same form, has finite ones: a
+    mask of -inf is none. Waits for the device.
+    """
+    pairs = list(zip(floats_of(found), floats_of(truth), strict=False))
+    if any(a.shape != b.shape for a, b in pairs):
+        return any(not bool(a.isfinite().all()) for a, _ in pairs)
+    return any(bool((~a.isfinite() & b.isfinite()).any()) for a, b in pairs)
+
+
 def changed(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The tree with each of its tensors changed."""
     return tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, tree)

@@ -127,26 +127,18 @@ def _in_step(errors: Errors) -> tuple[Measure | None, ...]:
 
 def _drifted(found: Difference) -> list[str]:
     said = []
-    for (one, other), drift in found.drifts.items():
-        after = f"after {found.steps} steps {one} and {other} differ in their weights by"
-        said.append(
-            f"{after} {_part(drift.last)} of the way they went ({_part(drift.weights[0])} after the first)"
-        )
     chance, between = found.chance, found.between
     if found.drifts and chance is None:
         said.append("the batches come in one order: there is no other one to say what chance does")
     elif chance and between and chance.last and between.last is not None:
         ratio = between.last / chance.last
         more = "less than chance" if ratio < 1 else "more than chance"
-        said.append(f"the backends part by {more}: {ratio:.2g} times what {CHANCE} does")
+        times = f"{ratio:.2g} times what {CHANCE} does to {found.sides[-1].label}"
+        said.append(f"after {found.steps} steps the backends' weights have parted by {more}: {times}")
     for label, count in found.skipped.items():
         if count:
             said.append(f"{label}: {count} of {found.steps} steps were skipped")
     return said
-
-
-def _part(size: float | None) -> str:
-    return "what is not finite" if size is None else number(size)
 
 
 def _listed(names: list[str] | tuple[str, ...], most: int = 6) -> str:
