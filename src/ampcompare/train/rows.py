@@ -222,8 +222,6 @@ class Rows:
         step, steps = waiting.step, waiting.steps
         bad = values.nonfinite_steps
         first = step - steps + bad[0] + 1 if bad else step
-        for said in self._overflows.count(overflows, skipped, {step - steps + i + 1 for i in bad}):
-            self.on_note(said)
         is_mended = self.scaling.scales_dynamically() and scale > 1
         if first == 1 and bad and is_mended:
             self.on_note(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
@@ -237,6 +235,8 @@ class Rows:
         # Where BatchNorm sees inf or nan, so does the loss of the step.
         if note := self.buffer_watch.check(first, buffers, is_exact=bool(bad)):
             self.on_note(note)
+        for said in self._overflows.count(overflows, skipped, {step - steps + i + 1 for i in bad}):
+            self.on_note(said)
         if bad and not is_mended:
             what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
             self.on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
