@@ -69,6 +69,11 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
         assert not REGISTRY[backend].scales
     if not REGISTRY[backend].updates_half:
         absent |= {m.key for m in listed if m.needs == metrics.HALF_UPDATES}
+    if not result.summary.keys() & {metrics.NONFINITE_MODULES}:
+        absent |= {m.key for m in listed if m.needs == metrics.SKIPPED_STEP}
+        assert not any(rows(record, metrics.SKIPPED))
+    if backend in ("native", "apex_o1"):  # all outputs are fp16; O2 and fp16 make the last one fp32
+        absent |= {m.key for m in listed if m.needs == metrics.NOT_FP16}
     assert {found.key for key in logged if (found := metrics.find(key))} == (
         {m.key for m in listed if m.when != metrics.END} - absent
     )
@@ -390,7 +395,7 @@ def test_real_cifar10_trains_under_each_backend(quick, cifar_archive: Path):
         assert result.exit_code == 0
         logged = {key.partition(".")[0] for key in record.history}
         listed = metrics.METRICS.values()
-        lacks = {metrics.GPU, metrics.OF_TASK} | (
+        lacks = {metrics.GPU, metrics.OF_TASK, metrics.SKIPPED_STEP, metrics.NOT_FP16} | (
             {metrics.HALF_UPDATES} if not REGISTRY[backend].updates_half else set()
         )
         assert {m.key for m in listed if m.when != metrics.END and m.needs not in lacks} <= logged

@@ -27,10 +27,10 @@ from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopReque
 from ampcompare.tracking.start import run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.train.build import Parts, keep_type, prepare
+from ampcompare.train.clock import Row
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.fit import Fit
-from ampcompare.train.rows import Row
 
 SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
 

@@ -13,6 +13,7 @@ from typing import Any
 # When a metric is logged.
 ALWAYS = "every row"
 INTERVAL = "every `log.every` steps"
+SKIP = "on a skipped step"
 DIAGNOSIS = "every `diagnostics.every` steps"
 EPOCH_END = "every epoch"
 EVALUATION = "every `eval.every` epochs"
@@ -53,7 +54,10 @@ class Metric:
 METRICS: dict[str, Metric] = {}
 GPU = "a GPU"
 OWN_LOOP = "a loop of one's own, under the recorder"
+SKIPPED_STEP = "a skipped step"
 OF_TASK = "a task that is scored by it"
+NOT_FP16 = "outputs that are not in fp16"
+EAGER = "a forward that is not compiled"
 HALF_UPDATES = "weights that are updated in half precision"
 
 
@@ -155,6 +159,13 @@ SKIPPED = declare("amp/skipped_steps", "skipped steps", INTERVAL, "steps", bette
 NONFINITE_BUFFERS = declare(
     "amp/nonfinite_buffers", "buffers left non-finite by skipped steps", INTERVAL, "buffers", better=LOWER
 )
+NONFINITE_MODULE = declare(
+    "amp/nonfinite_module",
+    "module with the first non-finite gradient",
+    SKIP,
+    needs=SKIPPED_STEP,
+    no_goal="a name",
+)
 THROUGHPUT = declare("throughput/images_per_second", "throughput", INTERVAL, "images/s", better=HIGHER)
 STEP_TIME = declare("throughput/step_time_ms", "step time", INTERVAL, "ms", better=LOWER)
 DATA_TIME = declare("throughput/data_time_ms", "time for the batch", INTERVAL, "ms", better=LOWER)
@@ -181,6 +192,23 @@ UPDATE_SIZE = declare(
     DIAGNOSIS,
     by_group=True,
     needs=HALF_UPDATES,
+)
+
+# Of what the network's modules return, likewise.
+ACTIVATION_LARGEST = declare(
+    "activation/max_abs", "largest activation", DIAGNOSIS, better=LOWER, by_group=True, needs=EAGER
+)
+ACTIVATION_OF_RANGE = declare(
+    "activation/fp16_range", "largest activation over fp16's largest number", DIAGNOSIS, needs=EAGER
+)
+ACTIVATION_UNDERFLOW = declare(
+    "activation/underflow_fraction", "activations that fp16 flushes to zero", **PART, needs=NOT_FP16
+)
+ACTIVATION_SUBNORMAL = declare(
+    "activation/subnormal_fraction", "activations below fp16's smallest normal number", **PART, needs=EAGER
+)
+ACTIVATION_ZEROS = declare(
+    "activation/zero_fraction", "activations that are zero", DIAGNOSIS, SHARE, by_group=True, needs=EAGER
 )
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
@@ -217,6 +245,13 @@ NONFINITE_AT = declare(
     "steps",
     needs="a dynamic loss scale",
     no_goal="null in every run whose buffers stay finite",
+)
+NONFINITE_MODULES = declare(
+    "amp/nonfinite_modules",
+    "modules with the first non-finite gradient, and how often",
+    END,
+    needs=SKIPPED_STEP,
+    no_goal="a line of names",
 )
 TEST_IMAGES = declare("data/test_images", "test images", END, "images", no_goal="the same in every run")
 CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run")

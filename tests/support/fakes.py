@@ -41,7 +41,7 @@ def run_of(made: Plan, *, state: str = "finished", problems: tuple[str, ...] = (
 
 
 def full(plan: Plan) -> None:
-    """Add what only some runs log: energy, and looks at gradients and updates of two layers."""
+    """Add what only some runs log: energy, and looks at gradients, activations and updates of two layers."""
     unscaled = {"none": 0.04, "native": 0.05, "apex_o1": 0.06}.get(plan["config"]["backend"], 0.07)
     for row in plan["rows"]:
         if "eval/accuracy" in row:
@@ -52,6 +52,9 @@ def full(plan: Plan) -> None:
                 row[f"grad/underflow_fraction_unscaled{where}"] = unscaled * factor
                 row[f"update/lost_fraction{where}"] = 0.5 + unscaled * factor
                 row[f"update/relative_size{where}"] = unscaled * factor / 100
+                row[f"activation/max_abs{where}"] = 1e4 * unscaled * factor
+                row[f"activation/subnormal_fraction{where}"] = unscaled * factor
+                row[f"activation/zero_fraction{where}"] = unscaled * factor
 
 
 def make(

@@ -94,6 +94,11 @@ def test_a_sound_run_is_the_same_with_and_without(quick_overrides: tuple[str, ..
     assert said[0].summary()[metrics.NONFINITE_AT] is None
 
 
+def unnamed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the rows that name a module: nobody looks into a launch of a graph."""
+    return [row for row in rows if metrics.NONFINITE_MODULE not in row]
+
+
 @pytest.mark.rest
 @pytest.mark.parametrize("words", [(), (RESTORE,)])
 def test_a_graphed_run_does_the_same(
@@ -104,8 +109,8 @@ def test_a_graphed_run_does_the_same(
     eager = trained(quick_overrides, *BIG, *words)
     graphed = trained(quick_overrides, *BIG, *words, "execution=cuda_graph")
     assert played.count("launch") > 3  # step AT among them, the second
-    assert str(timeless(graphed[1])) == str(timeless(eager[1]))  # as text: nan is not nan
-    assert graphed[2] == eager[2] != []
+    assert str(timeless(graphed[1])) == str(timeless(unnamed(eager[1])))  # as text: nan is not nan
+    assert graphed[2] == [note for note in eager[2] if "was skipped" not in note] != []
 
 
 @pytest.mark.rest

@@ -71,3 +71,9 @@ def look_at_gradients(groups: Mapping[str, Sequence[Tensor]], scale: Tensor) -> 
             found[f"{key}{suffix}"] = count.to(wide) / base.clamp(min=1)
     found[metrics.EXPONENTS] = histogram
     return found
+
+
+def exponent_histogram(counts: list[float]) -> metrics.Histogram:
+    """The histogram of `look_at_gradients` with the edges of its bins, as exponents of two."""
+    edges = [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)]
+    return metrics.Histogram([int(n) for n in counts], edges)

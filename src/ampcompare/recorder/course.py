@@ -20,7 +20,8 @@ from ampcompare.recorder.energy import StepEnergy
 from ampcompare.recorder.gradients import Looks
 from ampcompare.recorder.scaling import Scaling
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.train.rows import Clock, Row, Rows
+from ampcompare.train.clock import Clock, Row
+from ampcompare.train.rows import Rows
 
 
 class Course:

@@ -31,7 +31,8 @@ from ampcompare.recorder.energy import StepEnergy
 from ampcompare.recorder.gradients import Looks, bare
 from ampcompare.recorder.scaling import scaling_of
 from ampcompare.train.buffers import Buffers
-from ampcompare.train.rows import Advice, Clock, Rows
+from ampcompare.train.clock import Clock
+from ampcompare.train.rows import Advice, Rows
 
 ADVICE = Advice(
     scale="a smaller learning rate, clipping of the gradients, or bfloat16, which needs no loss scale",

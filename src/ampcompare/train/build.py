@@ -91,7 +91,7 @@ def prepare(config: Config, world: World) -> Parts:
         settings["data_workers"] = count_workers(config, world)
     environment = describe_environment(device, **settings, machine=name_machine(device, world))
     steps = count_steps(config, train)
-    said = tuple(remarks(config, data))
+    said = (*remarks(config, data), *left_out(config))
     return Parts(data, train, test, trainer, steps, environment, facts_of(data), taken.words, said)
 
 
@@ -114,6 +114,15 @@ def facts_of(data: Dataset) -> dict[str, Any]:
     if data.classes:
         facts[metrics.CLASSES] = len(data.classes)
     return facts
+
+
+def left_out(config: Config) -> list[str]:
+    """What a run has to say before training of what it will not look at."""
+    every = config.diagnostics.every
+    if not compiles(config.execution) or every is None:
+        return []
+    why = f"execution={config.execution} has no place for a look at activations"
+    return [f"diagnostics.every={every}: gradients alone, {why}"]
 
 
 def keep_type(parts: Parts, config: Config, world: World, state: Mapping[str, Any]) -> Parts:

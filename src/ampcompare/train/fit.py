@@ -14,10 +14,11 @@ from ampcompare.machine.device import tf32_as, wait_for
 from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window
+from ampcompare.train.clock import Clock, Row
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Loader, as_npy
 from ampcompare.train.odd_batch import OddBatch
-from ampcompare.train.rows import Clock, Row, Rows
+from ampcompare.train.rows import Rows
 from ampcompare.train.trainer import StepResult, Trainer, micro_batches
 
 
@@ -75,6 +76,7 @@ class Fit:
             clock=self._clock,
             memory=trainer.memory,
             buffers=trainer.buffers,
+            overflows=trainer.overflows,
             on_row=on_row,
             on_note=on_note,
             on_bad_loss=partial(judge_loss, stops=config.training.on_nan == "stop", on_note=on_note),
@@ -173,6 +175,8 @@ class Fit:
                 where = f"data.source={config.data.source!r}: step {self.step}"
                 raise UserError(f"{where}: {problem}") from None
             self.rows.add(result)
+            if result.overflow is not None:
+                self.rows.overflow(self.step, position, result.overflow)
             self.timer.lap(result.images, cold=result.cold)
             images += result.images
             if self.timer.warm and (result.cold or not self._counts):  # what was compiled is no step's energy

@@ -7,7 +7,6 @@ whatever ends the run, all rows are read. A killed process loses the row that wa
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,52 +19,18 @@ from torch import Tensor
 from ampcompare import metrics
 from ampcompare.machine.device import queues_copies
 from ampcompare.machine.processes import World
-from ampcompare.measure.gradients import FIRST_EXPONENT
+from ampcompare.measure.gradients import exponent_histogram
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import Window
 from ampcompare.measure.updates import is_missing
 from ampcompare.train.buffers import ADVICE as BUFFERS_ADVICE
 from ampcompare.train.buffers import Buffers, BufferWatch
+from ampcompare.train.clock import Clock, Row
 from ampcompare.train.interval import Interval, IntervalValues, Reading
+from ampcompare.train.overflows import Found, OverflowLog, Overflows, Pending
 from ampcompare.train.scale_watch import ADVICE as SCALE_ADVICE
 from ampcompare.train.scale_watch import ScaleWatch
 from ampcompare.train.trainer import StepResult
-
-Row = dict[str, Any]
-
-
-class Clock:
-    """The time of a run and the part of it that went into training: what every row begins with."""
-
-    def __init__(self) -> None:
-        self._began = self._resumed = time.perf_counter()
-        self._train_seconds = 0.0
-
-    def resume(self) -> None:
-        """From here on it is training."""
-        self._resumed = time.perf_counter()
-
-    def pause(self) -> None:
-        """Up to here it was."""
-        now = time.perf_counter()
-        self._train_seconds += now - self._resumed
-        self._resumed = now
-
-    def row_at(self, step: int, position: float | None) -> Row:
-        """The row of a step and a position in epochs (None: not known), with the clocks as they stand."""
-        return {
-            metrics.STEP: step,
-            **({} if position is None else {metrics.EPOCH: position}),
-            metrics.ELAPSED: time.perf_counter() - self._began,
-            metrics.TRAIN_SECONDS: self._train_seconds,
-        }
-
-    def state_dict(self) -> Row:
-        return {"elapsed_seconds": time.perf_counter() - self._began, "train_seconds": self._train_seconds}
-
-    def load_state_dict(self, state: Row) -> None:
-        self._began = time.perf_counter() - state["elapsed_seconds"]
-        self._train_seconds = state["train_seconds"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +42,8 @@ class PendingRow:
     steps: int
     windows: list[Window]
     reading: Reading
-    looks: list[Row]  # the rows of the looks at the gradients, likewise
+    looks: list[Row]  # the rows of the looks at gradients and activations, likewise
+    overflows: list[Pending]  # the steps that may name a module, likewise
 
 
 class Scaling(Protocol):
@@ -125,6 +91,7 @@ class Rows:
         min_scale: float,
         advice: Advice = Advice(),
         lag: bool | None = None,
+        overflows: Overflows | None = None,
     ) -> None:
         self.scaling, self.device = scaling, scaling.device
         self.clock, self.memory, self.on_row, self.on_note = clock, memory, on_row, on_note
@@ -134,6 +101,7 @@ class Rows:
         self.watch = ScaleWatch(min_scale, advice.scale)
         self.buffers = buffers
         self.buffer_watch = BufferWatch(restores=bool(buffers and buffers.restores), advice=advice.buffers)
+        self._overflows = OverflowLog(overflows or Overflows([], self.device))
         self._looks: list[tuple[int, float | None, dict[str, Tensor]]] = []
         self._waiting: list[PendingRow] = []
         self._never_finite = False
@@ -145,8 +113,12 @@ class Rows:
         self.interval.add(result.loss, result.outputs, result.images)
 
     def look(self, step: int, position: float | None, gradients: dict[str, Tensor]) -> None:
-        """A look at the gradients, which has a row of its own."""
+        """A look at gradients and activations, which has a row of its own."""
         self._looks.append((step, position, gradients))
+
+    def overflow(self, step: int, position: float | None, found: Found) -> None:
+        """A step that was or may have been skipped, which has a row of its own if it was."""
+        self._overflows.add(step, position, found)
 
     def close(
         self,
@@ -181,8 +153,10 @@ class Rows:
         row[metrics.PEAK_MEMORY] = self.memory.peak_mib()
         if (reserved := self.memory.reserved_mib()) is not None:
             row[metrics.RESERVED_MEMORY] = reserved
+        pending, firsts = self._overflows.close(self.clock.row_at)
+        looked += [{metrics.NONFINITE_MODULE: each} for each in firsts]
         reading = self.interval.close(scalars, looked)
-        self._waiting.append(PendingRow(step, row, steps, windows, reading, look_rows))
+        self._waiting.append(PendingRow(step, row, steps, windows, reading, look_rows, pending))
         self._read(len(self._waiting) - self.lag)
 
     def read_all(self) -> None:
@@ -210,20 +184,24 @@ class Rows:
         known = self.buffers is not None and self.scaling.scales_dynamically()
         if known or self.buffer_watch.found_at is not None:
             found[metrics.NONFINITE_AT] = self.buffer_watch.found_at
-        return found
+        return found | self._overflows.summary()
 
     def _read(self, count: int, *, judge: bool = True) -> None:
         """Hand out the rows of the oldest `count` intervals that wait."""
         for _ in range(count):
             waiting = self._waiting.pop(0)
             values = waiting.reading.read()
+            firsts: Any = values.looks.pop()[metrics.NONFINITE_MODULE] if waiting.overflows else []
+            overflows = self._overflows.read(waiting.overflows, firsts)
             for row, look in zip(waiting.looks, values.looks, strict=True):
                 said = {k: x for k, x in look.items() if not is_missing(k, x)}
                 found = {k: exponent_histogram(x) if isinstance(x, list) else x for k, x in said.items()}
                 self.on_row(row | found)
+            for row in overflows:
+                self.on_row(row)
             self.on_row(waiting.row | self._figures(values, waiting.windows))
             if judge:
-                self._judge(waiting, values)
+                self._judge(waiting, values, overflows)
 
     def _figures(self, values: IntervalValues, windows: list[Window]) -> Row:
         row: Row = {metrics.LOSS: values.loss, metrics.ACCURACY: values.accuracy, **values.scalars}
@@ -239,7 +217,7 @@ class Rows:
             self._step_times.extend(times)
         return row
 
-    def _judge(self, waiting: PendingRow, values: IntervalValues) -> None:
+    def _judge(self, waiting: PendingRow, values: IntervalValues, overflows: list[Row]) -> None:
         scale, skipped = values.scalars[metrics.SCALE], round(values.scalars[metrics.SKIPPED])
         step, steps = waiting.step, waiting.steps
         bad = values.nonfinite_steps
@@ -257,6 +235,8 @@ class Rows:
         # Where BatchNorm sees inf or nan, so does the loss of the step.
         if note := self.buffer_watch.check(first, buffers, is_exact=bool(bad)):
             self.on_note(note)
+        for said in self._overflows.count(overflows, skipped, {step - steps + i + 1 for i in bad}):
+            self.on_note(said)
         if bad and not is_mended:
             what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
             self.on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
@@ -268,6 +248,7 @@ class Rows:
             "interval": self.interval.state_dict(),
             "looks": list(self._looks),
             "watch": self.watch.state_dict(),
+            "overflows": self._overflows.state_dict(),
             "buffers": {
                 **(self.buffers.state_dict() if self.buffers else {}),
                 **self.buffer_watch.state_dict(),
@@ -282,14 +263,10 @@ class Rows:
         self._looks = [(n, x, {k: v.to(device) for k, v in look.items()}) for n, x, look in looks]
         self.watch.load_state_dict(state["watch"])
         # A checkpoint from before there were any has none.
+        if (overflows := state.get("overflows")) is not None:
+            self._overflows.load_state_dict(overflows, device)
         if self.buffers is not None and (buffers := state.get("buffers")) is not None:
             self.buffers.load_state_dict(buffers)
             self.buffer_watch.load_state_dict(buffers)
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
-
-
-def exponent_histogram(counts: list[float]) -> metrics.Histogram:
-    """The histogram of `look_at_gradients` with the edges of its bins, as exponents of two."""
-    edges = [float(FIRST_EXPONENT + i) for i in range(len(counts) + 1)]
-    return metrics.Histogram([int(n) for n in counts], edges)

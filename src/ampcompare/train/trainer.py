@@ -22,6 +22,7 @@ from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples
 from ampcompare.fusion.compiled import compiled_count
+from ampcompare.measure.activations import Activations
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.updates import look_at_updates, unless_skipped
@@ -31,6 +32,7 @@ from ampcompare.train.errors import CLASSES_KNOWN
 from ampcompare.train.evaluation import Evaluation, Loader
 from ampcompare.train.execution import build_forward
 from ampcompare.train.odd_batch import Looks, blame, looks_of
+from ampcompare.train.overflows import Found, Overflows
 from ampcompare.train.task import Task, check_loss, classification
 
 NOTHING = nullcontext()  # one for all steps
@@ -43,9 +45,10 @@ class StepResult:
     loss: Tensor
     outputs: list[tuple[Tensor, Tensor]]  # logits [N, C] and labels [N] of each micro-batch, if it has any
     images: int
-    # grad/... and update/... metrics, where they were asked for
+    # grad/..., update/... and activation/... metrics, where they were asked for
     gradients: dict[str, Tensor] = field(default_factory=dict)
     cold: bool = False  # whether something was compiled in it: no step to time
+    overflow: Found | None = None  # of a step that was or may have been skipped: where it overflowed
 
 
 class Trainer:
@@ -75,6 +78,9 @@ class Trainer:
         self._pieces = compiled_count()
         self.memory = Memory(precision.device)
         self.buffers = Buffers(model, precision.device, restores=config.on_nonfinite_buffers == "restore")
+        self.overflows = Overflows(names, precision.device)
+        # A compiled graph has no place for hooks.
+        self.activations = None if compiled else Activations(model, precision.device)
 
     def begin(self) -> None:
         """Steps come from here on: what an evaluation had compiled is none of theirs."""
@@ -91,8 +97,8 @@ class Trainer:
     def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
-        With `diagnose` it holds `grad/norm`, underflow fractions and, of half weights, lost updates; with
-        clipping by norm, `grad/norm`.
+        With `diagnose` it holds `grad/norm`, underflow fractions, what there is of activations and, of half
+        weights, lost updates; with clipping by norm, `grad/norm`.
         """
         try:
             result = self.compute(batches, diagnose=diagnose)
@@ -114,12 +120,13 @@ class Trainer:
         for number, (inputs, targets) in enumerate(batches, 1):
             last, share = number == len(batches), shares[number - 1]
             with self.reducing(last):
-                with precision.forward_context(), CLASSES_KNOWN:
+                with precision.forward_context(), CLASSES_KNOWN, self._looking(diagnose):
                     given, loss = self.forward(inputs, targets)
                 if self._is_new:
                     self._is_new = False
                     check_loss(loss)
                     self.first_looks = looks_of((inputs, targets))
+                    self.overflows.learn_order(loss, list(self.model.parameters()))
                 cold |= self.forward.cold
                 if config.gradient_penalty:
                     loss = loss.float() + config.gradient_penalty * self._gradient_penalty(loss)
@@ -131,12 +138,17 @@ class Trainer:
             if pairs is not None:
                 outputs.append(pairs(given, targets))
 
-        found = self._look_and_clip(diagnose)
-        found |= self._step(diagnose, kept)
+        suspect = self.overflows.look(self._parameters()) if self._suspects(diagnose) else None
+        found, suspect = self._look_and_clip(diagnose, suspect)
+        updates, overflow = self._step(diagnose, kept, suspect)
+        found |= updates
+        if diagnose and self.activations is not None:
+            found |= self.activations.take()
+        self.overflows.passed()
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
         pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
-        return StepResult(loss, outputs, images, found, cold or self._pieces > pieces)
+        return StepResult(loss, outputs, images, found, cold or self._pieces > pieces, overflow)
 
     def _shares(self, batches: Sequence[Batch], images: int) -> Sequence[float | Tensor]:
         """The factor on each micro-batch's loss: the last one of an epoch may be short, and of others not all
@@ -162,10 +174,18 @@ class Trainer:
         """The context of a micro-batch: in a step's last one alone processes add up their gradients."""
         return NOTHING
 
-    def _look_and_clip(self, diagnose: bool) -> dict[str, Tensor]:
+    def _looking(self, diagnose: bool) -> AbstractContextManager[Any]:
+        """The context of a micro-batch's forward: its activations may be looked at."""
+        return self.activations.looking() if diagnose and self.activations is not None else NOTHING
+
+    def _suspects(self, diagnose: bool) -> bool:
+        """Whether gradients are searched for inf and nan although nobody knows yet that there are any."""
+        return not self.overflows.on_host and (diagnose or self.overflows.watches)
+
+    def _look_and_clip(self, diagnose: bool, suspect: Found | None) -> tuple[dict[str, Tensor], Found | None]:
         config, precision = self.config, self.precision
         if not (diagnose or config.clip_norm or config.clip_value):
-            return {}
+            return {}, suspect
         precision.unscale_(self.optimizer)
         pairs = zip(self._layer_groups, self._parameters(), strict=True)
         named = [(name, p) for name, p in pairs if p.grad is not None]
@@ -178,17 +198,23 @@ class Trainer:
             for name, parameter in named:
                 groups.setdefault(name, []).append(parameter.grad)  # type: ignore[arg-type]
             found |= look_at_gradients(groups, precision.scale_factor())
+        # Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
+        hides = config.clip_value or (config.clip_norm and not found[metrics.GRADIENT_NORM].isfinite())
+        if self.overflows.on_host and hides:
+            suspect = self.overflows.look(self._parameters())
         if config.clip_value:
             torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
         if config.clip_norm:
             norm = self._norm(parameters) if config.clip_value else found[metrics.GRADIENT_NORM]
             torch.nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, norm)
-        return found
+        return found, suspect
 
-    def _step(self, diagnose: bool, kept: Kept | None) -> dict[str, Tensor]:
+    def _step(
+        self, diagnose: bool, kept: Kept | None, suspect: Found | None
+    ) -> tuple[dict[str, Tensor], Found | None]:
         """The optimizer's step, or the skip, after which buffers may have to be put back as `kept`.
 
-        With `diagnose` what rounding does to the update.
+        Returns, with `diagnose`, what rounding does to the update, and of a skip where it overflowed.
         """
         precision, updates = self.precision, {}
         if diagnose and precision.declares.updates_half:
@@ -196,15 +222,21 @@ class Trainer:
             for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
                 groups.setdefault(name, []).append(parameter)
             updates = look_at_updates(self.optimizer, groups)
-        if not updates and kept is None:
+        if not (updates or kept is not None or suspect is not None or self.overflows.on_host):
             precision.step(self.optimizer)
-            return {}
+            return {}, None
         before = precision.skipped_steps().clone()  # counted in place
         precision.step(self.optimizer)
         skipped = precision.skipped_steps() > before
         if kept is not None:
             self.buffers.put_back(kept, skipped)
-        return unless_skipped(updates, skipped)
+        if not self.overflows.on_host:
+            overflow = suspect.if_skipped(skipped) if suspect is not None else None
+        elif skipped:  # on the host, where there is nothing to wait for
+            overflow = suspect or self.overflows.look(self._parameters())
+        else:
+            overflow = None
+        return unless_skipped(updates, skipped), overflow
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:

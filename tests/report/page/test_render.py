@@ -136,7 +136,9 @@ def test_synthetic_data_is_named_in_title_verdict_and_every_chart():
         json.loads(content) for attributes, content in page.scripts if attributes and "id" not in attributes
     ]
     specs = [spec for spec in found if "title" in spec]
-    assert len(specs) == len(CHARTS) - 5  # no energy, no look at gradients or updates in these runs
+    assert (
+        len(specs) == len(CHARTS) - 6
+    )  # no energy, no look at gradients, activations or updates in these runs
     assert all("synthetic data" in " ".join(spec["title"]["subtitle"]) for spec in specs)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.charts import bars, forest
+from ampcompare.report.charts.activations import activations_by_layer
 from ampcompare.report.charts.bars import (
     energy,
     peak_memory,
@@ -54,6 +55,7 @@ CHARTS: dict[str, Callable[[Analysis], Spec]] = {
     "scale-factor": scale_factor,
     "underflow": underflow,
     "underflow-layers": underflow_by_layer,
+    "activations-layers": activations_by_layer,
     "lost-updates": lost_updates,
     "lost-updates-layers": lost_updates_by_layer,
     "train-loss": train_loss,

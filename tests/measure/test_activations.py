@@ -1,0 +1,231 @@
+"""What is seen of activations, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from support.properties import backends
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.checkpoint import checkpoint
+
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.measure import activations
+from ampcompare.measure.activations import Activations
+from ampcompare.models import tiny
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.train.trainer import Trainer
+
+CPU = torch.device("cpu")
+LARGEST, ZEROS = "activation/max_abs", "activation/zero_fraction"
+UNDERFLOW, SUBNORMAL = "activation/underflow_fraction", "activation/subnormal_fraction"
+
+
+class Given(nn.Module):
+    """Returns what it was made with."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, x: Tensor) -> Any:
+        return self.output
+
+
+class Calls(nn.Module):
+    """Calls its modules in turn, each with the same input; returns something of its own."""
+
+    def __init__(self, **modules: nn.Module) -> None:
+        super().__init__()
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, x: Tensor) -> Any:
+        for module in self.children():
+            module(x)
+        return 0
+
+
+def seen(model: nn.Module, x: Tensor | None = None, calls: int = 1) -> dict[str, float]:
+    look = Activations(model, CPU)
+    for _ in range(calls):
+        with look.looking():
+            model(torch.ones(2) if x is None else x)
+    return {key: value.item() for key, value in look.take().items()}
+
+
+def test_shares_are_those_of_a_cast_to_fp16():
+    exponents = torch.arange(-40.0, 5.0, 0.25)
+    x = torch.cat([2.0**exponents, -(2.0**exponents), torch.zeros(7)])
+    found = seen(Calls(a=Given(x)))
+    half, nonzero = x.half(), (x != 0).sum()
+    assert found[UNDERFLOW] == pytest.approx(((half == 0) & (x != 0)).sum() / nonzero)
+    assert found[SUBNORMAL] == pytest.approx(((x.abs() < 2.0**-14) & (x != 0)).sum() / nonzero)
+    assert found[f"{ZEROS}/a"] == pytest.approx(7 / len(x))
+    assert found[LARGEST] == x.abs().max()
+    assert found["activation/fp16_range"] == pytest.approx(x.abs().max() / 65504)
+
+
+def test_an_fp16_output_has_no_share_that_would_be_flushed():
+    found = seen(Calls(a=Given(torch.tensor([0.0, 2.0**-24, -(2.0**-14), 60000.0]).half())))
+    assert UNDERFLOW not in found
+    assert found[SUBNORMAL] == pytest.approx(1 / 3)
+    assert (found[LARGEST], found[ZEROS]) == (60000, 0.25)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_one_element_that_is_not_finite_is_the_largest_of_its_group_and_of_all(bad: float):
+    x = torch.ones(200_000)
+    x[77_777] = bad  # in no sample
+    found = seen(Calls(a=Given(torch.ones(3)), b=Given(x)))
+    assert not math.isfinite(found[f"{LARGEST}/b"])
+    assert not math.isfinite(found[LARGEST])
+    assert found[f"{LARGEST}/a"] == 1
+
+
+@dataclass
+class Out:
+    logits: Tensor
+    ids: Tensor
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda a, b: (a, [b]),
+        lambda a, b: {"x": a, "y": {"z": b}, "n": None},
+        lambda a, b: Out(a, (torch.arange(3), b)),
+    ],
+)
+def test_outputs_in_tuples_dicts_and_dataclasses_are_seen_integers_are_not(pack: Any):
+    found = seen(Calls(a=Given(pack(torch.tensor([-5.0]), torch.tensor([3.0, 0.0])))))
+    assert (found[LARGEST], found[ZEROS]) == (5, pytest.approx(1 / 3))
+
+
+def test_all_calls_of_a_module_and_all_forwards_of_a_step_count():
+    model = Calls(a=(shared := nn.Linear(1, 1, bias=False)), b=nn.Identity())
+    nn.init.constant_(shared.weight, 2.0)
+    model.forward = lambda x: shared(shared(shared(x)))  # type: ignore[method-assign]
+    assert seen(model, torch.tensor([[1.0]]))[f"{LARGEST}/a"] == 8
+    values = iter([1.0, 7.0, 2.0])
+    model.forward = lambda x: shared(torch.tensor([[next(values)]]))  # type: ignore[method-assign]
+    assert seen(model, calls=3)[f"{LARGEST}/a"] == 14
+
+
+def test_a_tensor_that_is_handed_on_is_counted_once_and_again_when_it_was_changed():
+    x = torch.tensor([[-1.0, 1.0]])
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Identity())
+    nn.init.eye_(inner[0].weight)
+    nn.init.zeros_(inner[0].bias)
+    assert seen(nn.Sequential(inner, nn.Identity()), x)[ZEROS] == 0
+    found = seen(nn.Sequential(inner, nn.ReLU(inplace=True)), x)
+    assert found[ZEROS] == 0.25  # four elements, not eight: the linear layer's and ReLU's
+    assert found[f"{ZEROS}/1"] == 0.5
+    assert "activation/max_abs/output" not in found
+
+
+def test_a_network_without_modules_has_its_output():
+    class Alone(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 3 * x
+
+    assert seen(Alone())[f"{LARGEST}/output"] == 3
+
+
+def test_weights_of_a_parametrization_are_no_activations():
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    found = seen(Calls(a=layer), torch.zeros(1, 2))
+    assert found[LARGEST] == layer.bias.abs().max()  # not that of the weights
+
+
+@pytest.mark.parametrize("order", ["contiguous", "channels last", "every second"])
+def test_a_large_tensor_is_sampled_evenly_in_any_layout(order: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(activations, "SAMPLE", 2_000)
+    x = torch.ones(4, 16, 32, 32)
+    x[:, :4] = 0  # a quarter of the channels
+    if order == "channels last":
+        x = x.contiguous(memory_format=torch.channels_last)
+    if order == "every second":
+        x = x[..., ::2]
+    assert seen(Calls(a=Given(x)))[ZEROS] == pytest.approx(0.25, abs=0.02)
+
+
+def test_what_no_hook_may_touch_is_left_alone():
+    def batched(x: Tensor) -> list[int]:
+        return list(torch.vmap(linear)(x).shape)
+
+    linear = nn.Linear(2, 2)
+    model = Calls(a=linear, empty=Given(torch.empty(0)), sparse=Given(torch.eye(3).to_sparse()))
+    model.forward = batched  # type: ignore[method-assign]
+    assert seen(model, torch.ones(3, 2)) == {}
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    assert seen(Calls(s=scripted)) == {}
+
+
+def trained(model: nn.Module, backend: str, diagnose: bool) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    torch.manual_seed(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    precision = build_precision(backend, "cpu", init_scale=256.0)
+    model, optimizer = precision.prepare(model, optimizer)
+    made = Trainer(model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, TrainingConfig())
+    batch = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
+    found = [made.step([batch, batch], diagnose=diagnose and i == 1).gradients for i in range(3)]
+    assert not any(module._forward_hooks for module in model.modules())
+    return [*model.state_dict().values(), torch.rand(1)], found
+
+
+@backends(REGISTRY)
+def test_a_look_changes_no_number_under_any_backend(backend: str):
+    ends, looks = [], []
+    for diagnose in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(tiny(4), nn.Dropout(0.1))
+        end, found = trained(model, backend, diagnose)
+        ends.append(end)
+        looks.append([any(key.startswith("activation/") for key in each) for each in found])
+    assert all(a.equal(b) for a, b in zip(*ends, strict=True))
+    assert looks == [[False] * 3, [False, True, False]]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_forward_that_is_recomputed_in_the_backward_is_seen_once(reentrant: bool):
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.body = nn.Flatten(), nn.Linear(192, 4)
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.body, self.stem(x).requires_grad_(), use_reentrant=reentrant)
+
+    looked, plain = (trained(Recomputed(), "native", diagnose) for diagnose in (True, False))
+    assert looked[1][1]["activation/max_abs/body"] > 0
+    assert [x.shape for x in looked[0]] == [x.shape for x in plain[0]]
+
+
+def test_hooks_are_gone_when_the_forward_fails():
+    model = nn.Sequential(nn.Linear(3, 3))
+    look = Activations(model, CPU)
+    with pytest.raises(RuntimeError), look.looking():
+        model(torch.ones(2))
+    assert not model[0]._forward_hooks
+
+
+@pytest.mark.rest
+def test_a_compiled_part_is_seen_from_outside_and_compiled_once():
+    traces: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        traces.append(1)
+        return graph.forward
+
+    inner = torch.compile(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), backend=backend)
+    model = Calls(a=inner)
+    model(torch.ones(2))
+    assert set(seen(model)) >= {LARGEST, f"{LARGEST}/a"}
+    model(torch.ones(2))
+    assert len(traces) == 1

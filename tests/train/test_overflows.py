@@ -1,0 +1,270 @@
+"""Which module is named after a skipped step: in rows, on the console, in the summary, and at what cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from support.properties import backends
+from test_graph import fit
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.checkpoint import checkpoint
+
+from ampcompare import metrics
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.train import overflows
+from ampcompare.train.overflows import Overflows, order_of_backward
+from ampcompare.train.trainer import StepResult, Trainer
+
+CPU = torch.device("cpu")
+SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]
+NAME = metrics.NONFINITE_MODULE
+WORDS = ("precision.init_scale=256", "epochs=2", "log.every=3", "batch_size=4", "data.train_limit=24")
+
+
+class Spoils(torch.autograd.Function):
+    """The identity, whose gradient is inf while `armed`."""
+
+    armed = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * math.inf if Spoils.armed else gradient
+
+
+class Spoiling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Spoils.apply(x)
+
+
+@pytest.fixture
+def armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Spoils, "armed", True)
+
+
+def network() -> nn.Module:
+    """What is registered last runs first; the gradient becomes infinite behind `middle`."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.spoil = nn.Linear(8, 4), Spoiling()
+            self.middle, self.stem = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Linear(192, 8)
+            self.unused = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.spoil(self.middle(self.stem(x.flatten(1)))))
+
+    torch.manual_seed(0)
+    return Net()
+
+
+def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None, **options: Any) -> Trainer:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    precision = build_precision(backend, "cpu", **({"init_scale": 256.0} | options))
+    model, optimizer = precision.prepare(model, optimizer)
+    schedule = LambdaLR(optimizer, lambda _: 1.0)
+    return Trainer(model, optimizer, schedule, precision, config or TrainingConfig())
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
+
+
+def named(made: Trainer, result: StepResult) -> str | None:
+    if result.overflow is None or result.overflow.first < 0:
+        return None
+    return made.overflows.modules[result.overflow.looked_at[result.overflow.first]]
+
+
+@backends(SKIPS)
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 1.0}, {"clip_value": 0.5}, {"accumulate": 2}])
+def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[str, Any]):
+    made = trainer(backend, network(), TrainingConfig(**clip))
+    batches = [batch()] * clip.get("accumulate", 1)
+    assert named(made, made.step(batches)) is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Spoils, "armed", True)
+        assert named(made, made.step(batches)) == "middle.0"  # not the head behind it, nor what comes before
+    assert made.precision.skipped_steps() == 1
+    assert named(made, made.step(batches)) is None
+
+
+def test_a_static_scale_that_skips_names_it_too(armed: None):
+    made = trainer("native", network(), loss_scale=128.0)
+    assert named(made, made.step([batch()], diagnose=True)) == "middle.0"
+
+
+@pytest.mark.parametrize("backend", [name for name in REGISTRY if name not in SKIPS])
+def test_what_never_skips_names_nothing(armed: None, backend: str):
+    made = trainer(backend, network())
+    assert made.step([batch()]).overflow is None
+
+
+def test_gradients_are_looked_at_on_the_host_only_when_a_step_was_skipped(monkeypatch: pytest.MonkeyPatch):
+    looks: list[int] = []
+    look = Overflows.look
+    monkeypatch.setattr(Overflows, "look", lambda self, p: looks.append(1) or look(self, p))
+    made = trainer("native", network())
+    for step in range(4):
+        monkeypatch.setattr(Spoils, "armed", step == 2)
+        made.step([batch()])
+    assert len(looks) == 1
+
+
+@backends(SKIPS)
+def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_were_skipped(backend: str):
+    """As on a GPU, where the host knows of a skip when its gradients are gone."""
+    made = trainer(backend, network())
+    made.overflows.on_host = False
+    found = []
+    for step in range(6):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Spoils, "armed", step in (0, 3))
+            result = made.step([batch()], diagnose=step == 5)
+        found.append((result.overflow is not None, named(made, result)))
+        if step == 1:
+            made.overflows.watch()
+    assert found == [
+        (False, None),
+        (False, None),
+        (True, None),
+        (True, "middle.0"),
+        (True, None),
+        (True, None),
+    ]
+
+
+def test_watching_ends_after_some_steps(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(overflows, "WATCHED_STEPS", 2)
+    found = Overflows(["a.weight"], torch.device("meta"))
+    found.watch()
+    watched = []
+    for _ in range(3):
+        watched.append(found.watches)
+        found.passed()
+    assert watched == [True, True, False]
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_the_order_is_that_of_the_backward_not_of_the_registration(reentrant: bool | None):
+    model: Any = network()
+    hidden = model.stem(batch()[0].flatten(1))
+    hidden = (
+        model.middle(hidden)
+        if reentrant is None
+        else checkpoint(model.middle, hidden, use_reentrant=reentrant)
+    )
+    names = [name for name, _ in model.named_parameters()]
+    order = order_of_backward(model.head(hidden).sum(), list(model.parameters()))
+    tops = list(dict.fromkeys(names[i].partition(".")[0] for i in order))
+    assert sorted(order) == list(range(len(names)))
+    # In a reentrant checkpoint the graph is not there yet; such a part stays with what was registered first.
+    assert tops.index("head") < tops.index("stem")
+    assert reentrant or tops.index("head") < tops.index("middle") < tops.index("stem")
+
+
+def test_a_weight_that_is_used_twice_comes_where_the_backward_is_done_with_it():
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    parameters = [*first.parameters(), *second.parameters()]
+    x = torch.ones(1, 2)
+    assert order_of_backward(first(second(first(x))).sum(), parameters)[:2] == [3, 2]
+    assert order_of_backward(second(first(x)).sum(), parameters)[:2] == [3, 2]
+    assert order_of_backward(first(second(x)).sum(), parameters)[:2] == [1, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_gradients_of_any_kind_are_looked_at(dtype: torch.dtype, bad: float):
+    parameters = [nn.Parameter(torch.ones(3, dtype=d)) for d in (torch.float32, dtype, torch.float32, dtype)]
+    parameters.append(nn.Parameter(torch.ones(0)))
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    parameters[2].grad = torch.sparse_coo_tensor([[1]], [2.0], (3,))
+    look = Overflows(["a.w", "b.w", "c.w", "d.w", "e.w"], CPU)
+    assert look.look(parameters).first == -1
+    parameters[1].grad[1] = bad
+    parameters[0].grad = parameters[1].grad.float()
+    found = look.look(parameters)
+    assert (
+        look.modules[found.looked_at[found.first]] == "b"
+    )  # registered behind a, so before it in the backward
+    parameters[3].grad = None
+    assert look.modules[(found := look.look(parameters)).looked_at[found.first]] == "b"
+
+
+def test_a_parameter_of_the_network_itself_has_its_own_name():
+    assert Overflows(["scale", "a.b.weight"], CPU).modules == ["scale", "a.b"]
+
+
+def trained(
+    quick: tuple[str, ...], patch: pytest.MonkeyPatch, bad: Sequence[int], *words: str, lag: bool = False
+) -> tuple[Any, list[dict[str, Any]], list[str]]:
+    """A training whose forward overflows at some steps."""
+    compute = Trainer.compute
+
+    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> StepResult:
+        step = vars(self)["steps"] = vars(self).get("steps", 0) + 1
+        factor = 1e30 if step in bad else 1.0
+        return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
+
+    patch.setattr(Trainer, "compute", spoil)
+    made, rows = fit(quick, *WORDS, *words)
+    made.rows.lag = lag
+    notes: list[str] = []
+    made.rows.on_note = notes.append
+    made.run()
+    return made, rows, notes
+
+
+@pytest.mark.parametrize("lag", [False, True])
+def test_a_skipped_step_has_a_row_a_note_and_a_place_in_the_summary(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lag: bool
+):
+    made, rows, notes = trained(quick_overrides, monkeypatch, (4, 5, 9), "backend=native", lag=lag)
+    assert [(row[metrics.STEP], row[NAME]) for row in rows if NAME in row] == [(4, "8"), (5, "8"), (9, "8")]
+    said = [note for note in notes if "was skipped" in note]
+    assert len(said) == 1  # a module is named once
+    assert said[0].startswith("step 4 was skipped: coming from the loss, the gradient of 8 is the first")
+    assert "the forward overflowed" in said[0]
+    assert made.summary()[metrics.NONFINITE_MODULES] == "8 (3)"
+
+
+def test_a_run_without_a_skip_has_none_of_it(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    made, rows, notes = trained(quick_overrides, monkeypatch, (), "backend=native")
+    assert not any(NAME in row for row in rows)
+    assert notes == []
+    assert metrics.NONFINITE_MODULES not in made.summary()
+
+
+def test_a_run_that_goes_on_keeps_what_was_found(
+    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    made, *_ = trained(quick_overrides, monkeypatch, (4,), "backend=native")
+    position = 1.5
+    made.rows.overflow(11, position, Overflows(["a.w", "b.w"], CPU).look(bad_parameters()))
+    state = made.rows.state_dict()
+    other, rows = fit(quick_overrides, *WORDS, "backend=native")
+    other.rows.load_state_dict(state)
+    other.rows.close(12, 2.0, {}, None, [])
+    other.rows.read_all()
+    assert [row[metrics.STEP] for row in rows if NAME in row] == [11]
+    assert other.summary()[metrics.NONFINITE_MODULES].startswith("8 (1)")
+
+
+def bad_parameters() -> list[Tensor]:
+    parameters = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    for p in parameters:
+        p.grad = torch.full_like(p, math.inf)
+    return parameters
