@@ -43,7 +43,7 @@ REPORT_LIBRARIES = {"altair", "jinja2", "optuna", "pandas", "scipy", "typer", "v
 # What runs where someone only looks at records, and what runs while something trains.
 READING = {"records", "report", "published", "reproduce", "sweeps", "cli", "__main__"}
 READING |= {"errors", "metrics", "plugins", "wandb_client"}
-TRAINING = set(FLOOR) - READING - {"bench", "demo"} | {"errors", "metrics", "plugins", "wandb_client"}
+TRAINING = set(FLOOR) - READING - {"bench", "demo", "why"} | {"errors", "metrics", "plugins", "wandb_client"}
 
 FILES = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from rehearsal.walk import walking
+from ampcompare.why.explain.walk import walking
 from torch import Tensor, nn
 
 from ampcompare.models import build_model

@@ -6,7 +6,7 @@ import typer
 
 why = typer.Typer(
     name="why",
-    help="Why mixed precision is as fast, as small, as exact as it is: for a network and a setting, beside or "
-    "before a training.",
+    help="Why mixed precision is as fast, as small, as exact as it is: for a network and a setting, beside "
+    "or before a training.",
     no_args_is_help=True,
 )
