@@ -84,7 +84,8 @@ class Functions:
 
     def by_lists(self, function: Any) -> str:
         """What the O1 lists make of an op that this Python function called."""
-        _, rule = self._rules.get(id(function), ("", ""))
+        # A wrapped function of Python's names itself by what its module has in its place: the wrapper.
+        _, rule = self._rules.get(id(getattr(function, "__wrapped__", function)), ("", ""))
         if rule in ("half", "attention", "recurrent"):
             return LISTED_HALF
         if rule in ("float", "banned", "refuse"):

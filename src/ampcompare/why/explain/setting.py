@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from ampcompare.config.load import Config
-from ampcompare.data.batch import Batch, Field, count_samples, each, in_layout, tensors
+from ampcompare.data.batch import Batch, Field, count_samples, each, in_layout
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.machine.low_type import take_type, with_type
-from ampcompare.precision.base import Precision
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.trainer import Trainer
 from ampcompare.why.explain.stage import staged
@@ -36,10 +35,13 @@ class Shapes:
     classes: tuple[str, ...]
 
     def batch(self, device: torch.device, channels_last: bool) -> Batch:
-        """Tensors of these shapes on the device, in the layout of a run. Inside `staged` without data."""
+        """Tensors of these shapes on the device, in the layout of a run. Inside `staged` without data, else
+        ones and class 0.
+        """
 
         def made(tensor: Tensor) -> Tensor:
-            return in_layout(torch.zeros(tensor.shape, dtype=tensor.dtype, device=device), channels_last)
+            values = torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
+            return in_layout(values.fill_(1) if tensor.is_floating_point() else values, channels_last)
 
         return each(self.inputs, made), each(self.targets, made)
 
@@ -87,14 +89,6 @@ def settled(config: Config, device: torch.device) -> Config:
     return dataclasses.replace(config, execution="eager")
 
 
-def precision_words(precision: Precision) -> str:
-    """A backend in a few words, with its type where it has several."""
-    declared = precision.declares
-    dtype = getattr(precision, "dtype", None)
-    name = str(dtype).removeprefix("torch.") if dtype is not None else ""
-    return dict(declared.words_in).get(name) or declared.words
-
-
 @contextmanager
 def built(config: Config, shapes: Shapes, device: torch.device) -> Iterator[tuple[Trainer, list[Batch]]]:
     """The trainer of a run of this config and the micro-batches of one of its steps, all without data.
@@ -102,21 +96,25 @@ def built(config: Config, shapes: Shapes, device: torch.device) -> Iterator[tupl
     Raises UserError, one line, for a network that cannot be built so.
     """
     with staged(device):
-        classes = shapes.classes
-        data = Dataset(_Shown(shapes), _Shown(shapes), classes, config.data.source, "")
         try:
-            trainer = build_trainer(config, data, _Lengths(), device)
+            trainer, batches = real(config, shapes, device)
         except UserError:
             raise
         except Exception as problem:
             raise _refusal(config, "be built", problem) from problem
-        # What a training accuracy is counted of is none of the step's arithmetic.
-        trainer.task = dataclasses.replace(trainer.task, pairs=None)
-        batches = [
-            shapes.batch(device, is_channels_last(config, device)) for _ in range(config.training.accumulate)
-        ]
         with trainer.precision.session():
             yield trainer, batches
+
+
+def real(config: Config, shapes: Shapes, device: torch.device) -> tuple[Trainer, list[Batch]]:
+    """The same with data, made up. Enter the session of its precision before a step."""
+    shown = _Shown(shapes)
+    data = Dataset(shown, shown, shapes.classes, config.data.source, "")
+    trainer = build_trainer(config, data, _Lengths(), device)
+    # What a training accuracy is counted of is none of the step's arithmetic.
+    trainer.task = dataclasses.replace(trainer.task, pairs=None)
+    last = is_channels_last(config, device)
+    return trainer, [shapes.batch(device, last) for _ in range(config.training.accumulate)]
 
 
 def refusal(config: Config, problem: BaseException) -> UserError:
@@ -127,7 +125,9 @@ def refusal(config: Config, problem: BaseException) -> UserError:
 def _refusal(config: Config, what: str, problem: BaseException) -> UserError:
     kind = type(problem).__name__
     why = "values decide what it does (.item(), a branch on a tensor)" if "Data" in kind else reason(problem)
-    return UserError(f"model.name={config.model.name!r}: cannot {what} on tensors without data: {kind}: {why}")
+    return UserError(
+        f"model.name={config.model.name!r}: cannot {what} on tensors without data: {kind}: {why}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,8 +139,3 @@ class _Shown:
     @property
     def sample(self) -> Batch:
         return self.shapes.inputs, self.shapes.targets
-
-
-def elements(field: Field) -> int:
-    """Bytes of a batch's tensors."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(field))

@@ -203,14 +203,14 @@ def _word(tensor: Tensor) -> str:
 
 
 def _computed_in(given: Sequence[Tensor], made: Sequence[Tensor]) -> str:
-    """The type of the largest floating input, or of the result where PyTorch widens to it."""
+    """The type of the largest floating input, or that of the result where it is wider: a kernel that widens what
+    it reads computes in what it writes.
+    """
     floating = [x for x in given if x.is_floating_point()] or [x for x in made if x.is_floating_point()]
     if not floating:
         return _word(given[0]) if given else _word(made[0]) if made else ""
     largest = max(floating, key=lambda x: x.numel())
-    kinds = {x.dtype for x in floating if x.ndim}
-    of_result = {x.dtype for x in made if x.is_floating_point()}
-    if len(kinds) > 1 and len(of_result) == 1 and of_result <= kinds and largest.dtype not in of_result:
+    if made and made[0].is_floating_point() and made[0].element_size() > largest.element_size():
         return _word(made[0])
     return _word(largest)
 
@@ -283,7 +283,9 @@ def watched(trainer: Trainer, recorder: Recorder) -> Iterator[None]:
             if parameter.requires_grad and parameter.is_leaf:
                 hook = parameter.register_post_accumulate_grad_hook(lambda p: held.own("gradients", [p.grad]))
                 stack.callback(hook.remove)
-        before = trainer.optimizer.register_step_pre_hook(lambda *_: held.own("gradients", _gradients(trainer)))
+        before = trainer.optimizer.register_step_pre_hook(
+            lambda *_: held.own("gradients", _gradients(trainer))
+        )
         stack.callback(before.remove)
         forward.criterion, kind, forward.__class__ = loss, forward.__class__, Told
         stack.callback(setattr, forward, "__class__", kind)
