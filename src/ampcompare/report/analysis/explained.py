@@ -1,4 +1,4 @@
-"""What `ampcompare why explain --json` wrote, read for the page: checked, and put into rows. Free of torch."""
+"""What `ampcompare why explain --json` wrote, read for the page and put into rows. Free of torch."""
 
 from __future__ import annotations
 

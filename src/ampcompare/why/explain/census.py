@@ -6,11 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ampcompare.why.explain.reasons import CAST
+from ampcompare.why.explain.reasons import CAST, PARTS, plain_name
 from ampcompare.why.explain.trace import BACKWARD, FORWARD, UPDATE, Op, Trace
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
-KERNELS = {"convolution": "conv", "addmm": "linear", "mm": "matmul", "bmm": "matmul"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Casts:
-    """The casts of a part of the step: of how many tensors, in how many ops, how many bytes read and written."""
+    """The casts of a part of the step: how many tensors, in how many ops, and the bytes these move."""
 
     phase: str
     tensors: int
@@ -55,7 +54,7 @@ class Difference:
 
 def name_of(op: Op) -> str:
     """What a reader calls an op: the Python function that led to it, or the kernel's own name."""
-    return op.function or KERNELS.get(op.aten, op.aten.strip("_"))
+    return op.function if op.function and op.function not in PARTS else plain_name(op.aten)
 
 
 def take_census(trace: Trace) -> Census:

@@ -17,7 +17,7 @@ TILE = 8  # of channels: what tensor cores take at a time in fp16 and bf16
 
 @dataclass(frozen=True)
 class Part:
-    """What ops of a kind come to: seconds, bytes, FLOP, how many, and the seconds of those bound by memory."""
+    """What ops come to: seconds, bytes, FLOP, how many; `moving` the seconds of those that memory bounds."""
 
     seconds: float
     size: float

@@ -1,4 +1,4 @@
-"""A setting under two backends, explained: census, memory and time of both, and what they come to in words."""
+"""A setting explained under two backends: census, memory and time of both, and what that comes to."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Explained:
 
 
 def device_of(config: Config, on: str) -> tuple[torch.device, Device | None]:
-    """The device that a step is explained for: one of the table (`on`), else the run's own. Raises UserError."""
+    """The device that is meant: one of the table (`on`), else the run's own. Raises UserError."""
     if not on:
         return resolve_device(config.device), None
     found = find_device(on)
@@ -124,7 +124,7 @@ def _remarks(
     said = []
     if any(config.execution != "eager" for config in configs):
         said.append(
-            f"execution={configs[1].execution}: explained as eager, op by op; a compiler merges some of these ops"
+            f"execution={configs[1].execution}: explained as eager; a compiler merges some of these ops"
         )
     if sheet is not None:
         for dtype in sorted(speeds.missing - {"float64"}):

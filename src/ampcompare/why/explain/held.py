@@ -1,4 +1,4 @@
-"""Which memory is held and what for, as storages come and go: each counted once, however many views it has."""
+"""Which memory is held and what for: each storage counted once, however many tensors are views of it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ TEMPORARY = "temporary"
 class Held:
     """Bytes by kind: what is held now, and what was held when it was most.
 
-    A storage that an op makes is temporary until somebody says what it is. A storage is gone when nobody holds
-    it any more, as an allocator without a cache would see it.
+    A storage that an op makes is temporary until somebody says what it is, and gone when nobody holds it any
+    more, as an allocator without a cache would see it.
     """
 
     def __init__(self) -> None:

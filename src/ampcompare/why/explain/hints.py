@@ -52,8 +52,8 @@ def _layout(model: nn.Module, batches: Sequence[Batch], device: torch.device) ->
     if not images or lies_so or not convolves or device.type != "cuda":
         return ""
     return (
-        "Images lie channel by channel: tensor cores read them channels_last, and each convolution in the low "
-        "type would be turned round; take memory_format=channels_last."
+        "Images lie channel by channel: tensor cores read them channels_last, and what a convolution takes "
+        "has to be turned round; take memory_format=channels_last."
     )
 
 
@@ -61,15 +61,15 @@ def _batch(duration: Duration, speeds: Speeds, ops: int) -> str:
     waiting = ops * speeds.overhead
     if duration.seconds and waiting > 0.3 * duration.seconds:
         return (
-            f"{ops:,} ops of at least {1e6 * speeds.overhead:.1f} us each are {waiting / duration.seconds:.0%} "
-            "of the forecast: the step is small for this machine; a larger batch_size makes each op worth its "
-            "call, execution=compile makes fewer of them."
+            f"{ops:,} ops of at least {1e6 * speeds.overhead:.1f} us each are "
+            f"{waiting / duration.seconds:.0%} of the forecast: the step is small for this machine. A larger "
+            "batch_size makes each op worth its call, execution=compile makes fewer of them."
         )
     step = duration.by_kind.get(STEP)
     if step and step.seconds > 0.2 * duration.seconds:
         share = step.seconds / duration.seconds
         return (
-            f"The optimizer's step takes {share:.0%} of the time whatever the batch is: a larger batch_size, or "
-            "training.accumulate, spreads it over more samples."
+            f"The optimizer's step takes {share:.0%} of the time, whatever the batch: a larger batch_size or "
+            "training.accumulate spreads it over more samples."
         )
     return ""

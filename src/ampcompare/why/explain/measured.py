@@ -19,7 +19,7 @@ from ampcompare.why.explain.setting import Shapes, real
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of a step in each round, backend by backend; the allocator's peak in bytes, where it has one."""
+    """Seconds of a step in each round, backend by backend; the allocator's peak in bytes, if it has one."""
 
     rounds: tuple[tuple[float, ...], ...]
     peaks: tuple[int | None, ...]

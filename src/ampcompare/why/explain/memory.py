@@ -14,7 +14,7 @@ MIB = 2**20
 class Memory:
     """Bytes of a step, the optimizer's states made, gradients dropped after each step.
 
-    `weights` are the network's, `masters` the optimizer's fp32 copies of them; `gradients` when all are there;
+    `weights` are the network's, `masters` the optimizer's fp32 copies of them, `gradients` all of them;
     `activations` what the forward leaves for the backward, each storage once, `by_module` where it was made;
     of that `copies` are weights cast to another type. `peak` is the most that was held at once, `workspace`
     what of it is none of the others: passing results. `exact` is false where the peak is an upper bound. What

@@ -1,4 +1,4 @@
-"""An op called again, with tensors of the same shapes, types and layouts, and timed: what it costs by itself."""
+"""An op called again with tensors of the same shapes, types and layouts, and timed by itself."""
 
 from __future__ import annotations
 

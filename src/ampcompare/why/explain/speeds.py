@@ -26,8 +26,8 @@ FLOOR = (
 class Speeds:
     """FLOP/s by type (`tf32` for fp32 where that may round so), bytes/s, and seconds that any op takes.
 
-    `words` say where they are from, `error` how far a forecast by them is to be trusted. `replay` has measured
-    some ops as they are, by their calls; the rates are for the others.
+    `words` say where they are from, `error` how far a forecast by them is to be trusted. `replay` has
+    measured some ops by themselves; the rates are for the others.
     """
 
     flop_per_second: Mapping[str, float]

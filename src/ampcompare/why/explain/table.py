@@ -41,6 +41,8 @@ def show(found: Explained, console: Console) -> None:
     console.print(_types(base, other))
     for line in _casts(other):
         say(line)
+    for line in _differences(found):
+        say(line)
     console.print(_memory(base, other))
     say(found.about_memory)
     say(f"Forecast of the time on {found.device}; {found.error}.")
@@ -82,6 +84,21 @@ def _of(census: Census, function: str) -> str:
         if kind.function == function:
             found[kind.dtype] = found.get(kind.dtype, 0) + kind.count
     return ", ".join(f"{count} {dtype}" for dtype, count in found.items()) or "-"
+
+
+def _differences(found: Explained) -> list[str]:
+    """Where two backends that cast take different types; beside plain fp32 the table says it all."""
+    base, other = found.sides
+    if base.dtype == "float32":
+        return []
+    said = []
+    for one in found.differences:
+        types = [
+            ", ".join(f"{dtype} ({why})" for dtype, why in dict.fromkeys(p)) or "-"
+            for p in (one.other, one.one)
+        ]
+        said.append(f"{one.function}: {other.backend} {types[0]}; {base.backend} {types[1]}.")
+    return said
 
 
 def _casts(side: Side) -> list[str]:
@@ -162,7 +179,8 @@ def _measured(found: Explained) -> list[str]:
         line = f"Measured here, {side.backend}: {_ms(median)} ms, the median of {len(rounds)} rounds; "
         line += f"the forecast is {abs(off):.0%} {'above' if off > 0 else 'below'}"
         if peak:
-            line += f"; the allocator's peak is {peak / MIB:,.1f} MiB, forecast {side.memory.peak / peak - 1:+.1%}"
+            off = side.memory.peak / peak - 1
+            line += f"; the allocator's peak is {peak / MIB:,.1f} MiB, the forecast of it {off:+.1%} off"
         said.append(f"{line}.")
     return said
 

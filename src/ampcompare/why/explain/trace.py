@@ -22,7 +22,7 @@ from ampcompare.data.batch import Batch
 from ampcompare.measure.traffic import count, is_free
 from ampcompare.train.trainer import Trainer
 from ampcompare.why.explain.held import Held
-from ampcompare.why.explain.reasons import ALONE, CAST, Functions, why
+from ampcompare.why.explain.reasons import CAST, GIVEN, Functions, why
 from ampcompare.why.explain.walk import Walk
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
@@ -52,7 +52,7 @@ class Call:
 class Op:
     """An op as it ran. `function` is the Python function that led to it (`conv2d`), in the backward that of
     the forward; `dtype` the type it computed in; `cast` from which type to which, of a cast; `size` its bytes
-    read and written, `flop` its arithmetic; `many` of how many tensors a cast is; `copies` the bytes that a cast
+    read and written, `flop` its arithmetic; `many` of how many tensors a cast is; `copies` the bytes that it
     makes of weights; `call` how it was called.
     """
 
@@ -138,8 +138,8 @@ class Recorder(TorchDispatchMode):
             return UPDATE, OPTIMIZER, ""
         module = self.where[-1] if self.where else NETWORK
         function = _name(self.calls.function)
-        # The node of a differentiable op is made before the op runs; after an op that makes none the number is
-        # that of the last node, which is known.
+        # The node of a differentiable op is made before the op runs; after an op that makes none the number
+        # is that of the last node, which is known.
         self._made.setdefault(torch.autograd._get_sequence_nr() - 1, (module, function))
         return FORWARD, module, function
 
@@ -166,7 +166,7 @@ class Recorder(TorchDispatchMode):
             asked = (self.calls.function, name, dtype, kinds, self.device.type, self.functions)
             reason = why(*asked, self.calls.autocast)
         else:
-            reason = ALONE
+            reason = GIVEN
         copies = sum(_bytes(x) for x in made) if cast and phase == FORWARD and self._of_weights(given) else 0
         size, flop, call = counted.sizes[0], counted.flop, _call(func, args, kwargs)
         return Op(name, function, module, phase, dtype, size, flop, reason, cast, many, copies, call)
@@ -203,8 +203,8 @@ def _word(tensor: Tensor) -> str:
 
 
 def _computed_in(given: Sequence[Tensor], made: Sequence[Tensor]) -> str:
-    """The type of the largest floating input, or that of the result where it is wider: a kernel that widens what
-    it reads computes in what it writes.
+    """The type of the largest floating input, or that of the result where it is wider: a kernel that widens
+    what it reads computes in what it writes.
     """
     floating = [x for x in given if x.is_floating_point()] or [x for x in made if x.is_floating_point()]
     if not floating:
