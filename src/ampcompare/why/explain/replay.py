@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,17 +14,18 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ampcompare.machine.device import wait_for
 from ampcompare.why.explain.trace import Call, Tensors
 
-REPEATS = 3  # after one that is not timed; the median counts, as the step's own times are medians
-LONG = 0.5  # seconds after which once is enough
+LONG = 0.5  # seconds of a call whose preparation does not count
+FLUSHED = 2**21  # bytes written before each call: a core's own cache, as other ops leave it in a step
 SKIPPED = ("_fused_",)  # write into weights, states and counts of an optimizer
 
 
 class Replay:
-    """Seconds of calls, each measured once."""
+    """Seconds of calls by a clock: the median of the times that each was called again."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._known: dict[Any, float] = {}
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.device, self.clock = device, clock
+        self._times: dict[Any, list[float]] = {}
+        self._others = torch.zeros(FLUSHED, dtype=torch.uint8, device=device)
 
     def key(self, call: Call) -> Any:
         """What calls have in common that take as long; None of one that is not to be called again."""
@@ -33,26 +36,34 @@ class Replay:
 
     def seconds(self, call: Call) -> float | None:
         """What was measured of such a call, if it was."""
-        return self._known.get(self.key(call))
+        times = self._times.get(self.key(call))
+        return statistics.median(times) if times else None
 
     def measure(self, call: Call) -> None:
-        """Call it and take the time. One that cannot be called with made-up values is left out."""
+        """Call it and take the time, of a call that is new to it the second. One that cannot be called with
+        made-up values is left out.
+        """
+        key = self.key(call)
+        if self._times.get(key) == []:
+            return
         try:
             args, kwargs = tree_map(self._made, (call.args, call.kwargs))
             with torch.no_grad():
-                times = [self._timed(call.func, args, kwargs)]  # the first prepares the kernel
-                if times[0] < LONG:
-                    times = sorted(self._timed(call.func, args, kwargs) for _ in range(REPEATS))
+                seconds = self._timed(call.func, args, kwargs)
+                if key not in self._times and seconds < LONG:  # the first prepared the kernel
+                    seconds = self._timed(call.func, args, kwargs)
         except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            self._times[key] = []
             return
-        self._known[self.key(call)] = times[len(times) // 2]
+        self._times.setdefault(key, []).append(seconds)
 
     def _timed(self, func: Any, args: Any, kwargs: Any) -> float:
+        self._others.add_(1)
         wait_for(self.device)  # sync: the clock starts on an idle device
-        began = time.perf_counter()
+        began = self.clock()
         func(*args, **kwargs)
         wait_for(self.device)  # sync: the clock stops when the work is done
-        return time.perf_counter() - began
+        return self.clock() - began
 
     def _made(self, value: Any) -> Any:
         if not isinstance(value, Tensors):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ampcompare.why.explain.trace import Call, Op
 
 COPIED = 2**26  # bytes of a copy: more than caches hold
 REPEATS = 5
+PASSES = 5
 FLOOR = (
     "a floor: peaks of the maker's data sheet, which no real step reaches; its error has not been measured"
 )
@@ -102,24 +104,36 @@ def best(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -
 
 
 def replayed(speeds: Speeds, traces: Sequence[Sequence[Op]], device: torch.device, budget: float) -> None:
-    """Measure the ops of the steps by themselves, those that take longest by the rates first, until `budget`
-    seconds are gone. An op expected to take more than what is left is left to the rates.
+    """Measure the ops of the steps by themselves, in PASSES over all of them, so that each is seen at several
+    times, or until `budget` seconds are gone. An op that is expected to take more is left to the rates.
     """
+    ends = time.perf_counter() + budget
     replay = Replay(device)
+    for _ in range(PASSES):
+        one_pass(speeds, traces, replay, ends)
+    speeds.replay = replay
+
+
+def one_pass(
+    speeds: Speeds,
+    traces: Sequence[Sequence[Op]],
+    replay: Replay,
+    ends: float = float("inf"),
+) -> None:
+    """Time each op of the steps once more, those that take longest by the rates first, until `ends` by
+    `time.perf_counter`.
+    """
     weight: dict[Any, float] = {}
     calls: dict[Any, tuple[Call, float]] = {}
-    for ops in traces:
-        for op in ops:
-            if op.call is not None and (key := replay.key(op.call)) is not None:
-                expected = speeds.by_rates(op)
-                weight[key] = weight.get(key, 0.0) + expected
-                calls[key] = (op.call, expected)
-    ends = time.perf_counter() + budget
+    for op in chain.from_iterable(traces):
+        if op.call is not None and (key := replay.key(op.call)) is not None:
+            expected = speeds.by_rates(op)
+            weight[key] = weight.get(key, 0.0) + expected
+            calls[key] = (op.call, expected)
     for key in sorted(weight, key=lambda k: -weight[k]):
         call, expected = calls[key]
         left = ends - time.perf_counter()
         if left <= 0:
             break
-        if 3 * expected < left:
+        if 3 * (replay.seconds(call) or expected) < left:
             replay.measure(call)
-    speeds.replay = replay
