@@ -9,11 +9,13 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor, nn
 from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _foreach_utils
 
 from ampcompare.precision.apex import cache
+from ampcompare.train import build
 from ampcompare.why.explain.walk import walking
 
 
@@ -34,7 +36,43 @@ def staged(device: torch.device) -> Iterator[FakeTensorMode]:
             stack.enter_context(walking())
         for owner, name, value in _replacements(device):
             stack.enter_context(patch.object(owner, name, value, create=name == "type"))
+        stack.enter_context(patch.object(build, "build_model", without_data(build.build_model, mode)))
         yield stack.enter_context(mode)
+
+
+def without_data(make: Callable[..., nn.Module], mode: FakeTensorMode) -> Callable[..., nn.Module]:
+    """A function that builds a network without data; one that looks at values while it is built (a truncated
+    normal drawn by SciPy, rates of `linspace` read as numbers) is built with data, which are then taken away.
+    """
+
+    def built(*args: Any, **kwargs: Any) -> nn.Module:
+        try:
+            return make(*args, **kwargs)
+        except Exception:  # if that was not the reason, it comes again
+            with unset_fake_temporarily():
+                model = make(*args, **kwargs)
+            take_away(model, mode)
+            return model
+
+    return built
+
+
+def take_away(model: nn.Module, mode: FakeTensorMode) -> None:
+    """Put tensors without data in the place of parameters and buffers, one for all that share one."""
+    taken: dict[int, Any] = {}
+
+    def of(tensor: Tensor) -> Any:
+        if id(tensor) not in taken:
+            bare = mode.from_tensor(tensor.detach())
+            is_parameter = isinstance(tensor, nn.Parameter)
+            taken[id(tensor)] = nn.Parameter(bare, tensor.requires_grad) if is_parameter else bare
+        return taken[id(tensor)]
+
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    held[name] = of(tensor)
 
 
 def _replacements(device: torch.device) -> Iterator[tuple[Any, str, Any]]:
