@@ -71,3 +71,30 @@ def test_casts_of_an_update_are_counted_by_tensor(trace_of):
     # four half weights: gradients into the masters', masters back into the weights; both in a few ops
     assert update.tensors >= 2 * 4
     assert update.ops < update.tensors
+
+
+ATTENDS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        self.block = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.out = nn.Linear(32, classes)
+        self.scale = float(torch.ones(3).sum())  # a value, read while it is built
+    def forward(self, x):
+        return self.out(self.block(self.embed(x)).mean(1) / self.scale)
+
+def build(num_classes):
+    return Net(num_classes)
+"""
+
+
+@pytest.mark.parametrize("backend", ["native", "apex_o1"])
+def test_attention_on_a_gpu_is_one_op_in_the_low_type(trace_of, own_words, tmp_path, backend):
+    (tmp_path / "net.py").write_text(ATTENDS)  # and a network that reads values is built all the same
+    census = take_census(trace_of(own_words, backend, GPU))
+    assert types_of(census, "scaled_dot_product_attention") == {("float16", LISTED_HALF)}
+    assert {dtype for dtype, _ in types_of(census, "layer_norm")} == {"float32"}

@@ -6,11 +6,14 @@ import json
 import sys
 
 import pytest
+from support.fakes import make
 
 from ampcompare.cli import main
 from ampcompare.errors import UserError
+from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.explained import read_explained
 from ampcompare.report.charts.explained import explained_charts
+from ampcompare.report.page.render import render_page
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 
@@ -95,3 +98,17 @@ def test_another_file_is_refused_in_one_line(tmp_path, content):
     path.write_text(content)
     with pytest.raises(UserError, match="--explain"):
         read_explained(str(path))
+
+
+def test_the_page_of_some_runs_has_the_step_beside_them(file):
+    page = render_page(
+        analyse_runs([make("none", 1), make("apex_o1", 1)]), explained=read_explained(str(file))
+    )
+    html = page.decode("utf-8")
+    assert '<section id="explained"' in html
+    assert 'id="chart-explained-memory"' in html
+    assert 'id="chart-explained-time"' in html
+
+
+def test_a_page_without_an_explained_step_has_no_such_section():
+    assert b'id="explained"' not in render_page(analyse_runs([make("none", 1)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,5 +150,7 @@ def _groups(
     for name in dict.fromkeys([*base["seconds"], *other["seconds"]]):
         mib = [float(side["activations"].get(name, 0.0)) / MIB for side in (base, other)]
         ms = [1e3 * float(side["seconds"].get(name, 0.0)) for side in (base, other)]
+        if not all(map(math.isfinite, (*mib, *ms))):
+            raise ValueError(f"{name}: a figure that is no number")
         found[str(name)] = ((mib[0], mib[1]), (ms[0], ms[1]))
     return found

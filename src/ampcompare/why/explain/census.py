@@ -54,7 +54,7 @@ class Difference:
 
 def name_of(op: Op) -> str:
     """What a reader calls an op: the Python function that led to it, or the kernel's own name."""
-    return op.function if op.function and op.function not in PARTS else plain_name(op.aten)
+    return plain_name(op.function if op.function and op.function not in PARTS else op.aten)
 
 
 def take_census(trace: Trace) -> Census:

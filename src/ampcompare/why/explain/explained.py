@@ -24,6 +24,8 @@ from ampcompare.why.explain.speeds import Speeds, measured, of_device, replayed
 from ampcompare.why.explain.stage import is_absent
 from ampcompare.why.explain.trace import Trace, trace_step
 
+UNTIMED = 0.1  # share of a forecast by rates alone from which that is said
+
 
 @dataclass(frozen=True)
 class Side:
@@ -80,7 +82,7 @@ def explain(
         speeds = measured(device, channels_last=last, name=str(device))
         replayed(speeds, [trace.ops for trace in traces], device, seconds)
     sides = [_side(*pair, speeds, device) for pair in zip(settled_, traces, strict=True)]
-    (base, other), remarks = sides, _remarks(configs, speeds, sheet, device)
+    (base, other), remarks = sides, _remarks(configs, speeds, sheet, device, traces[1])
     with built(settled_[1], shapes, device) as (trainer, batches):
         found = hints(trainer.model, batches, device, other.time, speeds, len(traces[1].ops))
     inputs = [list(tensor.shape) for tensor in tensors(shapes.inputs)]
@@ -119,7 +121,7 @@ def _side(config: Config, trace: Trace, speeds: Speeds, device: torch.device) ->
 
 
 def _remarks(
-    configs: Sequence[Config], speeds: Speeds, sheet: Device | None, device: torch.device
+    configs: Sequence[Config], speeds: Speeds, sheet: Device | None, device: torch.device, trace: Trace
 ) -> list[str]:
     said = []
     if any(config.execution != "eager" for config in configs):
@@ -129,6 +131,14 @@ def _remarks(
     if sheet is not None:
         for dtype in sorted(speeds.missing - {"float64"}):
             said.append(f"{sheet.name} has no hardware for {dtype}: its ops are counted at fp32's rate")
+    if speeds.replay is not None:
+        whole = sum(map(speeds.seconds, trace.ops))
+        share = sum(speeds.seconds(op) for op in trace.ops if not speeds.is_timed(op)) / (whole or 1.0)
+        if share > UNTIMED:
+            said.append(
+                f"{share:.0%} of the forecast are ops that were not timed by themselves: by the rates alone, "
+                "which are far less exact; more --seconds time more of them"
+            )
     if is_absent(device):
         said.append(
             "the peak is an upper bound: without the device, what a backward has used is not seen to be freed"

@@ -54,7 +54,17 @@ CALLERS: dict[str, tuple[str, ...]] = {
 }
 
 
-KERNELS = {"convolution": "conv2d", "addmm": "linear", "mm": "matmul", "bmm": "matmul"}
+ATTENTION = "scaled_dot_product_attention"
+KERNELS = {
+    "convolution": "conv2d",
+    "addmm": "linear",
+    "mm": "matmul",
+    "bmm": "matmul",
+    "scaled_dot_product_flash_attention": ATTENTION,
+    "scaled_dot_product_flash_attention_for_cpu": ATTENTION,
+    "scaled_dot_product_efficient_attention": ATTENTION,
+    "safe_softmax": "softmax",
+}
 
 
 def plain_name(aten: str) -> str:
@@ -114,7 +124,7 @@ class Functions:
         """
         # A wrapped function of Python's names itself by what its module has in its place: the wrapper.
         _, rule = self._rules.get(id(getattr(function, "__wrapped__", function)), ("", ""))
-        if not rule and is_of_parts(function):
+        if not rule and (plain == ATTENTION or is_of_parts(function)):
             rule = self._by_name.get(plain, "")
         if rule in ("half", "attention", "recurrent"):
             return LISTED_HALF

@@ -19,6 +19,11 @@ from ampcompare.why.explain.trace import Call, Op
 COPIED = 2**26  # bytes of a copy: more than caches hold
 REPEATS = 5
 PASSES = 5
+# benchmarks/explain_forecast.py --busy, November 2026: 4 networks and batches under none, native_bf16 and bf16.
+KNOWN = (
+    "on a Xeon with AMX, one thread, it was 1 to 24 % off the median step, half of 12 settings within 7 %; "
+    "elsewhere --measure 5 says how far it is"
+)
 FLOOR = (
     "a floor: peaks of the maker's data sheet, which no real step reaches; its error has not been measured"
 )
@@ -62,6 +67,10 @@ class Speeds:
         """Seconds of an op by its arithmetic and its traffic alone."""
         return max(self.arithmetic(op), self.moving(op), self.overhead)
 
+    def is_timed(self, op: Op) -> bool:
+        """Whether such an op was measured by itself."""
+        return bool(self.replay and op.call and self.replay.seconds(op.call) is not None)
+
     def seconds(self, op: Op) -> float:
         """Seconds of an op: as it was measured by itself, else by the rates."""
         known = self.replay.seconds(op.call) if self.replay and op.call else None
@@ -87,7 +96,7 @@ def measured(device: torch.device, *, channels_last: bool, name: str) -> Speeds:
     number = torch.ones((), device=device)
     overhead = best(lambda: [number.add_(1) for _ in range(100)], device) / 100
     words = f"{name}, measured now: convolutions by the probe of `ampcompare doctor`, a large copy"
-    return Speeds(flops, copy, words, "its error on this machine: see docs/why.md", overhead)
+    return Speeds(flops, copy, words, KNOWN, overhead)
 
 
 def best(run: Callable[[], Any], device: torch.device, repeats: int = REPEATS) -> float:

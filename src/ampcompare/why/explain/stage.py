@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
@@ -16,6 +17,7 @@ from torch.utils import _foreach_utils
 
 from ampcompare.precision.apex import cache
 from ampcompare.train import build
+from ampcompare.why.explain.attention import attention
 from ampcompare.why.explain.walk import walking
 
 
@@ -108,6 +110,7 @@ def _a_gpu() -> Iterator[tuple[Any, str, Any]]:
         yield torch.cuda, name, _answer(value)
     yield fake_tensor, "init_gpu_context", _answer(None)
     yield torch._C, "_select_conv_backend", _convolution_kernel
+    yield F, "scaled_dot_product_attention", attention
 
 
 def _answer(value: Any) -> Callable[..., Any]:
