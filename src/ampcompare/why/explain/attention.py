@@ -48,7 +48,7 @@ def attention(
 
 
 def _bias(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """What is added to the scores [B, heads, queries, keys]: of a mask of truth values 0 or minus infinity."""
+    """What is added to the scores [B, heads, queries, keys]: of truth values 0 or minus infinity."""
     if mask is None:
         return None
     if mask.dtype is torch.bool:

@@ -73,12 +73,18 @@ def _summed(ops: Iterable[Op], speeds: Speeds, key: Callable[[Op], str]) -> dict
     return dict(sorted(parts.items(), key=lambda pair: -pair[1].seconds))
 
 
+def in_ms(seconds: float) -> str:
+    """Seconds as milliseconds, in three digits or, of long ones, in whole ones."""
+    value = 1e3 * seconds
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def bounds(base: Duration, other: Duration, words: str) -> list[str]:
     """The forecast of the speed-up and what bounds it, each a sentence with its figures."""
     ceiling = base.seconds / other.seconds if other.seconds else 1.0
     said = [
-        f"{words}: {1e3 * base.seconds:,.3g} ms a step go to {1e3 * other.seconds:,.3g} ms, "
-        f"a speed-up of {ceiling:.2f}."
+        f"{words}: {in_ms(base.seconds)} ms a step go to {in_ms(other.seconds)} ms, "
+        f"a speed-up of {ceiling:.2f}{'' if ceiling >= 1 else ': it is slower'}."
     ]
     if other.moving:
         most = base.seconds / other.moving
@@ -96,5 +102,5 @@ def bounds(base: Duration, other: Duration, words: str) -> list[str]:
     casts = other.by_kind.get(CASTS)
     if casts and casts.seconds > 0.005 * other.seconds:
         share = casts.seconds / other.seconds
-        said.append(f"{casts.count} casts cost {1e3 * casts.seconds:,.3g} ms, {share:.0%} of the step.")
+        said.append(f"{casts.count} casts cost {in_ms(casts.seconds)} ms, {share:.0%} of the step.")
     return said

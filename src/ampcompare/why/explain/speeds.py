@@ -19,7 +19,7 @@ from ampcompare.why.explain.trace import Call, Op
 COPIED = 2**26  # bytes of a copy: more than caches hold
 REPEATS = 5
 PASSES = 5
-# benchmarks/explain_forecast.py --busy, November 2026: 4 networks and batches under none, native_bf16 and bf16.
+# benchmarks/explain_forecast.py --busy, November 2026: 4 networks and batches under none, native_bf16, bf16.
 KNOWN = (
     "on a Xeon with AMX, one thread, it was 1 to 24 % off the median step, half of 12 settings within 7 %; "
     "elsewhere --measure 5 says how far it is"

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ampcompare.program.console import print_line
 from ampcompare.why.explain.census import Census
+from ampcompare.why.explain.duration import in_ms
 from ampcompare.why.explain.explained import Explained, Side
 from ampcompare.why.explain.groups import grouping, summed
 from ampcompare.why.explain.memory import MIB, Memory
@@ -108,7 +109,7 @@ def _casts(side: Side) -> list[str]:
     if not found:
         return [f"{side.backend} casts nothing."]
     cost = side.time.by_kind.get("casts")
-    took = f"; together {1e3 * cost.seconds:,.3g} ms" if cost else ""
+    took = f"; together {in_ms(cost.seconds)} ms" if cost else ""
     return [f"Tensors that {side.backend} casts, with what that reads and writes: {', '.join(found)}{took}."]
 
 
@@ -132,13 +133,13 @@ def _times(base: Side, other: Side) -> Table:
     names = dict.fromkeys([*other.time.by_kind, *base.time.by_kind])
     for name in list(names)[:SHOWN]:
         one, two = base.time.by_kind.get(name), other.time.by_kind.get(name)
-        row = [_ms(part.seconds if part else 0.0) for part in (one, two)]
+        row = [in_ms(part.seconds if part else 0.0) for part in (one, two)]
         faster = f"{one.seconds / two.seconds:.2f}" if one and two and two.seconds else "-"
         share = f"{two.size / other.time.size:.0%}" if two and other.time.size else "-"
         bound = ("memory" if two.moving > 0.5 * two.seconds else "arithmetic") if two else "-"
         table.add_row(name, *row, faster, share, bound)
     if other.time.seconds:
-        row = [_ms(side.time.seconds) for side in (base, other)]
+        row = [in_ms(side.time.seconds) for side in (base, other)]
         table.add_row("all", *row, f"{base.time.seconds / other.time.seconds:.2f}", "100%", "", style="bold")
     return table
 
@@ -163,7 +164,7 @@ def _modules(base: Side, other: Side) -> Table:
             for dtype in found
         )
         cells = [f"{known.get(group, 0.0) / MIB:,.1f}" for known in memory]
-        cells += [_ms(known.get(group, 0.0)) for known in seconds]
+        cells += [in_ms(known.get(group, 0.0)) for known in seconds]
         table.add_row(group, ", ".join(types) or "-", *cells)
     return table
 
@@ -176,18 +177,13 @@ def _measured(found: Explained) -> list[str]:
         found.sides, found.measured.medians, found.measured.rounds, found.measured.peaks, strict=True
     ):
         off = side.time.seconds / median - 1
-        line = f"Measured here, {side.backend}: {_ms(median)} ms, the median of {len(rounds)} rounds; "
+        line = f"Measured here, {side.backend}: {in_ms(median)} ms, the median of {len(rounds)} rounds; "
         line += f"the forecast is {abs(off):.0%} {'above' if off > 0 else 'below'}"
         if peak:
             off = side.memory.peak / peak - 1
             line += f"; the allocator's peak is {peak / MIB:,.1f} MiB, the forecast of it {off:+.1%} off"
         said.append(f"{line}.")
     return said
-
-
-def _ms(seconds: float) -> str:
-    value = 1e3 * seconds
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _ratio(one: float, other: float) -> Any:
