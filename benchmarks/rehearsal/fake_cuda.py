@@ -20,7 +20,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
 
-from ampcompare.bench.throughput.traffic import Op, Traffic
+from ampcompare.measure.traffic import Op, Traffic
 from ampcompare.precision.apex import cache
 from rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 

@@ -3,7 +3,7 @@
 An op counts as one launch, whether its kernel is one or several: a convolution's backward is two or more, an
 op on lists of tensors one for every few dozen of them, a batch norm of `fuse=true` four
 (`benchmarks/compiled_kernels.py ops`). Views, and memory that nothing is written to, count as none. Bytes are
-what `ampcompare.bench.throughput.traffic` calls eager: each op reads its inputs and writes its outputs.
+what `ampcompare.measure.traffic` calls eager: each op reads its inputs and writes its outputs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ampcompare.bench.throughput.traffic import Op
+from ampcompare.measure.traffic import Op
 from ampcompare.precision import REGISTRY
 from rehearsal.stage import rehearse
 

@@ -10,14 +10,14 @@ from typing import Any
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ampcompare.bench.throughput.traffic import Op
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
+from ampcompare.measure.traffic import Op
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
+from ampcompare.why.explain.walk import walking
 from rehearsal.fake_cuda import FakeCuda
-from rehearsal.walk import walking
 from rehearsal.watch import Contact, Watch
 
 # Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and

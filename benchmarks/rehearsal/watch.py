@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ampcompare.bench.throughput import traffic
-from rehearsal.walk import are_strides_alike
+from ampcompare.why.explain.walk import are_strides_alike
 
 aten = torch.ops.aten
 

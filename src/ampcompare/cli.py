@@ -155,6 +155,9 @@ def report(
     summary: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")
     ] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A step explained: what why explain --json wrote.")
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Rebuild as runs go on; serve the page here.")
     ] = False,
@@ -188,6 +191,7 @@ def report(
         step,
         within,
         publish,
+        explain,
     )
     console = Console(highlight=False)
     if watch:

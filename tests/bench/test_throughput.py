@@ -14,10 +14,11 @@ from ampcompare.bench.throughput import table as throughput_table
 from ampcompare.bench.throughput.baselines import BASELINES, HandWritten
 from ampcompare.bench.throughput.measure import count_traffic, run_throughput
 from ampcompare.bench.throughput.table import bench_throughput, combinations, is_ceiling, limit
-from ampcompare.bench.throughput.traffic import KINDS, Traffic, megabytes, per_image
+from ampcompare.bench.throughput.traffic import megabytes, per_image
 from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
+from ampcompare.measure.traffic import KINDS, Traffic
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY
 

@@ -10,7 +10,7 @@ from rehearsal.launches import FUSED, RESTORED, as_markdown, count_steps, step_o
 from support.quick import ROOT
 from support.rehearsal_cases import BIG
 
-from ampcompare.bench.throughput.traffic import Op
+from ampcompare.measure.traffic import Op
 from ampcompare.precision import REGISTRY
 
 RESULTS = ROOT / "benchmarks" / "results"

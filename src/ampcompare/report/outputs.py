@@ -12,6 +12,7 @@ from typing import Any
 from ampcompare.errors import UserError
 from ampcompare.report import exports
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.explained import Explained
 from ampcompare.report.files import PAGE_NAME, write_file
 
 
@@ -24,6 +25,7 @@ class Draft:
 
     analysis: Analysis
     build: str = ""
+    explained: Explained | None = None
 
     @cached_property
     def charts(self) -> dict[str, Any]:
@@ -38,6 +40,13 @@ class Draft:
         from ampcompare.report.charts.published import published_charts
 
         return published_charts(self.analysis)
+
+    @cached_property
+    def of_explained(self) -> dict[str, Any]:
+        """The charts of a step explained."""
+        from ampcompare.report.charts.explained import explained_charts
+
+        return explained_charts(self.explained)
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,13 @@ class Output:
 def _page(draft: Draft) -> bytes:
     from ampcompare.report.page.render import render_page
 
-    return render_page(draft.analysis, charts=draft.charts, beside=draft.published, build=draft.build)
+    return render_page(
+        draft.analysis,
+        charts=draft.charts,
+        beside=draft.published,
+        explained=draft.explained,
+        build=draft.build,
+    )
 
 
 def _pictures(kind: str) -> Callable[[Draft], Mapping[str, bytes]]:
@@ -67,7 +82,7 @@ def _pictures(kind: str) -> Callable[[Draft], Mapping[str, bytes]]:
         from ampcompare.report.charts.catalogue import has_data
         from ampcompare.report.charts.pictures import draw
 
-        everything = draft.charts | draft.published
+        everything = draft.charts | draft.published | draft.of_explained
         return {name: draw(spec, kind) for name, spec in everything.items() if has_data(spec)}
 
     return make
@@ -104,10 +119,15 @@ def output_of(path: str) -> Output | None:
 
 
 def write_report(
-    analysis: Analysis, folder: Path, formats: Sequence[str] = FORMATS, *, build: str = ""
+    analysis: Analysis,
+    folder: Path,
+    formats: Sequence[str] = FORMATS,
+    *,
+    build: str = "",
+    explained: Explained | None = None,
 ) -> list[Path]:
     """Write the chosen parts; returns what was written. Raises UserError."""
-    draft = Draft(analysis, build)
+    draft = Draft(analysis, build, explained)
     written = []
     for output in (output for name, output in OUTPUTS.items() if name in formats):
         made = output.make(draft)

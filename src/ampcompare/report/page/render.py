@@ -21,8 +21,10 @@ from markupsafe import Markup
 from ampcompare import __version__
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.explained import Explained
 from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
 from ampcompare.report.charts.catalogue import OF_COMPARISONS, VARIED, all_charts, has_data, missing_labels
+from ampcompare.report.charts.explained import explained_charts
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
 from ampcompare.report.charts.published import published_charts
@@ -46,11 +48,13 @@ def render_page(
     now: datetime | None = None,
     charts: Mapping[str, Spec] | None = None,
     beside: Mapping[str, Spec] | None = None,
+    explained: Explained | None = None,
     build: str = "",
 ) -> bytes:
     """The page as UTF-8, lone surrogates in names replaced. It computes no figure: all are the analysis's.
 
     `charts` and `beside` are those of `all_charts` and `published_charts` where the caller has them already.
+    `explained` is a step explained, as `--explain` names it.
     With a `build` the page asks its own server for `/build`, and reloads when the answer is another.
     """
     charts = all_charts(analysis) if charts is None else charts
@@ -77,6 +81,8 @@ def render_page(
         undrawn=_undrawn(charts, analysis),
         verdict_looks=VERDICT_LOOKS,
         beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
+        explained=explained,
+        explained_charts=[_chart_entry(*pair, None) for pair in explained_charts(explained).items()],
         build=build,
         policy=_policy(library, script, connect="'self'" if build else ""),
         library=library,

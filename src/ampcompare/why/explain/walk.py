@@ -30,8 +30,10 @@ class Walk:
 
     With `wanted` their gradients are gathered and nothing is accumulated; else each leaf gets its `.grad`.
     `on_copy(leaf, gradient)` is told of a gradient that a leaf copies, as its strides are not those of the
-    leaf.
+    leaf. `node` is the one that runs, None outside: autograd's own note of it is the engine's.
     """
+
+    node: Any = None
 
     def __init__(
         self,
@@ -102,8 +104,12 @@ class Walk:
                 self._accumulate(node.variable, inputs[0])
             return
         reserves = node.name() == "CudnnBatchNormBackward0" and not self.keep_graph
-        with _Releasing(node._saved_result3) if reserves else nullcontext():
-            outputs = _call(node, inputs)
+        before, Walk.node = Walk.node, node
+        try:
+            with _Releasing(node._saved_result3) if reserves else nullcontext():
+                outputs = _call(node, inputs)
+        finally:
+            Walk.node = before
         for (following, number), gradient in zip(node.next_functions, outputs, strict=False):
             if following is not None and gradient is not None:
                 self._give(following, number, gradient)
