@@ -227,6 +227,8 @@ def test_a_network_that_rounds_by_itself_is_no_truth(name: str, where: str, tmp_
     monkeypatch.chdir(tmp_path)
     words = [f"model.name=./own.py:{name}", "data.source=./own.py:data", "task.loss=mse", "device=cpu"]
     found = difference([*words, "backend=none"])
-    worst, second = found.by_worst()[:2]
+    worst = found.by_worst()[0]
     assert worst.title == where
-    assert own_size(worst, "none") > 1e-3 > 1e-6 > own_size(second, "none")
+    assert own_size(worst, "none") > 1e-3
+    # The cast before it is that of the module around it.
+    assert all(own_size(line, "none") < 1e-6 for line in found.lines if not line.title.startswith("2"))
