@@ -133,23 +133,22 @@ def visible(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
-    known: set[nn.Module] = set()
+    return _walk("", model, set())
 
-    def walk(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-        # `Module.compile` would compile the hook, too.
-        if module in known or module._compiled_call_impl is not None:
-            return
-        known.add(module)
-        # What a parametrization returns are weights; a scripted module takes no hooks.
-        if isinstance(module, ParametrizationList | torch.jit.ScriptModule):
-            return
-        yield name, module
-        if hasattr(module, "_orig_mod"):  # compiled, hooks within it and all
-            return
-        for child, inner in module.named_children():
-            yield from walk(f"{name}.{child}" if name else child, inner)
 
-    return walk("", model)
+def _walk(name: str, module: nn.Module, known: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    # `Module.compile` would compile the hook, too.
+    if module in known or module._compiled_call_impl is not None:
+        return
+    known.add(module)
+    # What a parametrization returns are weights; a scripted module takes no hooks.
+    if isinstance(module, ParametrizationList | torch.jit.ScriptModule):
+        return
+    yield name, module
+    if hasattr(module, "_orig_mod"):  # compiled, hooks within it and all
+        return
+    for child, inner in module.named_children():
+        yield from _walk(f"{name}.{child}" if name else child, inner, known)
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:
