@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -51,6 +52,9 @@ class CompiledForward(Forward):
     def __init__(self, model: nn.Module, criterion: Criterion) -> None:
         from torch._dynamo import nonstrict_trace  # public, as torch.compiler's, only after PyTorch 2.11
 
+        # As it is imported it takes PyTorch's functions (`torch.addmm`) for its code to call: before a
+        # backend puts others in their places, which would cast what is kept in fp32 once more.
+        import_module("torch._inductor.lowering")
         super().__init__(model, criterion)
         self._shapes: set[tuple[torch.Size, ...]] = set()
         # Inputs of the graph, so that gradients reach parameters and statistics are written back.

@@ -49,7 +49,7 @@ def build(num_classes=10):
 
 
 def plain(num_classes=10):
-    return nn.Sequential(nn.Linear(32, 8), Loud(), nn.Flatten(), nn.Linear(768, 10))
+    return nn.Sequential(Loud(), nn.Flatten(), nn.ReLU(), nn.Linear(3072, 10))
 """
 
 
@@ -174,10 +174,10 @@ def test_the_planted_module_is_named_by_trials_of_a_sweep_and_again_without_them
         result = CliRunner().invoke(app, words, catch_exceptions=False)
         assert result.exit_code == 0
         said.append(result.output)
-        assert len([*Path("trials/wandb").glob("*run-*")]) == 3 + 3
+        assert len([*Path("trials/wandb").glob("*run-*")]) == 3 + 2
     assert said[0] == said[1]
-    assert said[0].rstrip().endswith("use: precision.keep_fp32=1")
+    assert said[0].rstrip().endswith("use: precision.keep_fp32=0")
     found = json.loads(Path("out.json").read_text())
-    assert found["kept"] == ["1"]
+    assert found["kept"] == ["0"]
     assert found["trials"]["search"] <= 2 * math.log2(len(found["modules"]))
     assert found["plain"]["loss"] == "nan"

@@ -177,7 +177,7 @@ def last_loss(run: RunRecord) -> float | None:
 def _takes_steps(run: RunRecord) -> bool:
     skipped, done = (run.numbers(key) for key in (metrics.SKIPPED, metrics.STEP))
     counts = [(s, d) for s, d in zip(skipped, done, strict=True) if not math.isnan(s) and not math.isnan(d)]
-    return not counts or counts[-1][0] < counts[-1][1]
+    return not counts or bool(counts[-1][0] < counts[-1][1])
 
 
 def _peak(run: RunRecord) -> float | None:
