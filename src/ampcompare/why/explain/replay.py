@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ampcompare.machine.device import wait_for
-from ampcompare.why.explain.trace import Call, Tensors
+from ampcompare.why.explain.calls import Call, Tensors
 
 LONG = 0.5  # seconds of a call whose preparation does not count
 FLUSHED = 2**21  # bytes written before each call: a core's own cache, as other ops leave it in a step

@@ -13,8 +13,9 @@ import torch
 from ampcompare.machine.device import wait_for
 from ampcompare.machine.devices import Device
 from ampcompare.machine.probe import TYPES, probe
+from ampcompare.why.explain.calls import Call
 from ampcompare.why.explain.replay import Replay
-from ampcompare.why.explain.trace import Call, Op
+from ampcompare.why.explain.trace import Op
 
 COPIED = 2**26  # bytes of a copy: more than caches hold
 REPEATS = 5
