@@ -75,7 +75,7 @@ def test_what_is_wrong_is_one_line_and_code_two(capsys, words, said):
 def test_a_network_that_looks_at_values_is_refused_in_one_line(tmp_path, capsys):
     lines = "import torch\nfrom torch import nn\nclass N(nn.Module):\n  def __init__(s):\n"
     lines += "    super().__init__()\n    s.l = nn.Linear(3 * 32 * 32, 10)\n  def forward(s, x):\n"
-    lines += "    return s.l(x.flatten(1)[torch.nonzero(x.sum((1, 2, 3)) > 0).flatten()].clone())\n"
+    lines += "    return s.l(x.flatten(1) * (2 if x.sum().item() > 0 else 1))\n"
     (tmp_path / "looks.py").write_text(f"{lines}def build(num_classes):\n    return N()\n")
     assert run(f"model.name={tmp_path}/looks.py:build", *TINY[1:], "--on", "T4") == 2
     assert "without data" in capsys.readouterr().err

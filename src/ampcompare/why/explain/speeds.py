@@ -13,16 +13,18 @@ import torch
 from ampcompare.machine.device import wait_for
 from ampcompare.machine.probe import TYPES, probe
 from ampcompare.published.devices import Device
+from ampcompare.why.explain.calls import Call
 from ampcompare.why.explain.replay import Replay
-from ampcompare.why.explain.trace import Call, Op
+from ampcompare.why.explain.trace import Op
 
 COPIED = 2**26  # bytes of a copy: more than caches hold
 REPEATS = 5
 PASSES = 5
 # benchmarks/explain_forecast.py --busy, November 2026: 4 networks and batches under none, native_bf16, bf16.
+# Six of the 12 are those that `replay.FLUSHED` was chosen by (4 to 24 % off); the others were 1 to 9 % off.
 KNOWN = (
-    "on a Xeon with AMX, one thread, it was 1 to 24 % off the median step, half of 12 settings within 7 %; "
-    "elsewhere --measure 5 says how far it is"
+    "on a Xeon with AMX it was 1 to 24 % off the median step (12 settings, one thread, processor's time); "
+    "--measure 5 says how far it is here"
 )
 FLOOR = (
     "a floor: peaks of the maker's data sheet, which no real step reaches; its error has not been measured"

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from ampcompare.data.batch import Batch
 from ampcompare.measure.traffic import count, is_free
 from ampcompare.train.trainer import Trainer
+from ampcompare.why.explain.calls import Call, described
 from ampcompare.why.explain.held import Held
 from ampcompare.why.explain.reasons import CAST, GIVEN, Functions, why
 from ampcompare.why.explain.walk import Walk
@@ -28,24 +29,6 @@ from ampcompare.why.explain.walk import Walk
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 LOSS, NETWORK, OPTIMIZER = "(loss)", "(network)", "(optimizer)"
 CASTS = ("_to_copy", "copy_", "_foreach_copy_", "_foreach_copy")
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """A tensor among an op's arguments, by what its time depends on."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class Call:
-    """How an op was called, without the tensors: enough to call it again with others."""
-
-    func: Any
-    args: Any
-    kwargs: Any
 
 
 @dataclass(frozen=True)
@@ -76,7 +59,6 @@ class Trace:
 
     ops: list[Op]
     held: Held
-    modules: dict[str, str] = field(default_factory=dict)  # each module's class by its name
 
 
 class _Calls(TorchFunctionMode):
@@ -115,7 +97,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
-        if name == "_local_scalar_dense":
+        if name == "_local_scalar_dense" and not self.in_forward:
             return self._number(args[0])
         # A fused optimizer writes into what it is given, and knows no tensors without data.
         result = None if name.startswith("_fused_") else func(*args, **kwargs)
@@ -168,14 +150,14 @@ class Recorder(TorchDispatchMode):
         else:
             reason = GIVEN
         copies = sum(_bytes(x) for x in made) if cast and phase == FORWARD and self._of_weights(given) else 0
-        size, flop, call = counted.sizes[0], counted.flop, _call(func, args, kwargs)
+        size, flop, call = counted.sizes[0], counted.flop, described(func, args, kwargs)
         return Op(name, function, module, phase, dtype, size, flop, reason, cast, many, copies, call)
 
     def _of_weights(self, given: Sequence[Tensor]) -> bool:
         return bool(given) and self.held.kind(given[-1]) == "weights"
 
     def _number(self, tensor: Tensor) -> Any:
-        """The value that somebody asks for: of an optimizer's count of steps 1, else 0 (no overflow)."""
+        """The value that an update asks for: of an optimizer's count of steps 1, else 0 (no overflow)."""
         steps = (state.get("step") for state in self._steps.state.values())
         value = float(any(step is tensor for step in steps))
         return value if tensor.is_floating_point() else int(value)
@@ -187,15 +169,6 @@ def _name(function: Any) -> str:
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _call(func: Any, args: Any, kwargs: Any) -> Call:
-    def described(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return Tensors(tuple(value.shape), value.stride(), value.dtype)
-
-    return Call(func, tree_map(described, args), tree_map(described, kwargs))
 
 
 def _word(tensor: Tensor) -> str:
@@ -237,7 +210,8 @@ def _floats(a: Tensor, b: Tensor) -> bool:
 
 def trace_step(trainer: Trainer, batches: Sequence[Batch], device: torch.device) -> Trace:
     """The second step of the trainer: the first one makes the optimizer's states, and O1's cache learns."""
-    with Recorder(trainer, device):  # answers what an optimizer asks of values
+    first = Recorder(trainer, device)  # answers what an optimizer asks of values
+    with watched(trainer, first), first:
         trainer.compute(batches)
     recorder = Recorder(trainer, device)
     held = recorder.held
@@ -248,8 +222,7 @@ def trace_step(trainer: Trainer, batches: Sequence[Batch], device: torch.device)
     held.own("batch", (tensor for batch in batches for part in batch for tensor in tree_leaves(part)))
     with watched(trainer, recorder), recorder.calls, recorder:
         trainer.compute(batches)
-    names = {name: type(module).__name__ for name, module in trainer.model.named_modules()}
-    return Trace(recorder.ops, held, names)
+    return Trace(recorder.ops, held)
 
 
 @contextmanager
