@@ -216,3 +216,8 @@ HALVES: dict[Callable[..., str], tuple[float, str]] = {
     ratio: (1.0, "×"),
     speed: (1.0, "×"),
 }
+
+
+def of_all(share: float) -> str:
+    """A share in whole percent: `36 %`, and `below 1 %` of what is there at all."""
+    return "below 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"

@@ -60,7 +60,7 @@ def test_what_bounds_a_step_is_said_with_its_figures():
     other = take_duration(trace(op(dtype="float16", flop=8e9), op("batch_norm", "float16", 1e9)), speeds())
     said = " ".join(bounds(base, other, "native against none"))
     assert "a speed-up of 3.33." in said  # 10 s to 3 s
-    assert "100% of the bytes are batch_norm" in said
+    assert "100 % of the bytes are batch_norm" in said
     assert "would stop at 10.00" in said
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
+from ampcompare.report.words import of_all
 
 FORMAT = "ampcompare explain 1"
 LARGEST = 50_000_000  # bytes of a file
@@ -24,6 +25,7 @@ MEMORY = (
     ("peak", ("peak",)),
 )
 KINDS = 10  # rows of the table of times
+LEAST = 0.001  # of the whole time: what takes less has no row
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _memory(base: dict[str, Any], other: dict[str, Any]) -> list[Row]:
         pair = [sum(float(side[key]) for key in keys) for side in (base, other)]
         if any(pair):
             is_bound = words.endswith("peak") and not other["exact"]
-            share = f"{pair[1] / pair[0]:.0%}" if pair[0] else "–"
+            share = of_all(pair[1] / pair[0]) if pair[0] else "–"
             name = f"{words}, at most" if is_bound else words
             rows.append(Row(name, (*(f"{size / MIB:,.1f}" for size in pair), share)))
     return rows
@@ -127,11 +129,14 @@ def _memory(base: dict[str, Any], other: dict[str, Any]) -> list[Row]:
 
 def _times(base: dict[str, Any], other: dict[str, Any]) -> list[Row]:
     rows = []
+    whole = max(float(side["seconds"]) for side in (base, other))
     for name in list(dict.fromkeys([*other["by_kind"], *base["by_kind"]]))[:KINDS]:
         one, two = (side["by_kind"].get(name, {}) for side in (base, other))
         seconds = [float(part.get("seconds", 0.0)) for part in (one, two)]
+        if max(seconds) < LEAST * whole:
+            continue
         faster = f"{seconds[0] / seconds[1]:.2f}" if all(seconds) else "–"
-        share = f"{float(two.get('size', 0.0)) / float(other['bytes']):.0%}" if other["bytes"] else "–"
+        share = f"{of_all(float(two.get('size', 0.0)) / float(other['bytes']))}" if other["bytes"] else "–"
         bound = "memory" if float(two.get("moving", 0.0)) > 0.5 * seconds[1] else "arithmetic"
         rows.append(Row(str(name), (*map(_ms, seconds), faster, share, bound if two else "–")))
     both = [float(side["seconds"]) for side in (base, other)]

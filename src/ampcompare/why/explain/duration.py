@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ampcompare.report.words import of_all
 from ampcompare.why.explain.census import name_of
 from ampcompare.why.explain.reasons import CAST
 from ampcompare.why.explain.speeds import Speeds
@@ -89,18 +90,18 @@ def bounds(base: Duration, other: Duration, words: str) -> list[str]:
     if other.moving:
         most = base.seconds / other.moving
         said.append(
-            f"{other.moving / other.seconds:.0%} of that time goes to ops that memory bounds, so that faster "
-            f"arithmetic alone would stop at {most:.2f}."
+            f"{of_all(other.moving / other.seconds)} of that time goes to ops that memory bounds, so that "
+            f"faster arithmetic alone would stop at {most:.2f}."
         )
     bound = [(name, part) for name, part in other.by_kind.items() if part.moving > 0.5 * part.seconds]
     if bound and other.size:
         name, part = max(bound, key=lambda pair: pair[1].size)
         said.append(
-            f"{part.size / other.size:.0%} of the bytes are {name}, which stays memory-bound "
-            f"({part.seconds / other.seconds:.0%} of the time)."
+            f"{of_all(part.size / other.size)} of the bytes are {name}, which stays memory-bound "
+            f"({of_all(part.seconds / other.seconds)} of the time)."
         )
     casts = other.by_kind.get(CASTS)
     if casts and casts.seconds > 0.005 * other.seconds:
         share = casts.seconds / other.seconds
-        said.append(f"{casts.count} casts cost {in_ms(casts.seconds)} ms, {share:.0%} of the step.")
+        said.append(f"{casts.count} casts cost {in_ms(casts.seconds)} ms, {of_all(share)} of the step.")
     return said

@@ -13,6 +13,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import is_channels_last, resolve_device
 from ampcompare.precision import backend_of
 from ampcompare.published.devices import Device, find_device
+from ampcompare.report.words import of_all
 from ampcompare.train.errors import TrainingError
 from ampcompare.why.explain.census import Census, Difference, differences, take_census
 from ampcompare.why.explain.duration import Duration, bounds, take_duration
@@ -136,8 +137,8 @@ def _remarks(
         share = sum(speeds.seconds(op) for op in trace.ops if not speeds.is_timed(op)) / (whole or 1.0)
         if share > UNTIMED:
             said.append(
-                f"{share:.0%} of the forecast are ops that were not timed by themselves: by the rates alone, "
-                "which are far less exact; more --seconds time more of them"
+                f"{of_all(share)} of the forecast are ops that were not timed by themselves: by the rates "
+                "alone, which are far less exact; more --seconds time more of them"
             )
     if is_absent(device):
         said.append(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ampcompare.data.batch import Batch, is_image, tensors
+from ampcompare.report.words import of_all
 from ampcompare.why.explain.duration import STEP, TILE, Duration
 from ampcompare.why.explain.speeds import Speeds
 
@@ -62,14 +63,14 @@ def _batch(duration: Duration, speeds: Speeds, ops: int) -> str:
     if duration.seconds and waiting > 0.3 * duration.seconds:
         return (
             f"{ops:,} ops of at least {1e6 * speeds.overhead:.1f} us each are "
-            f"{waiting / duration.seconds:.0%} of the forecast: the step is small for this machine. A larger "
-            "batch_size makes each op worth its call, execution=compile makes fewer of them."
+            f"{of_all(waiting / duration.seconds)} of the forecast: the step is small for this machine. A "
+            "larger batch_size makes each op worth its call, execution=compile makes fewer of them."
         )
     step = duration.by_kind.get(STEP)
     if step and step.seconds > 0.2 * duration.seconds:
         share = step.seconds / duration.seconds
         return (
-            f"The optimizer's step takes {share:.0%} of the time, whatever the batch: a larger batch_size or "
-            "training.accumulate spreads it over more samples."
+            f"The optimizer's step takes {of_all(share)} of the time, whatever the batch: a larger batch_size "
+            "or training.accumulate spreads it over more samples."
         )
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ampcompare.report.words import of_all
 from ampcompare.why.explain.held import TEMPORARY
 from ampcompare.why.explain.trace import Trace
 
@@ -73,13 +74,13 @@ def why_not_half(base: Memory, other: Memory) -> str:
         )
     if base.activations:
         share = other.activations / base.activations
-        said = f"activations go to {share:.0%} ({_mib(base.activations)} to {_mib(other.activations)})"
+        said = f"activations go to {of_all(share)} ({_mib(base.activations)} to {_mib(other.activations)})"
         if other.copies and share > 0.5:
             said += f", {_mib(other.copies)} of them weights cast to the low type"
         parts.append(said)
     if other.batch:
         parts.append(f"the batch itself stays {_mib(other.batch)}")
-    return f"The peak goes to {ratio:.0%} of the baseline's: {'; '.join(parts)}."
+    return f"The peak goes to {of_all(ratio)} of the baseline's: {'; '.join(parts)}."
 
 
 def _mib(size: float) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ampcompare.program.console import print_line
+from ampcompare.report.words import of_all
 from ampcompare.why.explain.census import Census
 from ampcompare.why.explain.duration import in_ms
 from ampcompare.why.explain.explained import Explained, Side
@@ -135,7 +136,7 @@ def _times(base: Side, other: Side) -> Table:
         one, two = base.time.by_kind.get(name), other.time.by_kind.get(name)
         row = [in_ms(part.seconds if part else 0.0) for part in (one, two)]
         faster = f"{one.seconds / two.seconds:.2f}" if one and two and two.seconds else "-"
-        share = f"{two.size / other.time.size:.0%}" if two and other.time.size else "-"
+        share = of_all(two.size / other.time.size) if two and other.time.size else "-"
         bound = ("memory" if two.moving > 0.5 * two.seconds else "arithmetic") if two else "-"
         table.add_row(name, *row, faster, share, bound)
     if other.time.seconds:
@@ -178,7 +179,7 @@ def _measured(found: Explained) -> list[str]:
     ):
         off = side.time.seconds / median - 1
         line = f"Measured here, {side.backend}: {in_ms(median)} ms, the median of {len(rounds)} rounds; "
-        line += f"the forecast is {abs(off):.0%} {'above' if off > 0 else 'below'}"
+        line += f"the forecast is {of_all(abs(off))} {'above' if off > 0 else 'below'}"
         if peak:
             off = side.memory.peak / peak - 1
             line += f"; the allocator's peak is {peak / MIB:,.1f} MiB, the forecast of it {off:+.1%} off"
@@ -187,4 +188,4 @@ def _measured(found: Explained) -> list[str]:
 
 
 def _ratio(one: float, other: float) -> Any:
-    return f"{one / other:.0%}" if other else "-"
+    return of_all(one / other) if other else "-"
