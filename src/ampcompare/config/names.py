@@ -31,8 +31,9 @@ def _parts(value: Any) -> list[Any]:
         return list(value or ())
     text = value.strip() if isinstance(value, str) else value
     if isinstance(text, str) and _is_wrapped(text):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            return list(ast.literal_eval(text))
+        if "'" in text or '"' in text:  # else `00` and `1e5` are names, and no numbers
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                return list(ast.literal_eval(text))
         return [text[1:-1]]
     return [text]
 
