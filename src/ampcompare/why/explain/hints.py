@@ -70,7 +70,7 @@ def _batch(duration: Duration, speeds: Speeds, ops: int) -> str:
     if step and step.seconds > 0.2 * duration.seconds:
         share = step.seconds / duration.seconds
         return (
-            f"The optimizer's step takes {of_all(share)} of the time, whatever the batch: a larger batch_size "
-            "or training.accumulate spreads it over more samples."
+            f"The optimizer's step takes {of_all(share)} of the time, whatever the batch: a larger "
+            "batch_size or training.accumulate spreads it over more samples."
         )
     return ""
