@@ -11,6 +11,7 @@ import pytest
 from support.quick import ROOT
 from typer.testing import CliRunner
 
+from ampcompare.cli import app
 from ampcompare.why.commands import why
 
 TEXT = (ROOT / "docs" / "why.md").read_text()
@@ -51,7 +52,7 @@ def test_a_command_says_what_the_document_shows(folder: Path, command: str, show
     words = shlex.split(command)
     if words[0] not in known():
         pytest.skip(f"ampcompare why {words[0]} is not there yet")
-    done = CliRunner().invoke(why, words)
+    done = CliRunner().invoke(app, ["why", *words])
     assert done.exit_code == 0, done.output
     exact = "--on" in words  # by a data sheet, the same everywhere
     said, place = plain(done.output, exact=exact), 0
