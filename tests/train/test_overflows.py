@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from support.properties import backends
 from test_graph import fit
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
+from ampcompare.machine.processes import World
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train import overflows
 from ampcompare.train.overflows import Overflows, order_of_backward
+from ampcompare.train.sharded import ShardedTrainer, wrap
 from ampcompare.train.trainer import StepResult, Trainer
 
 CPU = torch.device("cpu")
@@ -142,6 +148,43 @@ def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_w
         (True, None),
         (True, None),
     ]
+
+
+def test_a_model_in_ddp_has_its_modules_named_without_the_wrapper(tmp_path: Path, armed: None):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        precision = build_precision("native", "cpu", init_scale=256.0)
+        model = network()
+        del model.unused  # DDP waits for the gradients of all
+        model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        schedule = LambdaLR(optimizer, lambda _: 1.0)
+        config = TrainingConfig()
+        made = ShardedTrainer(wrap(model), optimizer, schedule, precision, config, world=World())
+        result = made.step([(batch(), 8)], diagnose=True)
+        assert named(made, result) == "middle.0"
+        assert result.gradients[f"{metrics.ACTIVATION_LARGEST}/middle"] > 0
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("clip", [TrainingConfig(), TrainingConfig(clip_norm=1.0)])
+def test_steps_that_nobody_watches_ask_a_device_for_nothing(clip: TrainingConfig, armed: None):
+    """As on a GPU: a number that were asked for would be a wait."""
+    made = trainer("native", network(), clip)
+    made.overflows.on_host = False
+    asked: list[str] = []
+
+    class Asks(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.ops.aten._local_scalar_dense.default:
+                asked.append(traceback.format_stack()[-2])
+            return function(*args, **(kwargs or {}))
+
+    with Asks():
+        for diagnose in (False, True):
+            made.step([batch()], diagnose=diagnose)
+    ours = [line for line in asked if "ampcompare" in line and "precision" not in line]
+    assert ours == []
 
 
 def test_watching_ends_after_some_steps(monkeypatch: pytest.MonkeyPatch):

@@ -199,8 +199,8 @@ class Trainer:
                 groups.setdefault(name, []).append(parameter.grad)  # type: ignore[arg-type]
             found |= look_at_gradients(groups, precision.scale_factor())
         # Clipping hides an overflow: by norm it makes all gradients nan, by value none infinite.
-        hides = config.clip_value or (config.clip_norm and not found[metrics.GRADIENT_NORM].isfinite())
-        if self.overflows.on_host and hides:
+        # Only on the host, where to ask a norm whether it is finite is no wait.
+        if self.overflows.on_host and (config.clip_value or not found[metrics.GRADIENT_NORM].isfinite()):
             suspect = self.overflows.look(self._parameters())
         if config.clip_value:
             torch.nn.utils.clip_grad_value_(parameters, config.clip_value)

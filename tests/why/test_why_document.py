@@ -1,0 +1,79 @@
+"""docs/why.md: what it shows is what its commands say, and its scripts run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from support.quick import ROOT
+from typer.testing import CliRunner
+
+from ampcompare.cli import app
+from ampcompare.why.commands import why
+
+TEXT = (ROOT / "docs" / "why.md").read_text()
+CONSOLE = re.findall(r"^```console\n\$ ampcompare why (.*?)\n(.*?)^```", TEXT, re.M | re.S)
+SCRIPTS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", TEXT, re.M | re.S))
+QUESTIONS = 6
+FIGURE = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
+
+
+def known() -> set[str | None]:
+    return {c.name or (c.callback and c.callback.__name__) for c in why.registered_commands}
+
+
+def plain(text: str, *, exact: bool) -> str:
+    """In one line, and without the figures, which are those of a machine."""
+    text = " ".join(text.split())
+    return text if exact else FIGURE.sub("#", text)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    for name, script in SCRIPTS.items():
+        (tmp_path / name).write_text(script)
+    return tmp_path
+
+
+# A search runs trials in processes of their own.
+BLOCKS = [
+    pytest.param(*block, marks=[pytest.mark.rest] * block[0].startswith("guard"), id=f"{i}-{block[0][:7]}")
+    for i, block in enumerate(CONSOLE)
+]
+
+
+@pytest.mark.parametrize(("command", "shown"), BLOCKS)
+def test_a_command_says_what_the_document_shows(folder: Path, command: str, shown: str):
+    words = shlex.split(command)
+    if words[0] not in known():
+        pytest.skip(f"ampcompare why {words[0]} is not there yet")
+    done = CliRunner().invoke(app, ["why", *words])
+    assert done.exit_code == 0, done.output
+    exact = "--on" in words  # by a data sheet, the same everywhere
+    said, place = plain(done.output, exact=exact), 0
+    for part in re.split(r"^\.\.\.$", shown, flags=re.M):
+        found = said.find(wanted := plain(part, exact=exact), place)
+        assert found >= 0, f"not said, or not in this order: {wanted}\n{done.output}"
+        place = found + len(wanted)
+
+
+def test_each_question_is_answered_by_a_command():
+    parts = re.split(r"^## ", TEXT, flags=re.M)[1:]
+    questions = [part for part in parts if part.splitlines()[0].endswith("?")]
+    assert len(questions) == QUESTIONS
+    assert all("$ ampcompare why " in part for part in questions)
+
+
+def test_the_profiler_writes_a_trace_of_a_trainer_of_ours(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    exec(compile(SCRIPTS["trace.py"], "trace.py", "exec"), {})
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    names = {event.get("name") for event in events}
+    assert {"aten::conv2d", "aten::_to_copy"} <= names
+    assert "Self CPU" in capsys.readouterr().out
