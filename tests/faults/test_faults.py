@@ -21,15 +21,16 @@ from ampcompare.records import RunRecord, load_runs
 KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
-def assert_whole(folder: Path, steps: int = 8) -> None:
+def assert_whole(folder: Path, steps: int = 8, *, cut: bool = False) -> None:
     """Every row up to a step, each once. How many of them an earlier part of the run had too is a matter of
-    moments.
+    moments; so is, with `cut`, whether an earlier part ends inside a record.
     """
     (record,) = load_runs([folder])
     problems = [
         p
         for p in record.problems
         if not p.endswith("logged again by a later part of the run; the later ones count.")
+        and not (cut and "The file ends inside a record" in p)
     ]
     assert (record.state, problems) == ("finished", [])
     assert record.history["global_step"].max() == steps
@@ -89,7 +90,7 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
     assert "going on with run" in done["said"]
-    assert_whole(tmp_path, 400 if words else 8)
+    assert_whole(tmp_path, 400 if words else 8, cut=True)
 
 
 def test_sigterm_to_every_process_at_once_is_a_preemption_like_any_other(zygote: Zygote, tmp_path: Path):
@@ -110,7 +111,7 @@ def test_a_full_disk_costs_checkpoints_and_no_training(zygote: Zygote, tmp_path:
     # Limits the size of a file, as root knows no full disk: the checkpoint does not fit, W&B's record still
     # does.
     done = zygote.run(
-        *QUICK, f"output_dir={tmp_path}", file_limit=35_000, env={"AMPCOMPARE_CACHE": str(tmp_path / "c")}
+        *QUICK, f"output_dir={tmp_path}", file_limit=50_000, env={"AMPCOMPARE_CACHE": str(tmp_path / "c")}
     )
     assert done["code"] == 0, done
     assert "could not be written" in done["said"]
@@ -133,6 +134,7 @@ def test_a_full_disk_while_data_is_cached_is_said_and_training_goes_on(zygote: Z
         *words,
         "data.test_limit=null",
         "batch_size=4",
+        "diagnostics.every=null",  # else the record is larger than the data
         file_limit=20_000,
         env={"AMPCOMPARE_CACHE": str(cache)},
     )

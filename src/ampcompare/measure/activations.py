@@ -172,7 +172,7 @@ def _is_known(x: Tensor) -> bool:
         x.dtype in KNOWN
         and x.layout is torch.strided
         and x.numel() > 0
-        and x.device.type != "meta"
+        and not x.is_meta
         and not x.is_inference()
         and not hasattr(x, "device_mesh")
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)  # within vmap: one of many
