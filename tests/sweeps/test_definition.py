@@ -435,6 +435,8 @@ def test_every_listed_metric_will_do_or_is_refused_with_the_reason(tmp_path, mon
         **dict.fromkeys(("data/test_set", "data/repeats"), "is no number"),
         **dict.fromkeys(("data/test_images", "data/classes"), "is the same in every run"),
         "grad/exponents": "is a histogram",
+        "amp/nonfinite_module": "is a name",
+        "amp/nonfinite_modules": "is a line of names",
         "amp/scale_collapsed_at_step": "is null in every run whose loss scale holds",
         "amp/nonfinite_buffers_at_step": "is null in every run whose buffers stay finite",
     }

@@ -5,8 +5,8 @@ launch. All that a step changes lives in tensors that stay where they are; the s
 Python numbers that a graph would freeze, are written into tensors before each launch.
 
 What runs as it did before: the first steps, an epoch's short last batch, the steps that look at the
-gradients, and some behind a step that was skipped. They work on the same tensors and so may come between
-launches. The full batches of an evaluation are a graph of their own.
+gradients. They work on the same tensors and so may come between launches. The full batches of an evaluation
+are a graph of their own.
 
 Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
 """
@@ -46,6 +46,7 @@ class GraphTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.make_batch, self.images = make_batch, images
         self._warm_ups = 0
+        self.overflows.may_watch = False
         self.captures = Captures(self.precision.device, self.memory)
         self._replay: Callable[[], None] | None = None
 
@@ -62,7 +63,7 @@ class GraphTrainer(Trainer):
         """One optimizer step on a plan, int64 [4, B] on the device."""
         (plan,) = batches
         full = plan.shape[1] == self.images
-        if diagnose or self.overflows.watches or not full or self._warm_ups < WARM_UP_STEPS:
+        if diagnose or not full or self._warm_ups < WARM_UP_STEPS:
             self._warm_ups += full  # a short batch warms up other kernels, and compiles another graph
             return self._step_without(plan, diagnose)
         cold = self._replay is None

@@ -52,6 +52,7 @@ class Overflows:
         self.on_host = is_host(device)
         self._order: Sequence[int] = range(len(names))[::-1]  # that of the backward, as far as it is known
         self._left = 0
+        self.may_watch = True  # not where the next steps are launches of a graph, which would wait for it
 
     def learn_order(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
         """Take the order of the backward from a loss that it begins at. Without it: the last module first."""
@@ -64,7 +65,7 @@ class Overflows:
     @property
     def watches(self) -> bool:
         """Whether to look at the next step, of which nobody knows yet whether it is skipped."""
-        return self._left > 0 and not self.on_host
+        return self._left > 0 and self.may_watch and not self.on_host
 
     def passed(self) -> None:
         """A step is over."""

@@ -172,7 +172,7 @@ def drawn_styles(analysis: Analysis, rows: Sequence[Datum]) -> list[Style]:
 def quantity(axis: type[alt.X] | type[alt.Y], title: str, **scale: Any) -> Any:
     """A quantitative x or y channel over the field of the same name; its scale needs not begin at 0."""
     field = "x" if axis is alt.X else "y"
-    if "domain" not in scale:
+    if "domain" not in scale and scale.get("type") != "log":
         scale.setdefault("zero", False)
     return axis(field=field, type="quantitative", title=title, scale=alt.Scale(**scale))
 
