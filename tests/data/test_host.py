@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ import torch
 from support.own_data import OWN
 from torch import Tensor
 
-from ampcompare import plugins
 from ampcompare.data.batch import Batch, count_samples, tensors
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.host import BatchLoader, SampleLoader
 from ampcompare.data.loader import TensorLoader, draw_plan
-from ampcompare.data.splits import SampleSet, TensorSet
+from ampcompare.data.splits import TensorSet
 from ampcompare.errors import UserError
 
 SIZE = 32  # 90 samples: batches of 32, 32, 26
@@ -217,28 +215,6 @@ def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_l
     assert "batch 2 of epoch 0 has 26 samples, fewer than the 30 processes" in line_of(last(0))
     sizes = [[count_samples(x) for x, _ in last(rank, trains=False).epoch(0)] for rank in (0, 29)]
     assert sizes == [[2, 2, 1], [1, 1]]
-
-
-@pytest.mark.rest
-def test_a_worker_that_is_killed_is_one_line_and_signals_for_all_leave_it_at_work(here: Path):
-    text = "import os, signal\nclass Fatal(Noisy):\n    def __getitem__(self, i):\n"
-    text += "        while KILLS: os.kill(os.getpid(), KILLS.pop())\n        return super().__getitem__(i)\n"
-    changed(here, f"{text}KILLS = []\ndef fatal_samples(train):\n    return Fatal(train)\n")
-    loader = make("fatal_samples", 1)
-    module = plugins.load(plugins.DATA, NAME.format("fatal_samples")).value.__globals__
-    module["KILLS"] = [signal.SIGINT, signal.SIGTERM]
-    assert len(flat(loader.epoch(0))) == 3
-    module["KILLS"] = [signal.SIGKILL]
-    line = line_of(make_again("fatal_samples", module))
-    assert line.startswith("data.source='fatal_samples': ")
-    assert "DataLoader worker" in line
-    assert "Killed" in line  # how it ended, which PyTorch says in the exception behind
-
-
-def make_again(name: str, module: dict[str, Any]) -> SampleLoader:
-    """A loader with a worker of what is dangerous to look at in this process."""
-    data = SampleSet(module["Fatal"](True), Path())
-    return SampleLoader(data, name=name, batch_size=SIZE, device="cpu", workers=1)
 
 
 # Whether the same comes again

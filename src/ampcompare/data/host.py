@@ -7,10 +7,7 @@ of a captured CUDA graph. A wait is one of the host for the data, never for the 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
@@ -29,6 +26,7 @@ from ampcompare.data.pairs import Unfit, as_batch, digest
 from ampcompare.data.seeded import Randomness, mix
 from ampcompare.data.shares import Shares
 from ampcompare.data.splits import BatchSet, Places, SampleSet, TensorSet
+from ampcompare.data.workers import begin
 
 END = object()
 
@@ -97,23 +95,6 @@ def _as_it_is(found: Any) -> Any:
     return found
 
 
-def _work_on(_: int) -> None:
-    """A worker ends when the training says so: Ctrl-C and a scheduler's SIGTERM reach every process, and the
-    training still wants to finish its step and save.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "sigwaitinfo"):  # not on macOS: there it ends
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        threading.Thread(target=_end_when_told, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_when_told(parent: int) -> None:
-    """Wait for a SIGTERM of the training itself: PyTorch sends it to a worker that does not end."""
-    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
-        pass
-    os._exit(0)
-
-
 class SampleLoader(Shares):
     """Batches of a map-style data set (or of tensors too large for the device), made by `workers` processes.
 
@@ -150,7 +131,6 @@ class SampleLoader(Shares):
             num_workers=workers,
             collate_fn=_as_it_is,
             pin_memory=pinned,
-            worker_init_fn=_work_on,
             multiprocessing_context="fork" if forks else None,
             generator=torch.Generator(),  # else each epoch would draw from the global one
             persistent_workers=workers > 0,
@@ -167,7 +147,7 @@ class SampleLoader(Shares):
         all_places = (self._places(epoch, order, piece) for piece in pieces)
         self._queue.places = (places for places in all_places if places.indices)
         with plugins.blame(plugins.DATA, self.name, f"epoch {epoch} does not begin"):
-            batches = iter(self._loader)
+            batches = begin(self._loader)
         first = True
         for number in chain([0] if start else [], count(start)):
             found = self._next(batches, number, epoch)
@@ -290,7 +270,7 @@ def read(loader: Any, name: str, file: Path, seed: int, epoch: int) -> Iterator[
     what = f"no batch 0 of epoch {epoch}"
     with plugins.blame(plugins.DATA, name, what, file), randomness.on():
         _seed(loader, word, epoch)
-        batches = iter(loader)
+        batches = begin(loader)
     number = 0
     while True:
         what = f"no batch {number} of epoch {epoch}"
