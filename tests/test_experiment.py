@@ -365,12 +365,10 @@ def test_bad_data_starts_nothing(tmp_path: Path, quick_overrides: tuple[str, ...
 
 def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_overrides: tuple[str, ...]):
     words = ["--config=demo", *quick_overrides, f"output_dir={tmp_path}"]
-    # pandas is not in the list: where it is installed, the W&B client itself loads it to look at a logged
-    # value.
     code = (
         f"import sys, run_experiment; assert run_experiment.main({words!r}) == 0; "
-        "found = {'altair', 'vl_convert', 'jinja2', 'scipy', 'typer'} & set(sys.modules); assert not found, "
-        "found"
+        "report = {'altair', 'vl_convert', 'jinja2', 'pandas', 'scipy', 'typer'}; "
+        "found = report & set(sys.modules); assert not found, found"
     )
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ampcompare.config.arguments import RESUME_VARIABLE, parse
 from ampcompare.config.sweep_choice import OF_BACKENDS, chooses
 from ampcompare.errors import UserError, exit_with
+from ampcompare.program.loading import loading
 from ampcompare.program.stopping import EXIT_INTERRUPTED
 
 USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
@@ -34,7 +35,8 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
         return 0
     try:
         config = parse([*_resumed(), *words], of_several=chooses(*OF_BACKENDS))
-        from ampcompare.experiment import run  # torch and W&B load here, when the input is known to be good
+        with loading("ampcompare.experiment"):
+            from ampcompare.experiment import run  # torch and W&B load here: the input is known to be good
 
         return run(config, brief=brief).exit_code
     except UserError as problem:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
+from ampcompare.program.loading import loading
 
 Mark = torch.cuda.Event | float
 
@@ -174,7 +175,8 @@ def set_numerics(config: Config) -> None:
     torch.backends.cudnn.deterministic = config.deterministic
     if config.deterministic:  # cuBLAS asks for this before its first use
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(config.deterministic)
+    with loading("torch._inductor.config"):  # it loads PyTorch's compiler, as every optimizer would
+        torch.use_deterministic_algorithms(config.deterministic)
 
 
 def allow_tf32(on: bool) -> None:

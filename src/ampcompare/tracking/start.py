@@ -28,6 +28,7 @@ from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.wandb_client import account
 from ampcompare.wandb_client.service import end_service
+from ampcompare.wandb_client.values import leave_pandas_out
 
 MOST_TAG_CHARS = 64  # W&B's limit
 FLUSH_SECONDS = 1.0  # the client's 15 s lost 100 rows to a SIGKILL; at 1 s only those of the last second
@@ -73,6 +74,7 @@ def start_tracker(
     if resumed:
         logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
     name = run_name(config, environment.get(metrics.PRECISION_DTYPE))
+    leave_pandas_out()
     start = Start(logged, name, _tags(config), config.wandb, config.output_dir)
     return begin(start, say, on_stop, resumed, on_lost)
 
