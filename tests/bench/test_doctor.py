@@ -82,6 +82,8 @@ def test_data_that_is_there_is_found(amx, monkeypatch, tmp_path: Path):
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path))
     (tmp_path / "cifar-10-python.tar.gz").touch()
     assert found()["data"].said == f"CIFAR-10 is in {tmp_path}/cifar-10-python.tar.gz"
+    (tmp_path / "cifar-100-python").mkdir()
+    assert found()["data"].said.endswith(f"; CIFAR-100 is in {tmp_path}/cifar-100-python")
 
 
 def test_an_account_is_seen_without_asking_anybody(amx, monkeypatch):

@@ -219,16 +219,18 @@ def _wandb() -> Iterator[Finding]:
 
 
 def _data() -> Iterator[Finding]:
-    from ampcompare.data.sources.cifar10 import ARCHIVE, find
+    from ampcompare.data.sources.cifar10 import CIFAR10, find
+    from ampcompare.data.sources.cifar100 import CIFAR100
 
-    place, folder = find()
-    facts = {"cifar10": None if place is None else str(place), "folder": str(folder)}
-    if place is not None:
-        yield Finding("data", f"CIFAR-10 is in {place}", facts=facts)
-        return
-    said = f"CIFAR-10 is not here: the first run fetches it (170 MB) into {folder}"
-    todo = f"without a network put {ARCHIVE} there; data.source=synthetic needs no data"
-    yield Finding("data", said, todo, facts)
+    places = {which: find(which) for which in (CIFAR10, CIFAR100)}
+    facts = {which.name: None if place is None else str(place) for which, (place, _) in places.items()}
+    folder = places[CIFAR10][1]
+    here = [f"{which.label} is in {place}" for which, (place, _) in places.items() if place is not None]
+    todo = ""
+    if places[CIFAR10][0] is None:
+        here.insert(0, f"CIFAR-10 is not here: the first run fetches it (170 MB) into {folder}")
+        todo = f"without a network put {CIFAR10.file} there; data.source=synthetic needs no data"
+    yield Finding("data", "; ".join(here), todo, facts | {"folder": str(folder)})
 
 
 CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {

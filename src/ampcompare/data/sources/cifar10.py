@@ -27,16 +27,19 @@ log = logging.getLogger("ampcompare")
 
 @dataclass(frozen=True)
 class Archive:
-    """One of the two: `name` is its `data.source`, `reader` its class in torchvision."""
+    """One of the two: `name` is its `data.source`, `folder` what its archive unpacks into, `reader` its class
+    in torchvision.
+    """
 
     name: str
     label: str
     file: str
     md5: str
+    folder: str
     reader: str
 
 
-CIFAR10 = Archive("cifar10", "CIFAR-10", ARCHIVE, ARCHIVE_MD5, "CIFAR10")
+CIFAR10 = Archive("cifar10", "CIFAR-10", ARCHIVE, ARCHIVE_MD5, "cifar-10-batches-py", "CIFAR10")
 
 
 def load(root: str | None, which: Archive = CIFAR10) -> Arrays:
@@ -48,12 +51,12 @@ def load(root: str | None, which: Archive = CIFAR10) -> Arrays:
     return load_or_build(which.name, which.md5, lambda: _read(root, which))
 
 
-def find() -> tuple[Path | None, Path]:
-    """Where CIFAR-10 is without a `data.root`, decoded or as its authors publish it (None: nowhere yet), and
+def find(which: Archive = CIFAR10) -> tuple[Path | None, Path]:
+    """Where the data is without a `data.root`, decoded or as its authors publish it (None: nowhere yet), and
     the folder that it would come into. Only looks. Raises OSError if there is no home folder.
     """
     folder = cache_folder()
-    places = (cached_file("cifar10", ARCHIVE_MD5), folder / "cifar-10-batches-py", folder / ARCHIVE)
+    places = (cached_file(which.name, which.md5), folder / which.folder, folder / which.file)
     return next((place for place in places if place.exists()), None), folder
 
 

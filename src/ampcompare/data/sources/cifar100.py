@@ -7,7 +7,7 @@ from ampcompare.data.sources import cifar10
 
 ARCHIVE = "cifar-100-python.tar.gz"
 ARCHIVE_MD5 = "eb9058c3a382ffc7106e4002c42a8d85"
-CIFAR100 = cifar10.Archive("cifar100", "CIFAR-100", ARCHIVE, ARCHIVE_MD5, "CIFAR100")
+CIFAR100 = cifar10.Archive("cifar100", "CIFAR-100", ARCHIVE, ARCHIVE_MD5, "cifar-100-python", "CIFAR100")
 
 
 def load(root: str | None) -> Arrays:
