@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests, in a folder of its own: from Debian's package or from PATH, else the test skips."""
+"""A real PostgreSQL for tests, in a folder of its own: from Debian's package or from PATH."""
 
 from __future__ import annotations
 
