@@ -7,7 +7,6 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -114,9 +113,8 @@ def _account() -> str | None:
     return next(name for name in ACCOUNTS if name in known)
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """A running server. Absent on a developer's machine the test skips; in CI it must be there."""
+def started() -> Postgres:
+    """A running server, to be closed. Absent on a developer's machine the test skips; in CI it has to be."""
     pytest.importorskip("psycopg", reason="no driver: pip install 'ampcompare[postgresql]'")
     binaries = programs()
     if binaries is None:
@@ -124,6 +122,4 @@ def postgres() -> Iterator[Postgres]:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    server = Postgres(binaries)
-    yield server
-    server.close()
+    return Postgres(binaries)
