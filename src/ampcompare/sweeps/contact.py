@@ -43,6 +43,7 @@ class Contact:
         self.stop, self.kill = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._since: float | None = None  # it is away
+        self.tries = 0  # in vain, since then
         self._reason = ""
         self._began = self._last = time.monotonic()
         self._wall = time.time()
@@ -100,6 +101,7 @@ class Contact:
     def _lost(self, reason: str) -> None:
         with self._lock:
             self._reason = reason
+            self.tries += 1
             is_new = self._since is None
             if is_new:
                 self._since = time.monotonic()
@@ -114,7 +116,7 @@ class Contact:
             if max(now - self._last, wall - self._wall) > self.grace_seconds / 2:
                 self._judges_from = now + self.grace_seconds
             self._last, self._wall = now, wall
-            since, self._since = self._since, None
+            since, self._since, self.tries = self._since, None, 0
         if since is not None:
             self.say(f"the database answers again, after {now - since:.0f} s")
 

@@ -132,7 +132,9 @@ class _Rounds:
         count = self._workers(before)
         _headline(self.console, self.search, self.folder, count, self.gpus, before, plan)
         search = self.search
-        display = SweepDisplay(self.console, search.sweep, count, before, search.total, self._ended)
+        display = SweepDisplay(
+            self.console, search.sweep, count, before, search.total, lambda: self._known(display)
+        )
         guard = Guard()
         with _signals(self.stop, self.kill, display.say) as received, display:
             search.contact.heed(display.say, self.stop, self.kill)
@@ -147,10 +149,10 @@ class _Rounds:
         guard.close()
         return received
 
-    def _ended(self) -> int:
+    def _known(self, display: SweepDisplay) -> int:
         with contextlib.suppress(Away):  # what was known before stands
-            return self.search.progress()[0]
-        return 0
+            display.update(*self.search.progress())
+        return display.done
 
     def _workers(self, done: int) -> int:
         total, most = self.search.total(), self.request.workers or max(1, len(self.gpus))
