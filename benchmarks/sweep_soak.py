@@ -248,7 +248,7 @@ def soak(soaked: Soak, seconds: float, server: Any, seed: int) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="of killing; to the end it takes longer")
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--workers", type=int, default=8)

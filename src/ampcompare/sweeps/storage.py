@@ -49,6 +49,8 @@ def shown(url: str) -> str:
     """The URL as it may be shown: without password, our own database by its path."""
     if own := re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url):
         return unquote(unquote(own[1]))
+    if url.startswith("sqlite"):  # a path, which may have any of these characters
+        return url
     # The same password as SQLAlchemy's, but up to the last @: one that was left unquoted is no host.
     url = re.sub(r"(?s)(//[^/@:?]*):.*@", r"\1:***@", url)
     # One whose @ was forgotten stands where the port would.
@@ -166,6 +168,8 @@ def why(problem: BaseException, url: str) -> str:
 
 def _secrets(url: str) -> list[str]:
     """Passwords in a URL as messages may have them: as written, as meant, and what an @ within leaves."""
+    if url.startswith("sqlite"):
+        return []
     found = [match[1] for match in re.finditer(r"(?s)//[^/@:?]*:(.*)@", url)]
     found += re.findall(r"[?&][^=&]*password=([^&]*)", url)
     # Written in place of a port, as where the @ was forgotten.
