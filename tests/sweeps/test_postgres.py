@@ -164,7 +164,7 @@ def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(pla
     said, _ = process.communicate(timeout=HANG)
     postgres.start()
     assert process.returncode == 2
-    assert "runs go on, it is waited for, 0:01 at most" in said
+    assert "runs go on; waiting for it, 0:01 at most" in said
     assert "did not answer for 0:01 (" in said.splitlines()[-1]
     assert "Traceback" not in said
     code, said = place.sweep("--storage", url, "--grace", "10")

@@ -106,8 +106,8 @@ class Contact:
             if is_new:
                 self._since = time.monotonic()
         if is_new:
-            waits = f"it is waited for, {clock(PATIENCE_SECONDS)} at most"
-            self.say(f"the database does not answer ({reason}): runs go on, {waits}")
+            waits = f"waiting for it, {clock(PATIENCE_SECONDS)} at most"
+            self.say(f"the database does not answer ({reason}): runs go on; {waits}")
 
     def _found(self) -> None:
         now, wall = time.monotonic(), time.time()
