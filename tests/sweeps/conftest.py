@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
 import yaml
+from support.postgres import Postgres, started
 from support.quick import HANG, ROOT
 from support.wandb_server.clients import wait_until
 
@@ -112,6 +114,14 @@ class Place:
 @pytest.fixture
 def place(tmp_path) -> Place:
     return Place(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server of these tests."""
+    server = started()
+    yield server
+    server.close()
 
 
 def is_alive(pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -192,6 +193,37 @@ def test_run_of_a_killed_worker_does_not_go_on_alone(place):
     process.kill()
     process.wait()
     wait_until(lambda: not is_alive(event["pid"]), "its end")
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_run_that_a_signal_ends_alone_is_made_once_more(place, number):
+    place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
+    place.hold()
+    process = place.start()
+    for count in (1, 2):
+        place.wait_for("began", count)
+        os.kill(place.events("began")[-1]["pid"], number)
+    said, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 1
+    assert len(place.events("began")) == 2
+    assert said.count("lost after") == 2
+    assert "1 of 1 done" in said
+
+
+@pytest.mark.rest
+def test_run_that_a_signal_reaches_before_its_worker_is_interrupted_not_failed(place):
+    place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
+    place.hold()
+    process = place.start()
+    place.wait_for("began", 1)
+    pid = place.events("began")[0]["pid"]
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not is_alive(pid), "its end")
+    process.terminate()
+    said, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "interrupted after" in said
 
 
 @pytest.mark.rest

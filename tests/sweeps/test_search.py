@@ -11,14 +11,14 @@ from statistics import median
 from types import FrameType
 
 import pytest
-from optuna.trial import Trial
+from optuna.trial import Trial, TrialState
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.file.parameters import Parameter
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.order import drawn
 from ampcompare.sweeps.search import Search
-from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.storage import shown, sqlite_url, why
 
 
 def grid(points, **changes):
@@ -191,6 +191,59 @@ def test_password_of_a_database_is_not_shown():
         Search(grid(1), "nodialect://me:secret@host/db", "s")
     assert "secret" not in str(caught.value)
     assert "nodialect://me:***@host/db" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("postgresql://me:se%21cret@host:5432/db", "se!cret"),
+        ("postgres+psycopg://me:secret@host/db?x=a@b", "secret"),
+        ("postgresql://me:secret@ret@host/db", "ret@host"),  # an @ that was not quoted: SQLAlchemy's host
+        ("postgresql://me:pa/secret@host/db", "pa/secret"),
+        ("postgresql://host/db?user=me&password=secret", "secret"),
+        ("postgresql://me@host/db?sslpassword=secret&x=1", "secret"),
+        ("postgresql://me:secret/db", "secret"),  # its @ was forgotten
+        ("nodialect://me:secret%40x@host/db", "secret@x"),
+    ],
+)
+def test_password_is_shown_nowhere_wherever_it_stands_in_a_url(url, secret):
+    said = shown(url) + why(ValueError(f"nobody is at {secret}, is it?"), url)
+    assert "cret" not in said
+    assert "ret@" not in said
+    assert "***" in said
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me@host:5432/db", "mysql://[::1]:33/db", "sqlite:////a:b/c@d.db"]
+)
+def test_url_without_password_is_shown_as_it_is(url):
+    assert shown(url) == url
+
+
+def test_what_is_done_is_counted_without_reading_what_ended_again(tmp_path, monkeypatch):
+    search, read = Search(grid(30), sqlite_url(tmp_path), "s"), []
+    build = "_build_frozen_trial_from_trial_model"  # of Optuna's storage: what was fetched
+    real = getattr(search.storage, build)
+    monkeypatch.setattr(search.storage, build, lambda trial: read.append(trial) or real(trial))
+    for count in range(1, 31):
+        search.finish(search.next(), "finished", None)
+        read.clear()
+        assert search.progress() == (count, 0)
+        assert len(read) <= 1
+
+
+def test_lost_run_that_nobody_had_begun_again_is_no_attempt(tmp_path):
+    """The database went away, or its worker died, at the moment it was taken off the queue."""
+    search = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=3600)
+    first = search.next()
+    be_silent(tmp_path, 4000)
+    search._repair()
+    (queued,) = (t for t in search._trials() if t.state == TrialState.WAITING)
+    search.storage.set_trial_state_values(queued._trial_id, TrialState.RUNNING)  # and killed
+    assert search.next() is None
+    be_silent(tmp_path, 4000)
+    again = search.next()
+    assert (again.run_id, again.attempt) == (first.run_id, 2)
 
 
 def test_sweep_that_runs_something_else_is_refused(tmp_path):

@@ -7,7 +7,7 @@ go on from whatever a killed worker left half done.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,8 +86,42 @@ def repeated(trials: Sequence[FrozenTrial]) -> set[int]:
     return {t.user_attrs["repeats"] for t in trials if "repeats" in t.user_attrs}
 
 
-def to_repeat(trials: Sequence[FrozenTrial], total: int | None) -> Iterator[tuple[FrozenTrial, dict]]:
-    """What was interrupted, and once what was lost, with the attributes of the trial that repeats it."""
+def newest(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The last attempt at each run."""
+    again, dropped = repeated(trials), {"surplus", "beyond"}
+    return [t for t in trials if t.number not in again and not dropped & t.user_attrs.keys()]
+
+
+def row_of(trial: FrozenTrial, has_metric: bool) -> SweepRow:
+    """What is known of an attempt."""
+    run = run_of(trial)
+    value = trial.value if trial.state == TrialState.COMPLETE and has_metric else None
+    given = (run.get("id", ""), run.get("parameters", {}))
+    return SweepRow(trial.number, state_of(trial), *given, value, run.get("plan", {}))
+
+
+def ended(trials: Sequence[FrozenTrial]) -> int:
+    """How many runs have ended for good."""
+    return sum(map(_has_ended, newest(trials)))
+
+
+def _has_ended(trial: FrozenTrial) -> bool:
+    state = state_of(trial)
+    return state in ("finished", "failed", "stopped") or (state == "lost" and _is_last(trial))
+
+
+def _is_last(trial: FrozenTrial) -> bool:
+    return run_of(trial).get("attempt", 0) >= ATTEMPTS
+
+
+def to_repeat(
+    trials: Sequence[FrozenTrial], total: int | None, taken: Collection[str] = ()
+) -> Iterator[tuple[FrozenTrial, dict]]:
+    """What was interrupted, and once what was lost, with the attributes of the trial that repeats it.
+
+    `taken` are the numbers of those queued trials that some worker began with: one that was lost before, as
+    its worker died or the database went away at that moment, has been no attempt.
+    """
     done = repeated(trials)
     for trial in trials:
         attrs, state = trial.user_attrs, state_of(trial)
@@ -98,7 +132,7 @@ def to_repeat(trials: Sequence[FrozenTrial], total: int | None) -> Iterator[tupl
             index = index_of(trial, trials)
             if total is None or index < total:
                 yield trial, again | {"index": index}
-        elif state == "interrupted":
+        elif state == "interrupted" or ("repeats" in attrs and str(trial.number) not in taken):
             yield trial, again | {"run": json.dumps(run)}
-        elif run["attempt"] < ATTEMPTS:
+        elif not _is_last(trial):
             yield trial, again | {"run": json.dumps({**run, "attempt": run["attempt"] + 1})}

@@ -156,7 +156,8 @@ def _alone(
             if seen is None and newest != FREE:
                 say("waiting for another worker, which looks whether all is decided")
             seen, since = newest, time.monotonic()
-        if seen == FREE or time.monotonic() - since > search.grace_seconds:
+        is_silent = time.monotonic() - since > search.grace_seconds and search.contact.may_judge(known=True)
+        if seen == FREE or is_silent:
             is_mine = search.ledger.swap(key, seen, mine)
         else:
             stop.wait(POLL_SECONDS)

@@ -20,6 +20,7 @@ from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.ledger import Ledger
 from ampcompare.sweeps.points import SEED, Cells
+from ampcompare.sweeps.storage import shown
 
 KEY, GROUP = "sweep", "seeds:"
 DEFINING = ("method", "parameters", "metric", "early_terminate", "program", "command")
@@ -133,6 +134,29 @@ def _trains_the_same(sweep: Sweep, old: Mapping[str, Any]) -> bool:
     before = Sweep(Path(), "", "grid", (), program=old.get("program"), command=command)
     words = training_words(sweep)
     return words is not None and words == training_words(before)
+
+
+def agree(
+    ledger: Ledger, sweep: Sweep, words: Sequence[str], name: str, url: str, *, is_new: bool
+) -> tuple[Sweep, tuple[Any, ...]]:
+    """Keep what the sweep runs with its study, or take it from there, as `agreed` does.
+
+    `is_new` is whether the study has no runs. Raises UserError for a study that runs something else.
+    """
+    ours = definition(sweep, words)
+    written = ledger.read()
+    if KEY not in written and not is_new:
+        what = f"it has a study {name!r} of another program"
+        raise UserError(f"--storage {shown(url)}: {what}; set --name")
+    if KEY not in written and ledger.put_once(KEY, json.dumps(ours)):
+        return sweep, ()
+    theirs = json.loads(ledger.read()[KEY])
+    try:
+        return agreed(sweep, theirs, ours)
+    except Changed as changed:
+        why = f"a sweep named {name!r} is in {shown(url)} already and differs in {changed}"
+        todo = "set output_dir=... for a new one, or --name with a shared storage"
+        raise UserError(f"{sweep.path}: {why}; {todo}") from None
 
 
 def groups(ledger: Ledger) -> list[Added]:

@@ -55,6 +55,8 @@ class SweepDisplay:
         self.jobs: dict[tuple[str, int], Job] = {}
         self._lock = threading.RLock()
         self._waiting_for = 0
+        self._running = 0  # with any worker, as far as known
+        self._said = done_before
         live = Live(console=console, get_renderable=self._table, refresh_per_second=4)
         self._live = live if console.is_terminal else None
 
@@ -70,13 +72,15 @@ class SweepDisplay:
 
     def change(self, job: Job) -> None:
         """A run began or ended."""
-        has_ended = job.state in ("finished", "failed", "stopped")
+        has_ended = job.state != "running"
         known = self._ended() if self._ended and has_ended else 0
         with self._lock:
             self.jobs[job.run_id, job.number] = job
             self._waiting_for = 0
-            if has_ended:
-                self.done = max(known, self.done if self._ended else self.done + 1)
+            if self._ended:
+                self.done = max(known, self.done)
+            elif job.state in ("finished", "failed", "stopped"):
+                self.done += 1
         if self._live is None:
             self.say(self._line(job))
         if job.state == "finished" and self.sweep.metric and job.value is None:
@@ -85,6 +89,23 @@ class SweepDisplay:
             self.say(f"run {job.number} never logged {self._metric}{why}: the sweep learns nothing from it")
         if job.state == "failed":
             self.say(f"run {job.number} failed ({_last_line(job)}); its output: {job.log}")
+
+    def update(self, done: int, running: int) -> None:
+        """How many runs of all workers have ended by now, and how many go on."""
+        with self._lock:
+            self.done = max(done, self.done)
+            self._running = running
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a table that shows an `update`; lines say what they find."""
+        return self._live is not None
+
+    def close(self) -> None:
+        """All is done: say so where the last line, of a run of this process, could not know it."""
+        total = self._total()
+        if self._live is None and total and self.done != self._said:
+            self.say(f"{self.done} of {total} done")
 
     def waiting(self, running: int) -> None:
         """Nothing is left to start; runs of other workers go on."""
@@ -103,7 +124,7 @@ class SweepDisplay:
         if not times or total is None:
             return None
         gone = sum(min(job.seconds, median(times)) for job in self.jobs.values() if job.state == "running")
-        return max(0.0, ((total - self.done) * median(times) - gone) / self.workers)
+        return max(0.0, ((total - self.done) * median(times) - gone) / max(self.workers, self._running))
 
     def _line(self, job: Job) -> str:
         if job.state == "running":
@@ -112,6 +133,7 @@ class SweepDisplay:
             return f"run {job.number} started{where}{again}: {in_words(job.parameters, job.arm)}"
         value = f", {self._metric} {job.value:.6g}" if job.value is not None else ""
         total, left = self._total(), self.seconds_left()
+        self._said = self.done
         ended = f"{self.done} of {total} done" if total else f"{self.done} done"
         tail = f", {_time(left)} left" if left else ""
         return f"run {job.number} {job.state} after {_time(job.seconds)}{value} ({ended}{tail})"

@@ -25,12 +25,14 @@ from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed, find_shipped
 from ampcompare.program.stopping import heard
 from ampcompare.sweeps.check import problems_of, trains_here
+from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
 from ampcompare.sweeps.plan import looks_of, plan_of, shown, told_to_runs, with_control
 from ampcompare.sweeps.process import Guard, of_others
+from ampcompare.sweeps.pulse import Pulse
 from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import shown as shown_url
@@ -41,7 +43,6 @@ EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
 SAME_REQUEST_SECONDS = 0.3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ENDED = ("finished", "failed", "stopped", "lost")
 
 
 @dataclass(frozen=True)
@@ -127,28 +128,37 @@ class _Rounds:
 
     def run(self, looks: Sequence[int], plan: str) -> list[int]:
         """See all runs through; returns the signals that ended it before."""
-        before = self._ended()
+        before = self.search.wait(self.search.progress)[0]
         count = self._workers(before)
         _headline(self.console, self.search, self.folder, count, self.gpus, before, plan)
         search = self.search
-        display = SweepDisplay(self.console, search.sweep, count, before, search.total, self._ended)
+        display = SweepDisplay(
+            self.console, search.sweep, count, before, search.total, lambda: self._known(display)
+        )
         guard = Guard()
         with _signals(self.stop, self.kill, display.say) as received, display:
+            search.contact.heed(display.say, self.stop, self.kill)
             decisions = Decisions(self.search, looks, self._look, display.say, self.stop)
-            self._round(count, display, guard)
-            while looks and not self.stop.is_set() and decisions.go_on():
-                self._round(self._workers(display.done), display, guard)
+            with Pulse(search, display.update if display.is_live else None) as pulse:
+                self._round(count, display, guard, pulse)
+                while looks and not self.stop.is_set() and decisions.go_on():
+                    self._round(self._workers(display.done), display, guard, pulse)
+            if not received:
+                display.update(*self.search.wait(self.search.progress))
+                display.close()
         guard.close()
         return received
 
-    def _ended(self) -> int:
-        return sum(row.state in ENDED for row in self.search.rows())
+    def _known(self, display: SweepDisplay) -> int:
+        with contextlib.suppress(Away):  # what was known before stands
+            display.update(*self.search.progress())
+        return display.done
 
     def _workers(self, done: int) -> int:
         total, most = self.search.total(), self.request.workers or max(1, len(self.gpus))
         return min(most, max(1, total - done)) if total else most
 
-    def _round(self, count: int, display: SweepDisplay, guard: Guard) -> None:
+    def _round(self, count: int, display: SweepDisplay, guard: Guard, pulse: Pulse) -> None:
         display.workers = count
         told = (display.change, display.waiting)
         context = WorkerContext(
@@ -157,6 +167,7 @@ class _Rounds:
             self.folder,
             self.behind,
             guard,
+            pulse,
             self.here,
             {} if self.here else of_others(),
             self.stop,

@@ -3,7 +3,7 @@
 A trial is one attempt at one run. Its number is given out by the database, so two workers never get the same
 point of a grid. Workers send signs of life; a trial whose worker has gone silent is failed by whoever notices
 and its run is queued once more. Each step is one transaction, and whatever a killed worker left half done is
-made good by the next that looks (`_repair`).
+made good by the next that looks (`_repair`). Where the database does not answer, each step waits for it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import dataclasses
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
@@ -19,16 +20,17 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from ampcompare.errors import UserError
 from ampcompare.sweeps import attempts, definition
 from ampcompare.sweeps.attempts import Attempt, SweepRow
+from ampcompare.sweeps.contact import Contact
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.parameters import nested
-from ampcompare.sweeps.file.sweep import Hyperband, Sweep
+from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.ledger import Ledger
-from ampcompare.sweeps.methods import method_of
-from ampcompare.sweeps.storage import as_user_error, open_storage, shown
+from ampcompare.sweeps.methods import method_of, pruner_of
+from ampcompare.sweeps.storage import as_user_error, open_storage
 
+TAKEN = "taken:"  # by whom a queued trial was
 OPEN = (TrialState.RUNNING, TrialState.WAITING)
 
 
@@ -57,55 +59,80 @@ class Search:
         self.heartbeat_seconds = min(2.0, grace_seconds / 3)
         self._seen: set[int] = set()
         sampler = method_of(sweep.method).sampler()
+        self.contact = Contact(storage, grace_seconds)
+        self.wait = self.contact.wait
         with as_user_error(self.url):
             self.storage = open_storage(storage, self.heartbeat_seconds, grace_seconds)
             self.study = optuna.create_study(
                 storage=self.storage,
                 study_name=name,
                 sampler=sampler,
-                pruner=_pruner(sweep.hyperband),
+                pruner=pruner_of(sweep.hyperband),
                 direction="maximize" if sweep.metric and sweep.metric.maximize else "minimize",
                 load_if_exists=True,
             )
-            self.ledger = Ledger(self.study, self.storage, self.url)
-            self._agree_on_definition(words)
+        self.ledger = Ledger(self.study, self.storage, self.contact)
+        found = self._trials()
+        self.sweep, more = definition.agree(self.ledger, sweep, words, name, storage, is_new=not found)
+        self._read_added()
+        while more := self._unknown(more):
+            self.add(Added(more))
+        going_on = {trial._trial_id for trial in found if trial.state == TrialState.RUNNING}
+        self.storage.spares = lambda number: not self.contact.may_judge(known=number not in going_on)
 
     def next(self) -> Attempt | None:
         """The next attempt, None when nothing is left to start (other workers' runs may still go on)."""
-        with as_user_error(self.url):
-            self._read_added()
-            self._repair()
-            while True:
-                trials = self._trials()
-                if not any(t.state == TrialState.WAITING for t in trials) and self._has_all(trials):
-                    return None
-                trial = self.study.ask()
-                if not self._is_ours(trial):
-                    continue
-                self.storage.record_heartbeat(trial._trial_id)
-                self._seen.add(trial.number)
-                found = self._trials()
-                if attempts.is_surplus(trial, found):
-                    self._put_back(trial, "surplus")
-                elif attempts.is_beyond(trial, found, self.sweep.total()):
-                    self._put_back(trial, "beyond")
-                else:
-                    return self._attempt(trial)
+        self._read_added()
+        self._repair()
+        while True:
+            trials = self._trials()
+            if not any(t.state == TrialState.WAITING for t in trials) and self._has_all(trials):
+                return None
+            trial = self.wait(self.study.ask)
+            # Else another has taken it for a dead worker's, while this one waited for the database.
+            with suppress(UpdateFinishedTrialError):
+                if attempt := self._taken(trial):
+                    return attempt
+
+    def _taken(self, trial: Trial) -> Attempt | None:
+        """What a trial is to be for this worker, None if it is not for it."""
+        if not self._is_ours(trial):
+            return None
+        self._live(trial)
+        self._seen.add(trial.number)
+        found = self._trials()
+        if attempts.is_surplus(trial, found):
+            self._put_back(trial, "surplus")
+        elif attempts.is_beyond(trial, found, self.sweep.total()):
+            self._put_back(trial, "beyond")
+        else:
+            return self._attempt(trial)
+        return None
+
+    def _live(self, trial: Trial | FrozenTrial) -> None:
+        self.wait(lambda: self.storage.record_heartbeat(trial._trial_id))
 
     def _is_ours(self, trial: Trial) -> bool:
-        """Whether a trial that was queued is this worker's alone.
+        """Whether a trial that was queued is this worker's alone, which is written down.
 
         SQLite locks no row that is read, so that two may take one trial off Optuna's queue. A new one is
         safe: its number is given out once.
         """
         queued = "repeats" in trial.user_attrs
-        return not queued or self.ledger.put_once(f"taken:{trial.number}", secrets.token_hex(4))
+        return not queued or self.ledger.put_once(f"{TAKEN}{trial.number}", secrets.token_hex(4))
 
     def _put_back(self, trial: Trial, why: str) -> None:
         # As interrupted before it knew what to run; what is surplus is never taken up again.
-        trial.set_user_attr(why, True)
-        trial.set_user_attr("state", "interrupted")
-        self.study.tell(trial, state=TrialState.FAIL)
+        for key, value in {why: True, "state": "interrupted"}.items():
+            self._set(trial, key, value)
+        self._close(trial, TrialState.FAIL)
+
+    def _set(self, trial: Trial, key: str, value: Any, *, at_the_end: bool = False) -> None:
+        self.wait(lambda: trial.set_user_attr(key, value), at_the_end=at_the_end)
+
+    def _close(self, trial: Trial, state: TrialState, values: list[float] | None = None) -> None:
+        write = self.storage.set_trial_state_values
+        self.wait(lambda: write(trial._trial_id, state, values), at_the_end=True)
 
     def total(self) -> int | None:
         """How many runs it comes to by now; None where that is open."""
@@ -113,15 +140,13 @@ class Search:
 
     def add(self, group: Added) -> bool:
         """Add a group of seeds behind all those there are. False: another worker has added one since."""
-        with as_user_error(self.url):
-            is_mine = definition.add(self.ledger, len(self.added) + 1, group)
-            self._read_added()
-            return is_mine
+        is_mine = definition.add(self.ledger, len(self.added) + 1, group)
+        self._read_added()
+        return is_mine
 
     def read_added(self) -> list[Added]:
         """The groups of seeds that were added, those of other workers too."""
-        with as_user_error(self.url):
-            self._read_added()
+        self._read_added()
         return self.added
 
     def _read_added(self) -> None:
@@ -131,21 +156,38 @@ class Search:
             seeds = tuple(group.seeds for group in found if group.seeds)
             self.sweep = dataclasses.replace(self.sweep, added=seeds)
 
+    def _unknown(self, seeds: Sequence[Any]) -> tuple[Any, ...]:
+        """Those of the seeds that no group has."""
+        known = [seed for group in self.added for seed in group.seeds]
+        return tuple(seed for seed in seeds if seed not in known)
+
     def alive(self, attempt: Attempt) -> bool:
-        """A sign of life of the worker that has this attempt. False: another has taken it over."""
+        """A sign of life of the worker that has this attempt. False: another has taken it over.
+
+        Raises Away at once where the database does not answer.
+        """
         trial_id = attempt.trial._trial_id
-        with as_user_error(self.url):
+
+        def live() -> bool:
             self.storage.record_heartbeat(trial_id)
             return self.storage.get_trial(trial_id).state == TrialState.RUNNING
 
+        return self.contact.once(live)
+
     def should_stop(self, attempt: Attempt, band: int, value: float) -> bool:
-        """Report the metric at a band of hyperband; whether the run is among those to stop."""
-        with as_user_error(self.url):
+        """Report the metric at a band of hyperband; whether the run is among those to stop.
+
+        Raises Away at once where the database does not answer.
+        """
+
+        def compare() -> bool:
             try:
                 attempt.trial.report(value, band)
             except UpdateFinishedTrialError:  # it was taken over; the next sign of life tells
                 return False
             return attempt.trial.should_prune()
+
+        return self.contact.once(compare)
 
     def finish(self, attempt: Attempt, state: str, value: float | None) -> bool:
         """Record an attempt's end: finished, stopped (by hyperband), failed. False if it was taken over."""
@@ -161,38 +203,32 @@ class Search:
         """End an interrupted or lost attempt and queue its run again. False if it was taken over."""
         if not self._end(attempt, TrialState.FAIL, word=word):
             return False
-        with as_user_error(self.url):
-            self._queue_lost()
+        self._queue_lost()
         return True
 
     def rows(self) -> list[SweepRow]:
         """Every attempt so far, oldest first, without those that were queued again since."""
-        with as_user_error(self.url):
-            trials = self._trials()
-        again = attempts.repeated(trials)
-        dropped = {"surplus", "beyond"}
-        counted = [t for t in trials if t.number not in again and not dropped & t.user_attrs.keys()]
-        return [self._row(trial) for trial in counted]
+        has_metric = self.sweep.metric is not None
+        return [attempts.row_of(trial, has_metric) for trial in attempts.newest(self._trials())]
 
-    def _row(self, trial: FrozenTrial) -> SweepRow:
-        run, state = attempts.run_of(trial), attempts.state_of(trial)
-        value = trial.value if trial.state == TrialState.COMPLETE and self.sweep.metric else None
-        return SweepRow(
-            trial.number, state, run.get("id", ""), run.get("parameters", {}), value, run.get("plan", {})
-        )
+    def progress(self) -> tuple[int, int]:
+        """How many runs have ended for good and how many go on, with any worker; cheap, to be asked often.
+
+        Raises Away at once where the database does not answer.
+        """
+        trials = self.contact.once(lambda: self.study.get_trials(deepcopy=False))
+        return attempts.ended(trials), sum(t.state == TrialState.RUNNING for t in trials)
 
     def is_all_done(self) -> bool:
         """Whether every run has ended, of any worker, with the seeds that were added."""
-        with as_user_error(self.url):
-            self._read_added()
-            self._repair()  # what was asked for beyond the end before may be within it now
-            trials = self._trials()
-            return self._has_all(trials) and not any(t.state in OPEN for t in trials)
+        self._read_added()
+        self._repair()  # what was asked for beyond the end before may be within it now
+        trials = self._trials()
+        return self._has_all(trials) and not any(t.state in OPEN for t in trials)
 
     def running(self) -> int:
         """How many attempts are going on or queued, with any worker."""
-        with as_user_error(self.url):
-            return sum(t.state in OPEN for t in self._trials())
+        return sum(t.state in OPEN for t in self._trials())
 
     def _attempt(self, trial: Trial) -> Attempt:
         """What the trial is an attempt at; decided now unless it repeats another."""
@@ -206,9 +242,10 @@ class Search:
                 own = {"block": point.block, "arm": point.arm}
                 plan |= {key: value for key, value in own.items() if value is not None and plan}
             else:
-                parameters = nested(self.sweep.parameters, [p.suggest(trial) for p in self.sweep.parameters])
+                drawn = self.wait(lambda: [p.suggest(trial) for p in self.sweep.parameters])
+                parameters = nested(self.sweep.parameters, drawn)
             run = {"id": secrets.token_hex(4), "parameters": parameters, "attempt": 1, "plan": plan}
-            trial.set_user_attr("run", json.dumps(run))
+            self._set(trial, "run", json.dumps(run))
         return Attempt(trial, run["id"], run["parameters"], run["attempt"], run.get("plan", {}))
 
     def _has_all(self, trials: Sequence[FrozenTrial]) -> bool:
@@ -228,8 +265,8 @@ class Search:
                 # Optuna knows no trial as stale that never had a sign of life, as when its worker died right
                 # after taking it. One from whoever sees it first starts its time.
                 self._seen.add(trial.number)
-                self.storage.record_heartbeat(trial._trial_id)
-        fail_stale_trials(self.study)
+                self._live(trial)
+        self.wait(lambda: fail_stale_trials(self.study))
         self._queue_lost()
 
     def _queue_lost(self) -> None:
@@ -239,51 +276,27 @@ class Search:
         if that one dies in between, the run is lost. It knows neither interrupted runs nor those that died
         before they knew their point of the grid.
         """
-        for trial, attributes in attempts.to_repeat(self._trials(), self.sweep.total()):
+        trials = self._trials()
+        begun = {key.removeprefix(TAKEN) for key in self.ledger.read() if key.startswith(TAKEN)}
+        for trial, attributes in attempts.to_repeat(trials, self.sweep.total(), begun):
             drawn: dict[str, Any] = {"params": trial.params, "distributions": trial.distributions}
-            self.study.add_trial(create_trial(state=TrialState.WAITING, **drawn, user_attrs=attributes))
+            again = create_trial(state=TrialState.WAITING, **drawn, user_attrs=attributes)
+            self.wait(lambda again=again: self.study.add_trial(again))  # type: ignore[misc]
 
     def _trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        return self.wait(lambda: self.study.get_trials(deepcopy=False))
 
     def _end(self, attempt: Attempt, state: TrialState, value: float | None = None, word: str = "") -> bool:
-        values = None if value is None else [value]
-        with as_user_error(self.url):
-            try:
-                if word:  # how it failed; first, so that one who dies in between has said it
-                    attempt.trial.set_user_attr("state", word)
-                self.storage.set_trial_state_values(attempt.trial._trial_id, state, values)
-            except UpdateFinishedTrialError:
-                return False
+        trial, values = attempt.trial, None if value is None else [value]
+        try:
+            if word:  # how it failed; first, so that one who dies in between has said it
+                self._set(trial, "state", word, at_the_end=True)
+            self._close(trial, state, values)
+        except UpdateFinishedTrialError:
+            # By another, or by this one: the connection may have broken after it was written.
+            return self.wait(lambda: self._is_so(attempt, state, word))
         return True
 
-    def _agree_on_definition(self, words: Sequence[str]) -> None:
-        """Keep what the sweep runs with the study; refuse a study that runs something else."""
-        ours = definition.definition(self.sweep, words)
-        written = self.ledger.read()
-        if definition.KEY not in written and self.study.trials:
-            what = f"it has a study {self.name!r} of another program"
-            raise UserError(f"--storage {shown(self.url)}: {what}; set --name")
-        if definition.KEY not in written and self.ledger.put_once(definition.KEY, json.dumps(ours)):
-            return
-        theirs = json.loads(self.ledger.read()[definition.KEY])
-        try:
-            self.sweep, more = definition.agreed(self.sweep, theirs, ours)
-        except definition.Changed as changed:
-            why = f"a sweep named {self.name!r} is in {shown(self.url)} already and differs in {changed}"
-            todo = "set output_dir=... for a new one, or --name with a shared storage"
-            raise UserError(f"{self.sweep.path}: {why}; {todo}") from None
-        self._read_added()
-        while more := self._unknown(more):
-            self.add(Added(more))
-
-    def _unknown(self, seeds: Sequence[Any]) -> tuple[Any, ...]:
-        """Those of the seeds that no group has."""
-        known = [seed for group in self.added for seed in group.seeds]
-        return tuple(seed for seed in seeds if seed not in known)
-
-
-def _pruner(early: Hyperband | None) -> optuna.pruners.BasePruner:
-    if early is None:
-        return optuna.pruners.NopPruner()
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=early.bands[0], reduction_factor=early.eta)
+    def _is_so(self, attempt: Attempt, state: TrialState, word: str) -> bool:
+        found = self.storage.get_trial(attempt.trial._trial_id)
+        return found.state == state and found.user_attrs.get("state", "") == word

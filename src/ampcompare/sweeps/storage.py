@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 import optuna
@@ -17,6 +19,20 @@ from optuna.storages import RDBStorage
 from ampcompare.errors import UserError, reason
 
 TRIES, PAUSE_SECONDS = 4, 0.25
+BUSY_SECONDS = 30.0  # for a server that is there and takes nobody at the moment
+BUSY = re.compile(r"too many (clients|connections)|connection slots|starting up|shutting down|recovery mode")
+DRIVERS = ("psycopg", "psycopg2")  # of PostgreSQL, the first that is installed
+POSTGRES = re.compile(r"postgres(?:ql)?(\+\w+)?(?=://)")
+# How to install what an import misses.
+PACKAGES = {"psycopg": "'ampcompare[postgresql]'", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+# A machine that vanishes says nothing: without these its connection is waited for up to two hours.
+LIBPQ = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 # Ask-and-tell sends its own: Search.alive.
@@ -31,28 +47,91 @@ def sqlite_url(folder: Path) -> str:
 
 def shown(url: str) -> str:
     """The URL as it may be shown: without password, our own database by its path."""
-    own = re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url)
-    return unquote(unquote(own[1])) if own else re.sub(r"(//[^/@:]*):[^/]*@", r"\1:***@", url)
+    if own := re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url):
+        return unquote(unquote(own[1]))
+    if url.startswith("sqlite"):  # a path, which may have any of these characters
+        return url
+    # The same password as SQLAlchemy's, but up to the last @: one that was left unquoted is no host.
+    url = re.sub(r"(?s)(//[^/@:?]*):.*@", r"\1:***@", url)
+    # One whose @ was forgotten stands where the port would.
+    url = re.sub(r"(//[^/@:?[]*):(?!\*\*\*@)(?!\d*(?:[/?]|$))[^/?]*", r"\1:***", url)
+    return re.sub(r"([?&][^=&]*password=)[^&]*", r"\1***", url)
 
 
-def open_storage(url: str, heartbeat_seconds: float, grace_seconds: float) -> RDBStorage:
-    """Optuna's storage at an SQLAlchemy URL, made if need be."""
+class SweepStorage(RDBStorage):
+    """Optuna's storage; `spares` says of a silent trial that its worker is not yet to be taken for dead."""
+
+    spares: Callable[[int], bool]
+
+    def __init__(self, url: str, **options: Any) -> None:
+        from sqlalchemy import event
+
+        self.spares = lambda trial_id: False
+        super().__init__(url.replace("{", "{{").replace("}", "}}"), **options)  # a template to Optuna
+        if self.engine.dialect.name == "postgresql":
+            event.listen(self.engine, "connect", _as_we_need_it)
+            self.engine.dispose()  # the connections from before
+
+    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+        return [number for number in super()._get_stale_trial_ids(study_id) if not self.spares(number)]
+
+
+def _as_we_need_it(connection: Any, record: object) -> None:
+    """Settings of a session with PostgreSQL."""
+    cursor = connection.cursor()
+    # Optuna keeps signs of life without a time zone, in that of the session. Sessions with other ones
+    # (PGTZ, a role's setting) would be hours apart, all of them an hour silent when summer time begins.
+    cursor.execute("SET TIME ZONE 'UTC'")
+    # A machine that dies within a transaction would keep its locks until its connection is found dead.
+    cursor.execute("SET idle_in_transaction_session_timeout = '60s'")
+    cursor.close()
+    connection.commit()
+
+
+def open_storage(url: str, heartbeat_seconds: float, grace_seconds: float) -> SweepStorage:
+    """Optuna's storage at an SQLAlchemy URL, made if need be.
+
+    `postgresql://` and `postgres://` take the driver that is installed. Raises what the database raises, and
+    ImportError for a missing driver.
+    """
     from sqlalchemy.exc import DatabaseError
 
-    for attempt in range(TRIES):
+    if scheme := POSTGRES.match(url):
+        url = f"postgresql{scheme[1] or f'+{_driver()}'}{url[scheme.end() :]}"
+    began, tries = time.monotonic(), 0
+    while True:
         try:
-            return RDBStorage(
+            return SweepStorage(
                 url,
-                # SQLite: wait for other writers instead of failing at once.
-                engine_kwargs={"connect_args": {"timeout": 30}} if url.startswith("sqlite") else {},
+                engine_kwargs=_engine_options(url),
                 heartbeat_interval=max(1, round(heartbeat_seconds)),
                 grace_period=max(2, round(grace_seconds)),
             )
-        except DatabaseError:  # another worker makes the same tables at this moment, or it is a real one
-            if attempt == TRIES - 1:
+        # Another worker makes the same tables at this moment, or it is a real one.
+        except (DatabaseError, StorageInternalError) as problem:
+            tries += 1
+            is_busy = BUSY.search(str(problem)) and time.monotonic() - began < BUSY_SECONDS
+            if tries >= TRIES and not is_busy:
                 raise
             time.sleep(PAUSE_SECONDS)
-    raise AssertionError
+
+
+def _driver() -> str:
+    return next((name for name in DRIVERS if find_spec(name)), DRIVERS[0])
+
+
+def _engine_options(url: str) -> dict[str, Any]:
+    from sqlalchemy import make_url
+
+    if url.startswith("sqlite"):
+        return {"connect_args": {"timeout": 30}}  # wait for other writers instead of failing at once
+    # One connection is kept, as many workers share the server's; it is asked whether it still lives before
+    # it is used.
+    options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 1, "max_overflow": 100}
+    given = make_url(url)
+    if given.drivername.partition("+")[2] in DRIVERS:
+        options["connect_args"] = {key: value for key, value in LIBPQ.items() if key not in given.query}
+    return options
 
 
 @contextmanager
@@ -66,5 +145,35 @@ def as_user_error(url: str) -> Iterator[None]:
         raise
     # What RDBStorage raises for a URL that it cannot open: a missing driver, a wrong name.
     except (StorageInternalError, SQLAlchemyError, ImportError, ValueError, KeyError, OSError) as problem:
-        cause = problem.__cause__ or getattr(problem, "orig", None) or problem
-        raise UserError(f"--storage {shown(url)}: cannot be used ({reason(cause)})") from problem
+        raise UserError(f"--storage {shown(url)}: cannot be used ({why(problem, url)})") from problem
+
+
+def why(problem: BaseException, url: str) -> str:
+    """What is wrong with the database at this URL, in words that may be shown."""
+    cause = problem
+    while isinstance(cause, StorageInternalError | ImportError) and cause.__cause__:
+        cause = cause.__cause__
+    cause = getattr(cause, "orig", None) or cause.__cause__ or cause
+    if isinstance(cause, ImportError):
+        name = (cause.name or "").partition(".")[0] or "of its kind"
+        package = PACKAGES.get(name, name if cause.name else PACKAGES[DRIVERS[0]])
+        return f"its driver {name} is not installed: pip install {package}"
+    said = reason(cause)
+    if getattr(cause, "sqlstate", None) == "42501":  # PostgreSQL 15 gives it to owners only
+        said += "; its user has to be allowed to make tables there"
+    for secret in _secrets(url):
+        said = said.replace(secret, "***")
+    return said
+
+
+def _secrets(url: str) -> list[str]:
+    """Passwords in a URL as messages may have them: as written, as meant, and what an @ within leaves."""
+    if url.startswith("sqlite"):
+        return []
+    found = [match[1] for match in re.finditer(r"(?s)//[^/@:?]*:(.*)@", url)]
+    found += re.findall(r"[?&][^=&]*password=([^&]*)", url)
+    # Written in place of a port, as where the @ was forgotten.
+    found += re.findall(r"//[^/@:?[]*:(?!\d*(?:[/?]|$))([^@/?]*)", url)
+    pieces = [piece for secret in found for piece in (secret, *secret.split("@"))]
+    forms = {form for piece in pieces for form in (piece, unquote(piece)) if form}
+    return sorted(forms, key=len, reverse=True)

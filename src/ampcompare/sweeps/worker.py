@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,21 @@ from typing import Any
 import yaml
 
 from ampcompare.sweeps.attempts import Attempt
+from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.follow import Follower
+from ampcompare.sweeps.note import Note
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
+from ampcompare.sweeps.pulse import Pulse
 from ampcompare.sweeps.search import Search
 
 POLL_SECONDS = 0.25
 WAIT_FOR_OTHERS_SECONDS = 2.0
+SAME_SIGNAL_SECONDS = 2.0  # between a run's end by a signal and this process's hearing of it
+# By the machine (no memory left), by a scheduler, by someone's hand; 128 and more is a shell's way to say it.
+SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
+KILLED = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 
 
 @dataclass
@@ -52,6 +60,7 @@ class WorkerContext:
     folder: Path
     words: tuple[str, ...]  # overrides of the command line, behind every command
     guard: Guard
+    pulse: Pulse
     here: bool  # whether our own training is run; its exit code tells that it was stopped
     environment: Mapping[str, str]  # what its runs have beside the environment of this process
     stop: threading.Event  # no new runs; those going on are asked to end
@@ -67,10 +76,13 @@ class Worker(threading.Thread):
         super().__init__(name=f"worker-{number}", daemon=True)
         self.number, self.context, self.gpu = number, context, gpu
         self.problem: BaseException | None = None
+        self.has_unwritten = False  # a run that ended, and the database does not know
 
     def run(self) -> None:
         try:
             self._run()
+        except Away as problem:  # the runs of other workers of this process go on
+            self.problem = None if self.context.stop.is_set() and not self.has_unwritten else problem
         except BaseException as problem:
             self.problem = problem
             self.context.stop.set()
@@ -80,7 +92,11 @@ class Worker(threading.Thread):
         while not context.stop.is_set():
             attempt = context.search.next()
             if attempt:
-                self._see_through(attempt)
+                context.pulse.hold(attempt)
+                try:
+                    self._see_through(attempt)
+                finally:
+                    context.pulse.release(attempt)
                 continue
             running = context.search.running()
             if not running:
@@ -98,9 +114,8 @@ class Worker(threading.Thread):
         context.on_change(job)
         metric = context.sweep.metric
         follower = Follower(context.folder, attempt.run_id, metric.name if metric else None)
-        if attempt.attempt > 1 and follower.exit_code() == 0:
-            # Its worker died between the end of the program and telling; done twice would be once too many.
-            return self._close(attempt, job, follower, "finished")
+        if attempt.attempt > 1 and (state := self._ended_before(attempt, follower)):
+            return self._close(attempt, job, follower, state)
         try:
             run = self._start(attempt, job)
         except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
@@ -109,44 +124,65 @@ class Worker(threading.Thread):
             return self._close(attempt, job, follower, "failed")
         stopped_early, asked, code = self._watch(run, attempt, job, follower)
         job.seconds, job.exit_code = time.monotonic() - job.began, code
+        if not (stopped_early or asked or context.kill.is_set()) and code in KILLED:
+            # A scheduler's signal may reach the run before this process hears of it. Otherwise once more, as
+            # with a run whose worker died.
+            asked = context.stop.wait(SAME_SIGNAL_SECONDS)
+            if not asked:
+                return self._give_up(attempt, job, "lost")
         if asked and (code != 0 or not context.here):
-            job.state = "interrupted"
-            context.search.give_up(attempt)
-            return context.on_change(job)
-        if code == -signal.SIGKILL and not (stopped_early or asked or context.kill.is_set()):
-            # By the machine (no memory left) or by someone: once more, as with a run whose worker died.
-            job.state = "lost" if context.search.give_up(attempt, "lost") else "taken over"
-            return context.on_change(job)
+            return self._give_up(attempt, job, "interrupted")
         state = "stopped" if stopped_early else "finished" if code == 0 else "failed"
         return self._close(attempt, job, follower, state)
+
+    def _ended_before(self, attempt: Attempt, follower: Follower) -> str | None:
+        """How the run ended, where that was not told: its worker died then, or the database was away.
+
+        Done twice would be once too many.
+        """
+        noted = Note(self.context.folder, attempt.run_id).read()
+        return noted or ("finished" if follower.exit_code() == 0 else None)
+
+    def _give_up(self, attempt: Attempt, job: Job, word: str) -> None:
+        self.has_unwritten = True
+        job.state = word if self.context.search.give_up(attempt, word) else "taken over"
+        self.has_unwritten = False
+        self.context.on_change(job)
 
     def _close(self, attempt: Attempt, job: Job, follower: Follower, state: str) -> None:
         values = follower.values(now=True)
         job.value = values[-1] if values else None
         number = job.value if job.value is not None and math.isfinite(job.value) else None
-        job.state = state if self.context.search.finish(attempt, state, number) else "taken over"
+        note = Note(self.context.folder, attempt.run_id)
+        self.has_unwritten = True
+        try:
+            job.state = state if self.context.search.finish(attempt, state, number) else "taken over"
+        except Away:
+            note.write(state)
+            raise
+        self.has_unwritten = False
+        note.remove()
         self.context.on_change(job)
 
     def _watch(self, run: Run, attempt: Attempt, job: Job, follower: Follower) -> tuple[bool, bool, int]:
-        """Wait for the end: send signs of life, compare at the bands of hyperband, stop when asked to.
+        """Wait for the end: compare at the bands of hyperband, stop when asked to.
 
         Returns whether hyperband stopped it, whether the user did, and the exit code.
         """
         context = self.context
         bands = list(context.sweep.hyperband.bands) if context.sweep.hyperband else []
-        next_sign = time.monotonic()
         kill_at, early, asked = math.inf, False, False
         while (code := run.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
-            if now >= next_sign:
-                if not context.search.alive(attempt):  # we were silent too long: another worker repeats it
-                    run.kill()
-                next_sign = now + context.search.heartbeat_seconds
+            if context.pulse.is_lost(attempt):  # we were silent too long: another worker repeats it
+                run.kill()
             if context.sweep.metric:
                 values = follower.values()
                 job.value = values[-1] if values else None
-                while bands and not early and len(values) >= bands[0]:
-                    early = self._falls_behind(attempt, values, bands.pop(0))
+                with suppress(Away):  # the band is compared when the database is back
+                    while bands and not early and len(values) >= bands[0]:
+                        early = self._falls_behind(attempt, values, bands[0])
+                        del bands[0]
             if (early or context.stop.is_set()) and kill_at == math.inf:
                 asked = not early
                 run.stop()

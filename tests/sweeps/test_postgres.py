@@ -1,0 +1,199 @@
+"""A sweep's workers on a real PostgreSQL, which is restarted and goes away, too."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.quick import HANG
+from support.wandb_server.clients import wait_until
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps import contact
+from ampcompare.sweeps.contact import Away
+from ampcompare.sweeps.search import Search
+from sweeps.conftest import is_alive
+from sweeps.test_search import grid
+
+WORKERS = 8
+
+
+def last_count(said: str) -> str:
+    return re.findall(r"\d+ of \d+ done", said)[-1]
+
+
+def refusal(url: str) -> str:
+    with pytest.raises(UserError) as caught:
+        Search(grid(1), url, "s")
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def database_of(url: str) -> str:
+    return url.partition("@/")[2].partition("?")[0]
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgres+psycopg", "postgresql+psycopg"])
+def test_a_url_opens_with_the_driver_of_the_extra(postgres, scheme):
+    search = Search(grid(2), postgres.database().replace("postgresql", scheme, 1), "s")
+    assert search.storage.engine.driver == "psycopg"
+    assert search.next() is not None
+
+
+def test_a_missing_driver_is_named_with_the_words_to_install_it(postgres, monkeypatch):
+    for name in ("psycopg", "psycopg2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    said = refusal(postgres.url("postgres", "me:secret"))
+    assert said.endswith("(its driver psycopg is not installed: pip install 'ampcompare[postgresql]')")
+    assert "secret" not in said
+    said = refusal(postgres.url("postgres", scheme="postgresql+psycopg2"))
+    assert said.endswith("(its driver psycopg2 is not installed: pip install psycopg2-binary)")
+
+
+def test_a_server_that_takes_nobody_is_one_line_without_the_password(postgres):
+    postgres.execute("CREATE ROLE locked LOGIN PASSWORD 'right'")
+    postgres.execute("CREATE ROLE plain LOGIN")
+    wrong = refusal(postgres.url("postgres", "locked:wro/ng%40x"))
+    assert 'password authentication failed for user "locked"' in wrong
+    assert "wro/ng" not in wrong
+    assert 'database "nothere" does not exist' in refusal(postgres.url("nothere"))
+    assert "Connection refused" in refusal("postgresql://me:secret@127.0.0.1:1/db")
+    rights = refusal(postgres.url("postgres", "plain"))
+    assert "permission denied for schema public; its user has to be allowed to make tables" in rights
+
+
+def test_workers_at_once_get_every_point_once_from_an_empty_database(postgres):
+    url = postgres.database()
+
+    def work(number: int) -> list[tuple[str, object]]:
+        search, mine = Search(grid(60), url, "s"), []
+        while attempt := search.next():
+            if attempt.trial.number % 3 == number % 3 and "repeats" not in attempt.trial.user_attrs:
+                search.give_up(attempt)  # its place in the queue is anybody's
+                continue
+            assert search.finish(attempt, "finished", None)
+            mine.append((attempt.run_id, attempt.parameters["x"]))
+        return mine
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        found = [run for mine in pool.map(work, range(WORKERS)) for run in mine]
+    search = Search(grid(60), url, "s")
+    while attempt := search.next():  # given up by the last one, after the others had looked
+        search.finish(attempt, "finished", None)
+        found.append((attempt.run_id, attempt.parameters["x"]))
+    assert sorted(x for _, x in found) == list(range(60))
+    assert {(row.run_id, row.parameters["x"]) for row in search.rows()} == set(found)
+    assert search.progress() == (60, 0)
+
+
+def test_two_never_agree_on_the_same_entry(postgres):
+    url = postgres.database()
+    ledgers = [Search(grid(1), url, "s").ledger for _ in range(WORKERS)]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for key in ("a", "b", "c"):
+            assert sum(pool.map(lambda ledger, key=key: ledger.put_once(key, {"n": 0}), ledgers)) == 1
+            assert sum(pool.map(lambda ledger, key=key: ledger.swap(key, {"n": 0}, {"n": 1}), ledgers)) == 1
+
+
+def test_sessions_in_other_time_zones_hear_the_same_signs_of_life(postgres):
+    """Optuna keeps them in the time zone of the session: eight hours apart here."""
+    url = postgres.database()
+    postgres.execute("CREATE ROLE tokyo LOGIN SUPERUSER")
+    postgres.execute("ALTER ROLE tokyo SET timezone = 'Asia/Tokyo'")
+    here, there = Search(grid(1), url, "s"), Search(grid(1), url.replace("postgres@", "tokyo@"), "s")
+    attempt = here.next()
+    assert there.next() is None
+    assert here.alive(attempt)
+    assert here.finish(attempt, "finished", None)
+
+
+def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypatch):
+    monkeypatch.setattr(contact, "PAUSE_SECONDS", 0.05)
+    search, said = Search(grid(3), postgres.database(), "s"), []
+    search.contact.say = said.append
+    attempt = search.next()
+    postgres.stop("immediate")
+    with pytest.raises(Away):
+        search.alive(attempt)
+    with ThreadPoolExecutor(1) as pool:
+        is_told = pool.submit(search.finish, attempt, "finished", None)
+        wait_until(lambda: search.contact.tries > 3, "tries")
+        postgres.start()
+        assert is_told.result(HANG)
+    assert search.progress()[0] == 1
+    assert search.next() is not None
+    away, back = said
+    assert away.startswith("the database does not answer (")
+    assert back.startswith("the database answers again, after ")
+
+
+@pytest.mark.rest
+def test_nobody_takes_over_runs_because_the_database_was_away(postgres):
+    url = postgres.database()
+
+    def silence() -> float:
+        query = "SELECT extract(epoch FROM now() AT TIME ZONE 'UTC' - max(heartbeat)) FROM trial_heartbeats"
+        return float(postgres.execute(query, database_of(url))[0][0])
+
+    other, search = (Search(grid(1), url, "s", grace_seconds=3) for _ in range(2))
+    attempt = search.next()
+    assert other.next() is None
+    postgres.restart("immediate")
+    wait_until(lambda: silence() > 4, "more silence than a worker is allowed")
+    assert other.next() is None  # it has heard nothing itself
+    new = Search(grid(1), url, "s", grace_seconds=3)
+    assert new.next() is None  # it cannot know
+    assert search.alive(attempt)
+    wait_until(lambda: other.next() is not None, "the end of its patience with one that stays silent")
+    assert not search.alive(attempt)
+
+
+@pytest.mark.rest
+def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(place, postgres):
+    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+    place.hold()
+    place.before = "from ampcompare.sweeps import contact; contact.PATIENCE_SECONDS = 1"
+    url = postgres.database()
+    process = place.start("--storage", url, "--grace", "10")
+    place.wait_for("began", 1)
+    postgres.stop()
+    place.release()
+    said, _ = process.communicate(timeout=HANG)
+    postgres.start()
+    assert process.returncode == 2
+    assert "runs go on; waiting for it, 0:01 at most" in said
+    assert "did not answer for 0:01 (" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    code, said = place.sweep("--storage", url, "--grace", "10")
+    assert code == 0, said
+    assert len(place.events("began")) == len(place.events("ended")) == 2
+
+
+@pytest.mark.rest
+def test_a_killed_worker_and_two_restarts_lose_no_run_and_repeat_none(place, postgres):
+    points = list(range(40))
+    place.file(parameters={"x": {"values": points}, "hold": {"value": "all"}})
+    place.hold()
+    url = postgres.database()
+    outs = [place.folder / f"w{i}" for i in range(4)]
+    workers = [place.start("--storage", url, "--grace", "10", out=out) for out in outs]
+    for out in outs:
+        place.wait_for("began", 1, out)
+    (event,) = place.events("began", outs[0])
+    workers[0].kill()
+    wait_until(lambda: not is_alive(event["pid"]), "the end of the killed worker's run")
+    workers[0].communicate()
+    postgres.restart("immediate")
+    place.release()
+    wait_until(lambda: sum(len(place.events("ended", out)) for out in outs) >= 20, "half of the runs")
+    postgres.restart("fast")
+    said = [worker.communicate(timeout=HANG)[0] for worker in workers[1:]]
+    assert [worker.returncode for worker in workers[1:]] == [0, 0, 0], said
+    ended = [event for out in outs for event in place.events("ended", out)]
+    assert sorted(int(event["given"]["x"]) for event in ended) == points
+    began = Counter(event["run"] for out in outs for event in place.events("began", out))
+    assert [run for run, times in began.items() if times > 1] == [event["run"]]
+    assert [last_count(text) for text in said] == ["40 of 40 done"] * 3
