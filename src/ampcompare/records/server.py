@@ -53,16 +53,23 @@ def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, An
     `brief` runs have one row, the last values: enough to say how they ended, and asked for in a moment. Raises
     UserError as `read_server`, and for a source that names no sweep.
     """
-    entity, project, sweep = parse_source(source)
-    if not sweep:
-        raise UserError(f"{source}: names no sweep; expected {SWEEP_FORM}")
-    with _told_in_one_line(source):
-        config = getattr(_api().sweep(f"{entity}/{project}/{sweep}"), "config", None)
-    known = dict(config) if isinstance(config, Mapping) else {}
+    known = read_sweep_config(source)
     runs = _read_source(source, brief=brief)
     for run in runs:
         run.sweep_config = known
     return known, runs
+
+
+def read_sweep_config(source: str, *, seconds: int | None = None) -> dict[str, Any]:
+    """The configuration of a sweep on the server, empty where it tells none. `seconds` is how long it may
+    take to answer. Raises UserError as `read_server_sweep`.
+    """
+    entity, project, sweep = parse_source(source)
+    if not sweep:
+        raise UserError(f"{source}: names no sweep; expected {SWEEP_FORM}")
+    with _told_in_one_line(source):
+        config = getattr(_api(seconds).sweep(f"{entity}/{project}/{sweep}"), "config", None)
+    return dict(config) if isinstance(config, Mapping) else {}
 
 
 def _read_source(source: str, *, brief: bool = False) -> list[RunRecord]:
@@ -109,13 +116,13 @@ def _told_in_one_line(source: str) -> Iterator[None]:
             end_service(SERVICE_SECONDS)
 
 
-def _api() -> Any:
-    """W&B's public API."""
+def _api(seconds: int | None = None) -> Any:
+    """W&B's public API; it waits for an answer `seconds`, or as long as it does by itself."""
     import wandb
 
     if wandb.run is None:  # a run of the caller's keeps its settings
         wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
-    return wandb.Api()
+    return wandb.Api() if seconds is None else wandb.Api(timeout=seconds)
 
 
 def _find_runs(entity: str, project: str, sweep: str) -> Iterator[tuple[Any, Objective | None]]:

@@ -20,6 +20,7 @@ from ampcompare.sweeps.holes.note import folder_of
 from ampcompare.sweeps.holes.target import Target
 
 LAST_BYTES, LONGEST = 4096, 200  # of a log
+OF_CLIENT = "wandb:"  # lines of W&B's, which says good-bye after the reason
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ def _last_line(log: Path) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LAST_BYTES))
-            lines = file.read().decode(errors="replace").strip().splitlines()
+            printed = file.read().decode(errors="replace").splitlines()
     except (OSError, ValueError):
         return ""
+    lines = [line for line in printed if line.strip() and not line.startswith(OF_CLIENT)]
     return lines[-1].strip()[:LONGEST] if lines else ""
 
 

@@ -70,10 +70,8 @@ def _table(seen: Seen, console: Console) -> None:
         log = logs.get(standing.point.place)
         cells += [Text(_near(log) if log else "")] if logs else []
         table.add_row(*cells)
-    if console.is_terminal:
-        console.print(table)
-    else:
-        console.print(table, width=WIDE, crop=False, no_wrap=True)
+    wide = console if console.is_terminal else Console(file=console.file, width=WIDE, highlight=False)
+    wide.print(table)
     if len(holes.open) > MOST_ROWS:
         print_line(console, f"and {len(holes.open) - MOST_ROWS:,} more")
 
