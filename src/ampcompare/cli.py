@@ -168,6 +168,7 @@ def report(
 
     from ampcompare.report.command import Request, make_report, watch_report
     from ampcompare.report.outputs import choose_formats
+    from ampcompare.sweeps.holes.note import grid_of_runs
 
     keys = None if group_by is None else _listed(group_by)
     ignored, chosen = _listed(ignore), choose_formats(formats)
@@ -192,6 +193,7 @@ def report(
         within,
         publish,
         explain,
+        grid_of_runs,
     )
     console = Console(highlight=False)
     if watch:

@@ -85,6 +85,16 @@ class Holes:
         return tuple(standing for standing in self.standings if not standing.state.is_whole)
 
     @property
+    def sentence(self) -> str:
+        """`7 of the 9 points of sweep compare are done: 1 failed, 1 missing.`"""
+        total = len(self.standings) + (self.not_begun or 0)
+        if self.is_whole:
+            return f"All {total} points of sweep {self.grid.name} are done." if total > 1 else ""
+        done = total - len(self.open) - (self.not_begun or 0)
+        left = ", ".join(f"{n} {state.value}" for state, n in self.counts.items() if not state.is_whole)
+        return f"{done} of the {total} points of sweep {self.grid.name} are done: {left}."
+
+    @property
     def is_whole(self) -> bool:
         """Whether every point has been run."""
         return not self.open and not self.not_begun
