@@ -13,6 +13,7 @@ from ampcompare.report.runs.holes import Holes, Standing, State
 SEED = "seed"
 MOST_COLUMNS, MOST_ROWS, MOST_MARKS = 40, 100, 4_000
 CONTROL = "control"
+SAME, LEFT_OUT = "same run", "left out"  # of a point that another stands for, of one that cannot run
 SIGNS = {
     State.FINISHED: "",
     State.EARLY: "▸",
@@ -41,7 +42,6 @@ class Cell:
     marks: tuple[Mark, ...]
     done: int
     says: str = ""
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Field:
     sentence: str
     left_out: tuple[str, ...]
     has_seeds: bool  # whether there is more than one mark in a cell
+    has_same: bool
 
 
 def field_of(holes: Holes, compared: Sequence[str] = ()) -> Field | None:
@@ -91,9 +92,10 @@ def field_of(holes: Holes, compared: Sequence[str] = ()) -> Field | None:
         tuple(" · ".join(head) for head in heads),
         rows,
         counts,
-        holes.sentence,
+        holes.sentence.partition(":")[0].rstrip(".") + ".",
         holes.grid.left_out,
         any(len(cell.marks) > 1 for _, cells in rows for cell in cells),
+        any(cell.says == SAME for _, cells in rows for cell in cells),
     )
 
 
@@ -126,7 +128,7 @@ def _cell(found: Sequence[Standing], is_same: bool) -> Cell:
     done = sum(standing.state.is_whole for standing in found)
     if marks:
         return Cell(marks, done)
-    return Cell((), 0, "=", "the same run as another point") if is_same else Cell((), 0, "–", "no run of this sweep")
+    return Cell((), 0, SAME) if is_same else Cell((), 0, LEFT_OUT)
 
 
 def _mark(standing: Standing) -> Mark:
