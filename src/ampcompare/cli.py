@@ -261,7 +261,9 @@ def sweep(
         bool,
         typer.Option("--missing", help="List what is missing or failed; also of wandb:ENTITY/PROJECT/SWEEP."),
     ] = False,
-    fill: Annotated[bool, typer.Option("--fill", help="Run just that, here; exit code as of a sweep.")] = False,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="Run just that, here; exit code as of a sweep.")
+    ] = False,
 ) -> None:
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""
     from rich.console import Console

@@ -42,7 +42,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     try:
         config = parse([*_resumed(), *words], of_several=chooses(*OF_BACKENDS))
         if is_of_server() and may_be_another(config):
-            from ampcompare.sweeps.holes.once import check_once
+            from ampcompare.tracking.once import check_once
 
             check_once()
         from ampcompare.experiment import run  # torch and W&B load here, when the input is known to be good
@@ -53,7 +53,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
 
         record_refusal(problem)
         if is_of_server() and chooses_precision():
-            from ampcompare.sweeps.holes.once import passes_over
+            from ampcompare.tracking.once import passes_over
 
             if passes_over(problem):
                 return 128 + signal.SIGTERM  # no failure to W&B's agent, which goes on

@@ -50,7 +50,7 @@ def read_server(source: str) -> list[RunRecord]:
 def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
     """The configuration of a sweep on the server, and its runs, of which there may be none.
 
-    `brief` runs have one row, the last values: enough to say how they ended, and asked for in a moment. Raises
+    `brief` runs have one row, the last values: enough to say how they ended, and read in a moment. Raises
     UserError as `read_server`, and for a source that names no sweep.
     """
     known = read_sweep_config(source)

@@ -15,10 +15,10 @@ from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.published import Reproduction
 from ampcompare.report.analysis.require import Answer
-from ampcompare.report.runs.holes import Holes
 from ampcompare.report.runs.control import Control
 from ampcompare.report.runs.figures import MEANS, RunFigures
 from ampcompare.report.runs.groups import Group
+from ampcompare.report.runs.holes import Holes
 from ampcompare.report.runs.quantities import OWN
 from ampcompare.report.statistics.samples import CONFIDENCE, Estimate, equivalence
 

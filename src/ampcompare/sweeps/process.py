@@ -146,7 +146,7 @@ def run_environment(
     resumes: bool = False,
     on_server: bool = False,
 ) -> dict[str, str]:
-    """The variables of W&B's agent, the record's folder, and that no server knows this sweep, unless one does.
+    """The variables of W&B's agent, the record's folder, and whether a server knows this sweep.
 
     `resumes` tells a run that it may find what an earlier attempt at it left: AMPCOMPARE_RESUME=auto.
     """

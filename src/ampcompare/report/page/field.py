@@ -1,4 +1,6 @@
-"""The points of a sweep as a field: a row for each value compared, a column for each of the rest, a mark a seed."""
+"""The points of a sweep as a field: a row for each value compared, a column for each of the rest, a mark for
+each seed.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def field_of(holes: Holes, compared: Sequence[str] = ()) -> Field | None:
     names += sorted(_controls(at))
     if len(heads) > MOST_COLUMNS or len(names) > MOST_ROWS:
         return None
-    rows = tuple((name, tuple(_cell(at.get((name, h), ()), (name, h) in same) for h in heads)) for name in names)
+    rows = tuple(
+        (name, tuple(_cell(at.get((name, h), ()), (name, h) in same) for h in heads)) for name in names
+    )
     counts = tuple((Mark(s.value, SIGNS[s], s.value), n) for s, n in holes.counts.items())
     return Field(
         row_key,
@@ -124,7 +128,12 @@ def _text(value: Any) -> str:
 
 
 def _cell(found: Sequence[Standing], is_same: bool) -> Cell:
-    marks = tuple(map(_mark, sorted(found, key=lambda s: _order(s.point.values, [SEED] if SEED in s.point.values else []))))
+    marks = tuple(
+        map(
+            _mark,
+            sorted(found, key=lambda s: _order(s.point.values, [SEED] if SEED in s.point.values else [])),
+        )
+    )
     done = sum(standing.state.is_whole for standing in found)
     if marks:
         return Cell(marks, done)

@@ -74,7 +74,7 @@ class Holes:
 
     @property
     def counts(self) -> dict[State, int]:
-        """How many points stand how, in the order of the words; those of a search that have not begun, too."""
+        """How many points stand how, by state in its order; those of a search that have not begun, too."""
         found = Counter(standing.state for standing in self.standings)
         found[State.MISSING] += self.not_begun or 0
         return {state: found[state] for state in State if found[state]}
@@ -109,9 +109,13 @@ def attempt_of(run: RunRecord, *, prunes: bool = False, metric: str | None = Non
     """A run as an attempt at a point, its outcome in the words of the report."""
     outcome, why = outcome_of(run, metric or metrics.EVAL_ACCURACY)
     began = run.started_at.timestamp() if run.started_at else 0.0
-    values = run.values(metric) if metric else ()
-    value = float(values[-1]) if len(values) else run.summary_number(metric) if metric else None
+    value = _last_value(run, metric) if metric else None
     return Attempt(run.id, _state(run, outcome, why, prunes), why, run.config, began, value)
+
+
+def _last_value(run: RunRecord, metric: str) -> float | None:
+    values = run.values(metric)
+    return float(values[-1]) if len(values) else run.summary_number(metric)
 
 
 def _state(run: RunRecord, outcome: Outcome, why: str, prunes: bool) -> State:
@@ -155,10 +159,12 @@ def _of_search(grid: Grid, tried: Sequence[Attempt]) -> Holes:
     """A search has the points that it has drawn: each set of values is one."""
     by_values: dict[Any, list[Attempt]] = {}
     for attempt in tried:
-        values = tuple(typed(lookup(attempt.config, key)) for key in grid.keys)
-        by_values.setdefault(values, []).append(attempt)
+        drawn = tuple(typed(lookup(attempt.config, key)) for key in grid.keys)
+        by_values.setdefault(drawn, []).append(attempt)
     standings = []
-    for number, of_point in enumerate(sorted(by_values.values(), key=lambda some: min(a.began for a in some))):
+    for number, of_point in enumerate(
+        sorted(by_values.values(), key=lambda some: min(a.began for a in some))
+    ):
         values = {key: lookup(of_point[0].config, key) for key in grid.keys}
         standings.append(_standing(GridPoint(number, values), [(a, True) for a in of_point]))
     left = None if grid.planned is None else max(0, grid.planned - len(standings))

@@ -14,11 +14,13 @@ from ampcompare.sweeps.holes.target import is_on_server, target_of
 from ampcompare.sweeps.run import Request
 
 
-def see_holes(source: str, words: Sequence[str], console: Console, *, fill: bool, missing: bool, **asked: Any) -> int:
+def see_holes(
+    source: str, words: Sequence[str], console: Console, *, fill: bool, missing: bool, **asked: Any
+) -> int:
     """List the points of the sweep that are missing, failed or still running, or run them.
 
-    Returns the exit code: 0 where the sweep is whole, 3 where it is not; of `fill` as `run_sweep` does. Raises
-    UserError for bad input; `missing` writes and starts nothing.
+    Returns the exit code: 0 where the sweep is whole, 3 where it is not; of `fill` as `run_sweep` does.
+    Raises UserError for bad input; `missing` writes and starts nothing.
     """
     if fill and missing:
         raise UserError("--missing --fill: one lists the holes, the other runs them; leave one out")

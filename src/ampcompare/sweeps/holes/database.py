@@ -124,7 +124,7 @@ def joined(known: Sequence[Attempt], recorded: Sequence[Attempt]) -> list[Attemp
     """Every run once, of what the database and the records say of it."""
     records = {attempt.run_id: attempt for attempt in recorded}
     found = [_joined(attempt, records.pop(attempt.run_id, None)) for attempt in known]
-    return found + [*records.values()]
+    return [*found, *records.values()]
 
 
 def _joined(known: Attempt, record: Attempt | None) -> Attempt:

@@ -27,7 +27,9 @@ def grid_of(sweep: Sweep, same: Same, name: str | None = None) -> Grid:
         return Grid(name, keys, None, sweep.run_cap, sweep.hyperband is not None)
     total = sweep.total() or 0
     if total > MOST_POINTS:
-        raise UserError(f"{sweep.path}: {total:,} points are more than can be told one by one ({MOST_POINTS:,})")
+        raise UserError(
+            f"{sweep.path}: {total:,} points are more than can be told one by one ({MOST_POINTS:,})"
+        )
     merged = same.alike if sweep.cells is not None else ()
     points = tuple(_point(sweep.points.point(index), varied, merged) for index in range(total))
     left_out = same.refusals if sweep.cells is not None else ()
@@ -39,7 +41,9 @@ def _is_repeat(parameter: Parameter, sweep: Sweep) -> bool:
     return parameter.path == (SEED,) and bool(sweep.added)
 
 
-def _point(point: Point, varied: list[Parameter], merged: tuple[tuple[Mapping[str, Any], ...], ...]) -> GridPoint:
+def _point(
+    point: Point, varied: list[Parameter], merged: tuple[tuple[Mapping[str, Any], ...], ...]
+) -> GridPoint:
     values = dict(values_of(point.parameters, varied))
     others: list[dict[str, Any]] = []
     for first, *rest in merged:

@@ -1,9 +1,9 @@
 """`--fill`: the holes of a sweep run here, as new runs of the same group.
 
 The queue is the sweep's own database; where it had none (a job array, W&B's server) one is made under
-output_dir, and hands out every point: what others have run, or are running, is written down as theirs when its
-turn comes. So whatever holds for a sweep holds for its holes: two who fill at once share the work, and what is
-interrupted or killed goes on.
+output_dir, and hands out every point: what others have run, or are running, is written down as theirs when
+its turn comes. So whatever holds for a sweep holds for its holes: two who fill at once share the work, and
+what is interrupted or killed goes on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from ampcompare.sweeps.holes.look import Seen, look
 from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.holes.show import counted, in_words
 from ampcompare.sweeps.holes.target import Target, target_of
-from ampcompare.sweeps.run import EXIT_FAILED_RUNS, Request, Rounds, make_output, show_report, tell_how_to_go_on
+from ampcompare.sweeps.run import (
+    EXIT_FAILED_RUNS,
+    Request,
+    Rounds,
+    make_output,
+    show_report,
+    tell_how_to_go_on,
+)
 from ampcompare.sweeps.search import Attempt as Turn
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.worker import planned
@@ -88,7 +95,7 @@ class FillSearch(Search):
         self._taken_places: set[int] = set()
 
     def next(self) -> Turn | None:
-        """The next attempt at a hole, None when there is none; a point of others' is written down as theirs."""
+        """The next attempt at a hole, None when there is none; points of others are noted as theirs."""
         while (turn := super().next()) is not None:
             standing = self._standing(turn)
             others = standing.attempt if standing else None
@@ -176,10 +183,19 @@ class FillSearch(Search):
         attempt, keys = standing.attempt, self.sweep.parameters
         assert attempt
         values = [_value(p, standing) for p in keys]
-        run = {"id": attempt.run_id, "parameters": nested(keys, values), "attempt": attempts.ATTEMPTS, "plan": {}}
+        run = {
+            "id": attempt.run_id,
+            "parameters": nested(keys, values),
+            "attempt": attempts.ATTEMPTS,
+            "plan": {},
+        }
         told = {"run": json.dumps(run), "state": "failed"}
         self.study.add_trial(create_trial(state=TrialState.FAIL, user_attrs=told))
-        mine = [t for t in self._trials() if run_of(t).get("id") == attempt.run_id and "repeats" not in t.user_attrs]
+        mine = [
+            t
+            for t in self._trials()
+            if run_of(t).get("id") == attempt.run_id and "repeats" not in t.user_attrs
+        ]
         for late in mine[1:]:  # two filled at once
             self.storage.set_trial_user_attr(late._trial_id, "surplus", True)
         return mine[0]
@@ -199,4 +215,3 @@ def _to_run(target: Target) -> Sweep:
 
 def _plan(target: Target) -> dict[str, Any] | None:
     return None if target.told is None else dict(target.told)
-

@@ -25,7 +25,7 @@ OF_CLIENT = "wandb:"  # lines of W&B's, which says good-bye after the reason
 
 @dataclass(frozen=True)
 class Seen:
-    """A sweep as it stands. `sweep` is as it began, where a database knows; `is_known` says whether one does."""
+    """A sweep as it stands: as it began where a database knows (`is_known`), else as its file says."""
 
     target: Target
     sweep: Sweep
@@ -93,7 +93,7 @@ def _said(known: Known | None, holes: Holes) -> Iterable[str]:
 
 
 def _without_needless(target: Target, sweep: Sweep, holes: Holes) -> tuple[Holes, list[str]]:
-    """The same without points that nobody needs: what cannot run, what a target or the server's cap left out."""
+    """The same without points that nobody needs: what cannot run, what a target or a cap left out."""
     remarks = []
     standings, not_begun = list(holes.standings), holes.not_begun
     begun = [s for s in standings if s.state is not State.MISSING or s.attempt is not None]
@@ -103,7 +103,9 @@ def _without_needless(target: Target, sweep: Sweep, holes: Holes) -> tuple[Holes
         remarks.append(f"run_cap={cap}: which points the server would hand out is not known before it does")
     if sweep.metric and _is_reached(sweep.metric, standings) and (len(begun) < len(standings) or not_begun):
         standings, not_begun = begun, 0
-        remarks.append(f"metric.target={sweep.metric.target:g} is reached: what had not begun then is not needed")
+        remarks.append(
+            f"metric.target={sweep.metric.target:g} is reached: what had not begun then is not needed"
+        )
     refused = [s for s in standings if s.state is State.REFUSED and _cannot_run(target, sweep, s)]
     if refused:
         standings = [s for s in standings if s not in refused]
@@ -115,7 +117,9 @@ def _without_needless(target: Target, sweep: Sweep, holes: Holes) -> tuple[Holes
 def _is_reached(metric: Objective, standings: Sequence[Standing]) -> bool:
     if metric.target is None:
         return False
-    values = [a.value for s in standings for a in s.attempts if a.state is State.FINISHED and a.value is not None]
+    values = [
+        a.value for s in standings for a in s.attempts if a.state is State.FINISHED and a.value is not None
+    ]
     return any(v >= metric.target if metric.maximize else v <= metric.target for v in values)
 
 

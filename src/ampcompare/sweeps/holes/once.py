@@ -4,10 +4,13 @@ The server hands out every point of a grid. Which of the points that come to one
 the sweep's configuration alone, the same for all of them: so exactly one trains, in whatever order they come
 and on whatever machines, and nobody has to ask what the others did. Where the configuration cannot be had, or
 not every point is run (run_cap, a search), all of them train.
+
+A process of its own (tracking/once.py) that prints its answer as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -25,30 +28,17 @@ SECONDS = 15  # for the server to answer
 _ABSENT = object()
 
 
-class Again(UserError):
-    """The run is another point's, which trains; this one does not."""
-
-
-def check_once() -> None:
-    """Raise Again where another point of the sweep is the same run and stands for both."""
-    mine = chosen()
-    for first, *others in _same().alike:
+def again(mine: Mapping[str, Any], same: Same) -> str:
+    """Why another point stands for the one with these values; nothing where none does."""
+    for first, *others in same.alike:
         if not _is(mine, first) and any(_is(mine, other) for other in others):
-            raise Again(f"{_words(mine, first)} is the same run as {_words(first, first)}; the sweep has both")
+            return f"{_words(mine, first)} is the same run as {_words(first, first)}; the sweep has both"
+    return ""
 
 
-def passes_over(problem: UserError) -> bool:
-    """Whether a run that was refused is a point that its sweep can do without: one of those that are one run,
-    or that no backend of this type is. It is said in one line then; else the sweep itself may be wrong.
-    """
-    if os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun has an exit code of its own
-        return False
-    if not isinstance(problem, Again):
-        mine = chosen()
-        if not any(_is(mine, refused) for refused in _same().refused):
-            return False
-    sys.stderr.write(f"not run: {one_line(problem)}\n")
-    return True
+def cannot_run(mine: Mapping[str, Any], same: Same) -> bool:
+    """Whether the point is one of those that cannot run, in a sweep in which others can."""
+    return any(_is(mine, refused) for refused in same.refused)
 
 
 def _same() -> Same:
@@ -72,3 +62,8 @@ def _is(mine: Mapping[str, Any], values: Chosen) -> bool:
 
 def _words(mine: Mapping[str, Any], values: Chosen) -> str:
     return " ".join(f"{key}={lookup(mine, key)}" for key in values)
+
+
+if __name__ == "__main__":
+    found, point = _same(), chosen()
+    print(json.dumps({"again": again(point, found), "cannot_run": cannot_run(point, found)}))

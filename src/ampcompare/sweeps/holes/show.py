@@ -33,7 +33,9 @@ def show(seen: Seen, console: Console, name: str, words: Sequence[str]) -> int:
         print_line(console, one_line(line))
     fillable = [s for s in holes.open if s.state is not State.RUNNING] or holes.not_begun
     if fillable:
-        print_line(console, one_line(f"to fill them: {as_typed('ampcompare', 'sweep', name, '--fill', *words)}"))
+        print_line(
+            console, one_line(f"to fill them: {as_typed('ampcompare', 'sweep', name, '--fill', *words)}")
+        )
     return 0 if holes.is_whole else EXIT_HOLES
 
 

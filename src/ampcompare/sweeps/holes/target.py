@@ -50,7 +50,12 @@ class Target:
     def is_capped_by_server(self) -> bool:
         """Whether W&B's server takes some points of a grid only, and nobody knows which."""
         cap = self.sweep.run_cap
-        return self.on_server is not None and self.sweep.is_grid and cap is not None and cap < _points(self.sweep)
+        return (
+            self.on_server is not None
+            and self.sweep.is_grid
+            and cap is not None
+            and cap < _points(self.sweep)
+        )
 
 
 def _points(sweep: Sweep) -> int:
