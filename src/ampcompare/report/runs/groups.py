@@ -17,6 +17,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
+from ampcompare.records.tree import lookup
 from ampcompare.report.palette import ordered
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import MEANS, MEDIANS, OF_THE_SEED, RunFigures, steady_rows
@@ -219,7 +220,12 @@ def _with_refused(pools: dict[Pool, list[int]], figures: Sequence[RunFigures]) -
     for pool, numbers in [*pools.items()]:
         if any(figures[n].outcome is not Outcome.REFUSED for n in numbers):
             continue
-        asked = dict(pool[2])
+        config = figures[
+            numbers[0]
+        ].run.config  # what it lacks has the values of before there was such an option
+        asked = {
+            key: value for key, value in pool[2] if key != BACKEND and lookup(config, key, pool) is not pool
+        }
         for other in pools:
             if other != pool and other[:2] == pool[:2] and {**dict(other[2]), **asked} == dict(other[2]):
                 pools[other] += pools.pop(pool)

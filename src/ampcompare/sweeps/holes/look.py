@@ -87,9 +87,10 @@ def _last_line(log: Path) -> str:
 def _said(known: Known | None, holes: Holes) -> Iterable[str]:
     if holes.grid.points is None and holes.not_begun is None:
         yield "a search without run_cap has no end, so that no point of it is missing"
-    if holes.strays:
-        first = holes.strays[0].run_id
-        yield f"{plural(len(holes.strays), 'run')} of this sweep at none of its points ({first})"
+    strays = [attempt for attempt in holes.strays if attempt.state is not State.REFUSED]
+    if strays:
+        first = strays[0].run_id
+        yield f"{plural(len(strays), 'run')} of this sweep at none of its points ({first})"
 
 
 def _without_needless(target: Target, sweep: Sweep, holes: Holes) -> tuple[Holes, list[str]]:
