@@ -168,6 +168,7 @@ def report(
 
     from ampcompare.report.command import Request, make_report, watch_report
     from ampcompare.report.outputs import choose_formats
+    from ampcompare.sweeps.holes.note import grid_of_runs
 
     keys = None if group_by is None else _listed(group_by)
     ignored, chosen = _listed(ignore), choose_formats(formats)
@@ -192,6 +193,7 @@ def report(
         within,
         publish,
         explain,
+        grid_of_runs,
     )
     console = Console(highlight=False)
     if watch:
@@ -255,11 +257,19 @@ def sweep(
     show: Annotated[
         bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
     ] = False,
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="List what is missing or failed; also of wandb:ENTITY/PROJECT/SWEEP."),
+    ] = False,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="Run just that, here; exit code as of a sweep.")
+    ] = False,
 ) -> None:
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""
     from rich.console import Console
 
     from ampcompare.sweeps.file.sweep import read_sweep
+    from ampcompare.sweeps.holes.command import refuse_server, see_holes
     from ampcompare.sweeps.run import find_sweep, run_sweep
 
     if show:
@@ -269,6 +279,9 @@ def sweep(
     console = Console(highlight=False)
     options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
     options |= {"control": control, "until_decided": until_decided}
+    if missing or fill:
+        raise typer.Exit(see_holes(file, words or [], console, fill=fill, missing=missing, **options))
+    refuse_server(file)
     raise typer.Exit(run_sweep(file, words or [], console, **options))
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from ampcompare.config.arguments import RESUME_VARIABLE, parse
-from ampcompare.config.sweep_choice import OF_BACKENDS, chooses
+from ampcompare.config.sweep_choice import (
+    OF_BACKENDS,
+    chooses,
+    chooses_precision,
+    is_of_server,
+    may_be_another,
+)
 from ampcompare.errors import UserError, exit_with
 from ampcompare.program.loading import loading
 from ampcompare.program.stopping import EXIT_INTERRUPTED
@@ -35,6 +42,10 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
         return 0
     try:
         config = parse([*_resumed(), *words], of_several=chooses(*OF_BACKENDS))
+        if is_of_server() and may_be_another(config):
+            from ampcompare.tracking.once import check_once
+
+            check_once()
         with loading("ampcompare.experiment"):
             from ampcompare.experiment import run  # torch and W&B load here: the input is known to be good
 
@@ -43,6 +54,11 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
         from ampcompare.tracking.refusal import record_refusal
 
         record_refusal(problem)
+        if is_of_server() and chooses_precision():
+            from ampcompare.tracking.once import passes_over
+
+            if passes_over(problem):
+                return 128 + signal.SIGTERM  # no failure to W&B's agent, which goes on
         exit_with(problem)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

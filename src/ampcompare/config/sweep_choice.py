@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ampcompare.config.effect import effect_of
 from ampcompare.config.load import typed_values, typed_word
 from ampcompare.config.schema import GROUPS, Config, find_option
 from ampcompare.config.trees import written
@@ -22,15 +23,39 @@ OF_BACKENDS = ("backend", "precision.dtype")
 
 def chooses(*keys: str) -> bool:
     """Whether the run is under a sweep that chooses one of these options."""
-    try:
-        chosen = _chosen()
-    except UserError:  # check_chosen says it
-        return False
+    found = chosen()
     groups = [(key.rpartition("."), key) for key in keys]
     return any(
-        key in chosen or (isinstance(inner := chosen.get(group), Mapping) and last in inner)
+        key in found or (isinstance(inner := found.get(group), Mapping) and last in inner)
         for (group, _, last), key in groups
     )
+
+
+def is_of_server() -> bool:
+    """Whether W&B's server chose the run's options, and can be asked for the others' of its sweep."""
+    given = os.environ.get
+    has_server = given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") and not given("AMPCOMPARE_LOCAL_SWEEP")
+    return bool(has_server) and given("WANDB_MODE", "online") == "online" and not given("WANDB_DISABLED")
+
+
+def may_be_another(config: Config) -> bool:
+    """Whether some other values of its sweep may come to the run of this config: the sweep chooses more of
+    its precision than the backend, or the backend is another one in its type.
+    """
+    return chooses_precision() or effect_of(config)["backend"] != config.backend
+
+
+def chooses_precision() -> bool:
+    """Whether the sweep chooses any option of `precision`."""
+    return any(key == "precision" or key.startswith("precision.") for key in chosen())
+
+
+def chosen() -> dict[str, Any]:
+    """What the sweep chose for this run; nothing without one, or where that cannot be read."""
+    try:
+        return _chosen()
+    except UserError:  # check_chosen says it
+        return {}
 
 
 def check_chosen(config: Config) -> None:

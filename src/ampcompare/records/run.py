@@ -82,6 +82,9 @@ class RunRecord(RunInfo):
 
     history: pd.DataFrame
     paths: tuple[Path, ...] = ()
+    sweep_config: dict[str, Any] | None = field(
+        default=None, repr=False, compare=False
+    )  # as W&B's server has it
     download: Download | None = field(default=None, repr=False, compare=False)
     observe: Callable[[], Machine] | None = field(default=None, repr=False, compare=False)
 

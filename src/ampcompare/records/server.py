@@ -19,7 +19,8 @@ from ampcompare.records.tree import flatten
 from ampcompare.wandb_client.service import end_service
 
 API_PREFIX = "wandb:"
-FORMS = "wandb:ENTITY/PROJECT or wandb:ENTITY/PROJECT/SWEEP"
+SWEEP_FORM = "wandb:ENTITY/PROJECT/SWEEP"
+FORMS = f"wandb:ENTITY/PROJECT or {SWEEP_FORM}"
 MANY_ROWS = 1_000_000
 SERVICE_SECONDS = 5.0
 Objective = tuple[str, str]  # a metric, and maximize, minimize or nothing
@@ -39,6 +40,39 @@ def read_server(source: str) -> list[RunRecord]:
     Raises UserError for a source of another form, for a project or sweep that is not there or is empty, and
     where the server cannot be asked.
     """
+    found = read_server_sweep(source) if parse_source(source)[2] else (None, _read_source(source))
+    if not (runs := found[1]):
+        what = "sweep" if found[0] is not None else "project"
+        raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
+    return runs
+
+
+def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
+    """The configuration of a sweep on the server, and its runs, of which there may be none.
+
+    `brief` runs have one row, the last values: enough to say how they ended, and read in a moment. Raises
+    UserError as `read_server`, and for a source that names no sweep.
+    """
+    known = read_sweep_config(source)
+    runs = _read_source(source, brief=brief)
+    for run in runs:
+        run.sweep_config = known
+    return known, runs
+
+
+def read_sweep_config(source: str, *, seconds: int | None = None) -> dict[str, Any]:
+    """The configuration of a sweep on the server, empty where it tells none. `seconds` is how long it may
+    take to answer. Raises UserError as `read_server_sweep`.
+    """
+    entity, project, sweep = parse_source(source)
+    if not sweep:
+        raise UserError(f"{source}: names no sweep; expected {SWEEP_FORM}")
+    with _told_in_one_line(source):
+        config = getattr(_api(seconds).sweep(f"{entity}/{project}/{sweep}"), "config", None)
+    return dict(config) if isinstance(config, Mapping) else {}
+
+
+def _read_source(source: str, *, brief: bool = False) -> list[RunRecord]:
     entity, project, sweep = parse_source(source)
 
     def ask(question: Callable[[Any], None]) -> None:
@@ -47,11 +81,8 @@ def read_server(source: str) -> list[RunRecord]:
 
     downloads, observed = Downloads(metrics.PREDICTIONS_FILE, ask), Observed(ask)
     with _told_in_one_line(source):
-        runs = [_read_run(run, downloads, observed, goal) for run, goal in _find_runs(entity, project, sweep)]
-    if not runs:
-        what = "sweep" if sweep else "project"
-        raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
-    return runs
+        found = _find_runs(entity, project, sweep)
+        return [_read_run(run, downloads, observed, goal, brief=brief) for run, goal in found]
 
 
 def parse_source(source: str) -> tuple[str, str, str]:
@@ -85,13 +116,13 @@ def _told_in_one_line(source: str) -> Iterator[None]:
             end_service(SERVICE_SECONDS)
 
 
-def _api() -> Any:
-    """W&B's public API."""
+def _api(seconds: int | None = None) -> Any:
+    """W&B's public API; it waits for an answer `seconds`, or as long as it does by itself."""
     import wandb
 
     if wandb.run is None:  # a run of the caller's keeps its settings
         wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
-    return wandb.Api()
+    return wandb.Api() if seconds is None else wandb.Api(timeout=seconds)
 
 
 def _find_runs(entity: str, project: str, sweep: str) -> Iterator[tuple[Any, Objective | None]]:
@@ -120,13 +151,18 @@ def _objective(config: Any) -> Objective | None:
 
 
 def _read_run(
-    run: Any, downloads: Downloads, observed: Observed, objective: Objective | None = None
+    run: Any,
+    downloads: Downloads,
+    observed: Observed,
+    objective: Objective | None = None,
+    *,
+    brief: bool = False,
 ) -> RunRecord:
     import pandas as pd
 
     problems: list[str] = []
     table = Table()
-    for row in _rows(run, problems):
+    for row in _last_row(run) if brief else _rows(run, problems):
         table.add_values(flatten(row))
     columns = table.arrays()
     # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
@@ -169,6 +205,13 @@ def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
     if logged and len(found) < logged:
         problems.append(f"W&B's server has {logged:,} rows of it and gave {len(found):,}.")
     return list(found.values())
+
+
+def _last_row(run: Any) -> list[dict[str, Any]]:
+    """The last values of a run that logged any."""
+    summary = _plain(run, "summary_metrics")
+    logged = getattr(run, "history_line_count", None)
+    return [summary] if (logged or (logged is None and "_step" in summary)) else []
 
 
 def _state(said: str, problems: list[str]) -> str:

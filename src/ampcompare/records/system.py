@@ -90,11 +90,11 @@ def _facts(said: Mapping[str, Any], gpus: Sequence[tuple[Any, Any]]) -> dict[str
     cores = count if isinstance(count, int) and not isinstance(count, bool) and 0 < count < 1e6 else None
     found: dict[str, Any] = {}
     host = _text(said.get("host"))
-    machine = {"host": _hashed(host)} if host else {}
+    machine = {"host": hashed(host)} if host else {}
     if gpu := _text(said.get("gpu")) or _first(name for name, _ in gpus):
         found |= {"device_name": gpu, "device_type": "cuda" if gpus or _text(said.get("cudaVersion")) else ""}
         if len(gpus) == 1 and (uuid := _text(gpus[0][1])):
-            machine["gpu_uuid"] = _hashed(uuid)
+            machine["gpu_uuid"] = hashed(uuid)
     elif cores:
         found |= {"device_name": f"CPU with {cores} cores", "device_type": "cpu"}
     texts = {"platform": said.get("os"), "python": said.get("python"), "cuda": said.get("cudaVersion")}
@@ -102,7 +102,7 @@ def _facts(said: Mapping[str, Any], gpus: Sequence[tuple[Any, Any]]) -> dict[str
     return found | ({"cpu_count": cores} if cores else {}) | ({"machine": machine} if machine else {})
 
 
-def _hashed(name: str) -> str:
+def hashed(name: str) -> str:
     """What tells machines apart without saying which they are."""
     return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:12]
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.published.publication import load
 from ampcompare.records import load_runs
-from ampcompare.report.analysis.analysis import Analysis, analyse_runs
+from ampcompare.report.analysis.analysis import Analysis, PointsOf, analyse_runs
 from ampcompare.report.analysis.explained import Explained, read_explained
 from ampcompare.report.analysis.published import WITHIN
 from ampcompare.report.analysis.require import parse
@@ -51,6 +51,7 @@ class Request:
     within: float = WITHIN  # what of a published ratio still counts as the same
     publish: str | None = None
     explain: str | None = None  # the file of a step explained, for the page
+    points: PointsOf | None = None  # tells which points the sweep of the runs is to have
 
     def __post_init__(self) -> None:
         if self.group_by is not None and not self.group_by:
@@ -86,6 +87,7 @@ class Request:
             memory=self.memory,
             unit=self.unit,
             goal=self.goal,
+            points=self.points,
         )
 
 

@@ -144,8 +144,9 @@ def run_environment(
     entity: str | None,
     *,
     resumes: bool = False,
+    on_server: bool = False,
 ) -> dict[str, str]:
-    """The variables of W&B's agent, the record's folder, and that no server knows this sweep.
+    """The variables of W&B's agent, the record's folder, and whether a server knows this sweep.
 
     `resumes` tells a run that it may find what an earlier attempt at it left: AMPCOMPARE_RESUME=auto.
     """
@@ -156,13 +157,13 @@ def run_environment(
         "WANDB_DIR": str(folder),
         "WANDB_PROJECT": project,
         "WANDB_ENTITY": entity,
-        "AMPCOMPARE_LOCAL_SWEEP": sweep_id,
+        "AMPCOMPARE_LOCAL_SWEEP": None if on_server else sweep_id,
         RESUME_VARIABLE: "auto" if resumes else None,
         # `ampcompare run` of a command is found also where the environment is not activated.
         "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)]),
     }
     # A sweep may be a run's own program: that run's service and its resuming are not those of ours.
-    own = ("WANDB_SERVICE", RESUME_VARIABLE)
+    own = ("WANDB_SERVICE", RESUME_VARIABLE, "AMPCOMPARE_LOCAL_SWEEP")
     inherited = {key: value for key, value in os.environ.items() if key not in own}
     return inherited | {key: value for key, value in given.items() if value}
 

@@ -30,6 +30,7 @@ from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.plan import looks_of, plan_of, shown, told_to_runs, with_control
 from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.pulse import Pulse
@@ -81,12 +82,13 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     looks = looks_of(plan) if request.until_decided else ()
     if looks:
         check_can_be_decided(sweep, looks)
-    folder = _folder(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    folder = make_output(Path(given.get("output_dir") or Path("runs") / sweep.name))
     own = [word for word in words if split_override(word)[0] != "output_dir"]
     here = trains_here(sweep)
     told = told_to_runs(sweep, plan, looks, here)
     url = request.storage or sqlite_url(folder)
     search = Search(sweep, url, sweep.name, request.grace_seconds, own, told)
+    note(search.sweep, own, folder)
     for line in same.said(search.sweep):
         print_line(console, one_line(line))
     if looks:
@@ -94,9 +96,10 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         fill_first_look(search, looks)
     gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
     behind = (*own, f"output_dir={folder}") if here else tuple(own)
-    received = _Rounds(search, folder, console, request, gpus, behind, here).run(looks, shown(plan))
+    received = Rounds(search, folder, console, request, gpus, behind, here).run(looks, shown(plan))
+    note(search.sweep, own, folder)  # with the seeds that were added
     if received:
-        _tell_how_to_go_on(path, request, given, search.url, console)
+        tell_how_to_go_on(path, request, given, search.url, console)
         return 128 + received[0]
     rows = search.rows()
     print_best(console, search.sweep, rows)
@@ -105,11 +108,11 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         count = f"{len(bad)} of {search.total() or len(rows)} runs failed ({ids})"
         print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
-    status = _report(console, search.sweep, folder) if request.report else 0
+    status = show_report(console, search.sweep, folder) if request.report else 0
     return EXIT_FAILED_RUNS if bad else status
 
 
-class _Rounds:
+class Rounds:
     """The runs of a sweep by workers of this process; with looks, round after round until all is decided."""
 
     def __init__(
@@ -192,7 +195,7 @@ class _Rounds:
         return look_at(self.search.sweep, self.folder, self.search.rows())
 
 
-def _folder(output: Path) -> Path:
+def make_output(output: Path) -> Path:
     """The folder of the runs, made with what has to be in it. Raises UserError."""
     option = f"output_dir={str(output)!r}"
     folder = make_folder(output, option).resolve()
@@ -201,9 +204,10 @@ def _folder(output: Path) -> Path:
     return folder
 
 
-def _tell_how_to_go_on(
-    path: str, request: Request, given: Mapping[str, str], url: str, console: Console
+def tell_how_to_go_on(
+    path: str, request: Request, given: Mapping[str, str], url: str, console: Console, *asked: str
 ) -> None:
+    """Say how to go on with what a signal ended; `asked` are options without a value."""
     grace = request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None
     options = {
         "--workers": request.workers,
@@ -212,7 +216,7 @@ def _tell_how_to_go_on(
         "--grace": grace,
         "--control": request.control,
     }
-    words = ["--until-decided"] if request.until_decided else []
+    words = [*asked, *(["--until-decided"] if request.until_decided else [])]
     words += [f"{key}={value}" for key, value in (options | dict(given)).items() if value is not None]
     command = as_typed("ampcompare", "sweep", path, *words)
     print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
@@ -280,7 +284,7 @@ def _headline(
         print_line(console, one_line(f"planned: {', '.join(planned)}"))
 
 
-def _report(console: Console, sweep: Sweep, folder: Path) -> int:
+def show_report(console: Console, sweep: Sweep, folder: Path) -> int:
     """The table and the page, where the runs left records; returns the report's exit code."""
     from ampcompare.sweeps.answer import report
 

@@ -27,6 +27,7 @@ MOST_TRIED = 200  # of those in which the telling parameters differ; more are as
 MOST_NAMED = 3
 
 Values = tuple[int, ...]  # of the telling parameters, by their numbers
+Chosen = Mapping[str, Any]  # the same by their keys
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Same:
     cells: Cells | None = None
     ones: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    alike: tuple[tuple[Chosen, ...], ...] = ()  # values that come to one run; the first stand for the others
+    refused: tuple[Chosen, ...] = ()  # values that cannot run
 
     def said(self, sweep: Sweep) -> Iterator[str]:
         """What is to be said before the first run: the number of points and of runs, and why these differ."""
@@ -71,7 +74,9 @@ def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
         raise UserError(f"{sweep.path}: no point of the grid can run: {next(iter(found.refused.values()))}")
     ones = (found.as_one(alike) for alike in found.alike if len(alike) > 1)
     refusals = dict.fromkeys(text.partition("; ")[0] for text in found.refused.values())
-    return Same(found.cells(), tuple(ones), tuple(refusals))
+    alike = tuple(tuple(map(found.chosen, values)) for values in found.alike)
+    refused = tuple(map(found.chosen, found.refused))
+    return Same(found.cells(), tuple(ones), tuple(refusals), alike, refused)
 
 
 class _Found:
@@ -83,7 +88,7 @@ class _Found:
         effects: list[tuple[dict[str, Any], list[Values]]] = []
         for values in product(*(range(p.grid_size()) for p in telling)):
             try:
-                config = config_of(sweep, words, self._chosen(values))
+                config = config_of(sweep, words, self.chosen(values))
             except UserError as problem:
                 self.refused[values] = str(problem)
                 continue
@@ -97,11 +102,11 @@ class _Found:
                 known.append(values)
         self.alike = [alike for _, alike in effects]
 
-    def _chosen(self, values: Values) -> dict[str, Any]:
+    def chosen(self, values: Values) -> dict[str, Any]:
         return {p.key: p.grid_value(v) for p, v in zip(self.telling, values, strict=True)}
 
     def _backend(self, values: Values) -> Any:
-        return self._chosen(values).get(BACKEND)
+        return self.chosen(values).get(BACKEND)
 
     def cells(self) -> Cells:
         """The runs of one seed in blocks, each as (value compared, combination of the others), None where
@@ -129,7 +134,7 @@ class _Found:
 
     def as_one(self, alike: Sequence[Values]) -> str:
         """`backend=none is one run whatever its precision.dtype`, or which points are one."""
-        chosen = [self._chosen(values) for values in alike]
+        chosen = [self.chosen(values) for values in alike]
         differing = [key for key in chosen[0] if len({repr(one[key]) for one in chosen}) > 1]
         same = {key: value for key, value in chosen[0].items() if key not in differing}
         total = math.prod(p.grid_size() for p in self.telling if p.key in differing)

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ampcompare.program.yaml_file import Exponent
 from ampcompare.sweeps.attempts import Attempt
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.file.command import build_command
@@ -24,6 +25,8 @@ from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
 from ampcompare.sweeps.pulse import Pulse
 from ampcompare.sweeps.search import Search
 
+# What a sweep file writes as 1e-3 is the text that it is to W&B, too.
+yaml.add_representer(Exponent, yaml.representer.SafeRepresenter.represent_str, Dumper=yaml.SafeDumper)
 POLL_SECONDS = 0.25
 WAIT_FOR_OTHERS_SECONDS = 2.0
 SAME_SIGNAL_SECONDS = 2.0  # between a run's end by a signal and this process's hearing of it
@@ -219,6 +222,7 @@ class Worker(threading.Thread):
             sweep.entity,
             # Our own training looks each time: its folder may be that of an earlier sweep of this name.
             resumes=context.here or "repeats" in attempt.trial.user_attrs,
+            on_server=sweep.on_server,
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu

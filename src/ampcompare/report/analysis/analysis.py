@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -23,7 +23,9 @@ from ampcompare.report.foreign.reading import Wanted, read
 from ampcompare.report.palette import FORMER, Style, styles
 from ampcompare.report.runs.differences import Environment, config_differences, environments_of
 from ampcompare.report.runs.figures import RunFigures, words_of
+from ampcompare.report.runs.grid import Grid
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
+from ampcompare.report.runs.holes import Holes, attempt_of, holes_of
 from ampcompare.report.runs.metric import ACCURACY_MARGIN
 from ampcompare.report.runs.settings import describe
 from ampcompare.report.runs.shared import with_overlap
@@ -31,6 +33,7 @@ from ampcompare.report.runs.target import baseline_target, with_seconds_to
 from ampcompare.report.statistics.samples import T, explained
 from ampcompare.report.words import listed, printable
 
+PointsOf = Callable[[Sequence[RunRecord]], Grid | None]
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training
 
 
@@ -49,6 +52,7 @@ class Analysis(Ground):
     reproduce: str | None = None
     within: float = WITHIN
     required: tuple[Term, ...] = ()
+    holes: Holes | None = None  # of the one sweep that all runs are of, where its points are known
 
     @cached_property
     def _views(self) -> dict[tuple[str, float | None], View]:
@@ -197,6 +201,7 @@ def analyse_runs(
     within: float = WITHIN,
     target: float | None = None,
     require: Sequence[str] = (),
+    points: PointsOf | None = None,
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
@@ -208,7 +213,8 @@ def analyse_runs(
     of which the runs are to tell whether it is reproduced, its ratios `within` 0.1 (10 %); `target` the value
     of the metric, as logged or as shown, up to which training is timed (by default what the baseline
     reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and target that are not
-    given are those of the runs' own plan, if they have one. Raises UserError.
+    given are those of the runs' own plan, if they have one. `points` tells of which sweep's points the runs
+    are, so that its holes are shown. Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -263,9 +269,17 @@ def analyse_runs(
         reproduce=reproduce,
         within=within,
         required=tuple(parse(require)),
+        holes=_holes(runs, points, compared.key),
     )
     analysis.check()
     return analysis
+
+
+def _holes(runs: Sequence[RunRecord], points: PointsOf | None, metric: str) -> Holes | None:
+    grid = points(runs) if points else None
+    if grid is None or grid.points is None:
+        return None
+    return holes_of(grid, [attempt_of(run, prunes=grid.prunes, metric=metric) for run in runs])
 
 
 def _meant(baseline: str, groups: Sequence[Group], key: str) -> str:

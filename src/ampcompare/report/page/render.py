@@ -28,6 +28,7 @@ from ampcompare.report.charts.explained import explained_charts
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
 from ampcompare.report.charts.published import published_charts
+from ampcompare.report.page.field import field_of
 from ampcompare.report.page.pack import pack
 from ampcompare.report.page.views import CARDS, all_views
 from ampcompare.report.palette import CHIPS, Style
@@ -36,7 +37,7 @@ from ampcompare.report.runs.named import classifies
 
 HERE = Path(__file__).parent
 SCRIPTS = ("charts.js", "runs_table.js", "columns.js", "views.js", "page.js")
-STYLES = ("page.css", "verdict.css", "tables.css")
+STYLES = ("page.css", "verdict.css", "tables.css", "holes.css")
 VERDICT_LOOKS = {REPRODUCED: "equivalent", REFUTED: "lower", OPEN: "undecided", ELSEWHERE: "undecided"}
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -81,6 +82,7 @@ def render_page(
         undrawn=_undrawn(charts, analysis),
         verdict_looks=VERDICT_LOOKS,
         beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
+        field=None if analysis.holes is None else field_of(analysis.holes, analysis.keys),
         explained=explained,
         explained_charts=[_chart_entry(*pair, None) for pair in explained_charts(explained).items()],
         build=build,

@@ -17,6 +17,7 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
+from ampcompare.records.tree import lookup
 from ampcompare.report.palette import ordered
 from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.figures import MEANS, MEDIANS, OF_THE_SEED, RunFigures, steady_rows
@@ -29,6 +30,7 @@ from ampcompare.report.statistics.samples import Estimate, mean, mean_of_seeds
 
 __all__ = ["BACKEND", "Group", "Reached", "again", "check_keys", "differing_keys", "group_runs", "seed_key"]
 
+Pool = tuple[str, bool, tuple[tuple[str, str], ...]]  # value compared, whether of the control, settings
 QUANTILES = {"p5": 5, "p25": 25, "p50": 50, "p75": 75, "p95": 95}
 AGAIN = "again (A/A)"  # behind the value of the baseline's runs that are there as a control
 
@@ -187,13 +189,14 @@ def group_runs(
     settings_of = [pooling_settings(f, keys[0]) for f in figures]
     as_recorded_later(settings_of)
     varying = _varying(settings_of, keys[0], ignored)
-    pools: dict[tuple[str, bool, tuple[tuple[str, str], ...]], list[int]] = {}
+    pools: dict[Pool, list[int]] = {}
     for number, every in enumerate(settings_of):
         settings = {k: v for k, v in every.items() if k not in ignored}
         value, is_control = every.get(keys[0], NOT_SET), bool(arm_of(figures[number].run))
         if is_control and keys[0] in settings:
             settings[keys[0]] = again(value)
         pools.setdefault((value, is_control, tuple(sorted(settings.items()))), []).append(number)
+    _with_refused(pools, figures)
     groups: list[Group] = []
     for value in ordered(value for value, *_ in pools):
         for control in (False, True):
@@ -208,6 +211,25 @@ def group_runs(
                 unlike = tuple(tuple(settings_of[n].get(key, NOT_SET) for key in varying) for n in numbers)
                 groups.append(Group(label, runs, countable(runs), shown, own, apart, unlike, control))
     return groups
+
+
+def _with_refused(pools: dict[Pool, list[int]], figures: Sequence[RunFigures]) -> None:
+    """Put runs that were refused, of which the record has no more than what was asked, to those of the same
+    value that say nothing else: they are no setting of their own.
+    """
+    for pool, numbers in [*pools.items()]:
+        if any(figures[n].outcome is not Outcome.REFUSED for n in numbers):
+            continue
+        config = figures[
+            numbers[0]
+        ].run.config  # what it lacks has the values of before there was such an option
+        asked = {
+            key: value for key, value in pool[2] if key != BACKEND and lookup(config, key, pool) is not pool
+        }
+        for other in pools:
+            if other != pool and other[:2] == pool[:2] and {**dict(other[2]), **asked} == dict(other[2]):
+                pools[other] += pools.pop(pool)
+                break
 
 
 def again(value: str) -> str:

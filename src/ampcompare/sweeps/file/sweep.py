@@ -62,6 +62,7 @@ class Sweep:
     added: tuple[tuple[Any, ...], ...] = ()  # groups of seeds beyond the file's, in the order of their coming
     cells: Cells | None = None  # the runs of one seed, where not each point is one of its own
     in_file_order: bool = False  # as sweeps went that began before there were blocks
+    on_server: bool = False  # whether W&B's server knows it under its name
 
     @property
     def is_grid(self) -> bool:
@@ -96,6 +97,13 @@ def read_sweep(path: str | Path, check: Check | None = None) -> Sweep:
     """
     path = Path(path)
     content = _read(path)
+    return sweep_of(path, content, check)
+
+
+def sweep_of(path: Path, content: Mapping[str, Any], check: Check | None = None) -> Sweep:
+    """The sweep in what such a file holds, wherever it was kept; `path` is what messages call it. Raises
+    UserError as `read_sweep`.
+    """
     problems = list(violations(content))
     sweep = _sweep(path, content)
     keys = [parameter.key for parameter in sweep.parameters]

@@ -1,0 +1,148 @@
+"""What the database of a sweep knows of its runs, read and nothing written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.engine import make_url
+
+from ampcompare.errors import UserError
+from ampcompare.report.runs.holes import Attempt, State
+from ampcompare.sweeps import attempts, definition
+from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.holes.target import DATABASE, Target
+from ampcompare.sweeps.ledger import Ledger
+from ampcompare.sweeps.storage import as_user_error, open_storage
+from ampcompare.sweeps.worker import planned
+
+STATES = {
+    "finished": State.FINISHED,
+    "stopped": State.EARLY,
+    "failed": State.FAILED,
+    "lost": State.CRASHED,
+    "interrupted": State.STOPPED,
+    "running": State.RUNNING,
+    "waiting": State.MISSING,
+}
+ELSEWHERE = "elsewhere"  # of a run that somebody else had begun when the holes were filled
+SAID = {
+    "lost": "its worker went away",
+    "interrupted": "it was interrupted; the sweep's command goes on with it",
+    "waiting": "queued again",
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """The sweep as its database has it, with all seeds so far, and an attempt for each run that was begun."""
+
+    sweep: Sweep
+    attempts: tuple[Attempt, ...]
+
+
+def read_database(target: Target, grace_seconds: float) -> Known | None:
+    """What the database knows; None where there is none, or it has no such sweep.
+
+    Raises UserError where it cannot be read, and where it holds another sweep under this name.
+    """
+    if not _is_there(target):
+        return None
+    with as_user_error(target.url):
+        storage = open_storage(target.url, 1.0, grace_seconds)
+        try:
+            study = optuna.load_study(study_name=target.sweep.name, storage=storage)
+        except KeyError:  # it has others
+            return None
+        written = study.user_attrs
+        if definition.KEY not in written:
+            return None
+        sweep = _agreed(target, written)
+        stale = set(storage._get_stale_trial_ids(study._study_id))
+        trials = study.get_trials(deepcopy=False)
+        storage.engine.dispose()
+    dropped = {"surplus", "beyond"}
+    counted = [t for t in trials if not dropped & t.user_attrs.keys()]
+    by_run = {attempts.run_of(t).get("id") or t.number: t for t in counted}  # of one run the last try
+    return Known(sweep, tuple(a for t in by_run.values() if (a := _attempt(t, t._trial_id in stale))))
+
+
+def _is_there(target: Target) -> bool:
+    if target.has_own_database:
+        return (target.folder / DATABASE).is_file()
+    with as_user_error(target.url):
+        url = make_url(target.url)
+        if url.get_backend_name() == "sqlite" and url.database and not url.database.startswith("file:"):
+            return Path(url.database).is_file()
+    return True
+
+
+def _agreed(target: Target, written: dict[str, Any]) -> Sweep:
+    """The sweep as it began, with the seeds that were added since and those that the file has beyond."""
+    theirs = json.loads(written[definition.KEY])
+    ours = definition.definition(target.sweep, target.words)
+    try:
+        sweep, more = definition.agreed(target.sweep, theirs, ours)
+    except definition.Changed as changed:
+        where = f"the sweep in {target.folder / DATABASE if target.has_own_database else 'the database'}"
+        todo = "give it the file and the words that it was run with"
+        raise UserError(f"{target.sweep.path}: {where} differs in {changed}; {todo}") from None
+    ledger = cast(Ledger, SimpleNamespace(read=lambda: written))
+    added = tuple(group.seeds for group in definition.groups(ledger) if group.seeds)
+    known = [seed for group in added for seed in group]
+    beyond = tuple(seed for seed in more if seed not in known)
+    return dataclasses.replace(sweep, added=(*added, *([Added(beyond).seeds] if beyond else [])))
+
+
+def _attempt(trial: FrozenTrial, is_stale: bool) -> Attempt | None:
+    run, word = attempts.run_of(trial), attempts.state_of(trial)
+    # Its worker has not decided yet, or died before it did; of a run of others' their record tells.
+    if "parameters" not in run or word == ELSEWHERE:
+        return None
+    state, why = STATES.get(word, State.RUNNING), SAID.get(word, "")
+    if word == "running" and is_stale:
+        state, why = State.CRASHED, "its worker gives no sign of life"
+    began = math.inf if trial.state == TrialState.WAITING else _seconds(trial)
+    config = planned(run["parameters"], run.get("plan", {}))
+    return Attempt(run.get("id", ""), state, why, config, began, trial.value if trial.values else None)
+
+
+def _seconds(trial: FrozenTrial) -> float:
+    return trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+
+
+def joined(known: Sequence[Attempt], recorded: Sequence[Attempt]) -> list[Attempt]:
+    """Every run once, of what the database and the records say of it."""
+    records = {attempt.run_id: attempt for attempt in recorded}
+    found = [_joined(attempt, records.pop(attempt.run_id, None)) for attempt in known]
+    return [*found, *records.values()]
+
+
+def _joined(known: Attempt, record: Attempt | None) -> Attempt:
+    """The record has the reason; the database knows whether a worker is at it, and the exit code."""
+    if record is None:
+        return known
+    value = record.value if known.value is None else known.value
+    told = dataclasses.replace(record, config=known.config, value=value)
+    is_told = record.state in (State.FAILED, State.REFUSED)
+    if known.state is State.EARLY or (known.state is State.FINISHED and not is_told):
+        return dataclasses.replace(told, state=known.state, why="")
+    if known.state is State.FINISHED:
+        return told
+    if record.state is State.FINISHED and known.state is not State.FAILED:
+        return told  # it had ended before its worker could say so
+    if known.state is State.FAILED:
+        return told if is_told else dataclasses.replace(told, state=State.FAILED, why=known.why)
+    if record.state is State.RUNNING:
+        return told
+    why = "" if known.state is State.RUNNING else known.why or record.why
+    return dataclasses.replace(told, state=known.state, why=why, began=known.began)

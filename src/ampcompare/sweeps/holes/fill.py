@@ -1,0 +1,217 @@
+"""`--fill`: the holes of a sweep run here, as new runs of the same group.
+
+The queue is the sweep's own database; where it had none (a job array, W&B's server) one is made under
+output_dir, and hands out every point: what others have run, or are running, is written down as theirs when
+its turn comes. So whatever holds for a sweep holds for its holes: two who fill at once share the work, and
+what is interrupted or killed goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from rich.console import Console
+
+from ampcompare.errors import one_line
+from ampcompare.program.console import print_line
+from ampcompare.program.place import as_typed
+from ampcompare.records.tree import lookup
+from ampcompare.report.runs.holes import Attempt, Standing, State
+from ampcompare.report.words import plural
+from ampcompare.sweeps import attempts
+from ampcompare.sweeps.attempts import run_of, state_of
+from ampcompare.sweeps.devices import visible_gpus
+from ampcompare.sweeps.file.parameters import nested
+from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.holes.database import ELSEWHERE
+from ampcompare.sweeps.holes.look import Seen, look
+from ampcompare.sweeps.holes.note import note
+from ampcompare.sweeps.holes.show import counted, in_words
+from ampcompare.sweeps.holes.target import Target, target_of
+from ampcompare.sweeps.run import (
+    EXIT_FAILED_RUNS,
+    Request,
+    Rounds,
+    make_output,
+    show_report,
+    tell_how_to_go_on,
+)
+from ampcompare.sweeps.search import Attempt as Turn
+from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.worker import planned
+
+ENDED = ("failed", "lost", "finished", "stopped", ELSEWHERE)  # of a database's runs, those that can be a hole
+
+
+def fill_holes(target: Target, request: Request, name: str, words: Sequence[str], console: Console) -> int:
+    """Run what is missing or failed; returns the exit code as `run_sweep` does. Raises UserError."""
+    seen = look(target, request.grace_seconds)
+    print_line(console, one_line(counted(seen.sweep.name, seen.holes)))
+    for remark in seen.remarks:
+        print_line(console, one_line(remark))
+    going_on = [s for s in seen.holes.standings if s.state is State.RUNNING]
+    if going_on:
+        are = "is" if len(going_on) == 1 else "are"
+        print_line(console, f"{plural(len(going_on), 'point')} {are} running: left alone")
+    if not any(s.state is not State.RUNNING for s in seen.holes.open) and not seen.holes.not_begun:
+        return 0
+    folder = make_output(target.folder)
+    search = FillSearch(seen, request.grace_seconds)
+    note(search.sweep, target.words, folder)
+    search.queue_holes()
+    gpus = [] if str(target.given.get("device", "")).startswith("cpu") else visible_gpus()
+    behind = (*target.words, f"output_dir={folder}") if target.here else target.words
+    rounds = Rounds(search, folder, console, request, gpus, behind, target.here)
+    if received := rounds.run((), ""):
+        tell_how_to_go_on(name, request, target.given, search.url, console, "--fill")
+        return 128 + received[0]
+    after = look(target_of(name, words, request), request.grace_seconds)
+    print_line(console, one_line(counted(after.sweep.name, after.holes)))
+    bad = [s for s in after.holes.open if s.state is not State.RUNNING]
+    for standing in bad[:5]:
+        reason = f": {standing.attempt.why}" if standing.attempt and standing.attempt.why else ""
+        print_line(console, one_line(f"{standing.state.value}: {in_words(standing)}{reason}"))
+    if target.on_server is not None:  # this disk has those runs only that filled holes
+        print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', name)}"))
+        return EXIT_FAILED_RUNS if bad else 0
+    status = show_report(console, search.sweep, folder) if request.report else 0
+    return EXIT_FAILED_RUNS if bad else status
+
+
+class FillSearch(Search):
+    """The search of a sweep that has run before: what is done elsewhere is not done again."""
+
+    def __init__(self, seen: Seen, grace_seconds: float) -> None:
+        target = seen.target
+        self.seen = seen
+        super().__init__(
+            _to_run(target), target.url, target.sweep.name, grace_seconds, target.words, _plan(target)
+        )
+        self._taken_places: set[int] = set()
+
+    def next(self) -> Turn | None:
+        """The next attempt at a hole, None when there is none; points of others are noted as theirs."""
+        while (turn := super().next()) is not None:
+            standing = self._standing(turn)
+            others = standing.attempt if standing else None
+            if others is None or others.run_id == turn.run_id or self._is_hole(turn, others):
+                return turn
+            self._hand_over(turn, others)
+        return None
+
+    def _standing(self, turn: Turn) -> Standing | None:
+        """The point of an attempt as it stood when the filling began."""
+        holes = self.seen.holes
+        if holes.grid.points is None:
+            return None
+        numbers, _ = holes.grid.candidates(planned(turn.parameters, turn.plan))
+        at = {standing.point.place: standing for standing in holes.standings}
+        places = [holes.grid.points[number].place for number in numbers]
+        free = [place for place in places if place not in self._taken_places] or places
+        if not free:
+            return None
+        self._taken_places.add(free[0])
+        return at.get(free[0])
+
+    def _is_hole(self, turn: Turn, others: Attempt) -> bool:
+        queued = "repeats" in turn.trial.user_attrs
+        return queued or not (others.state.is_whole or others.state is State.RUNNING)
+
+    def _hand_over(self, turn: Turn, others: Attempt) -> None:
+        run = run_of(turn.trial)
+        turn.trial.set_user_attr("run", json.dumps({**run, "id": others.run_id}))
+        words = {State.FINISHED: "finished", State.EARLY: "stopped"}
+        self.finish(turn, words.get(others.state, ELSEWHERE), others.value)
+
+    def queue_holes(self) -> None:
+        """Queue every hole that the database takes for settled once more, as a new run.
+
+        Two may do so at once: of repetitions of one trial the first counts (`attempts.is_surplus`).
+        """
+        for standing in self.seen.holes.open:
+            if standing.state in (State.RUNNING, State.MISSING) or standing.attempt is None:
+                continue
+            if (trial := self._settled(standing)) is not None:
+                run = run_of(trial)
+                again = {**run, "id": secrets.token_hex(4), "attempt": 1}
+                attributes = {"repeats": trial.number, "run": json.dumps(again)}
+                self.study.add_trial(
+                    create_trial(
+                        state=TrialState.WAITING,
+                        params=trial.params,
+                        distributions=trial.distributions,
+                        user_attrs=attributes,
+                    )
+                )
+        if self._is_bound:
+            firsts = sum(map(attempts.is_first, self._trials()))
+            self.sweep = dataclasses.replace(self.sweep, run_cap=max(1, firsts))
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether only what was begun is run, as what else there is to be is not known here."""
+        target = self.seen.target
+        is_open = not self.seen.sweep.is_grid and (self.seen.sweep.run_cap is None or not self.seen.is_known)
+        return is_open or target.is_capped_by_server
+
+    def _settled(self, standing: Standing) -> FrozenTrial | None:
+        """The trial of this hole that nothing would repeat by itself; one is made where points are not listed
+        and the run was another's.
+        """
+        assert standing.attempt
+        ids = {attempt.run_id for attempt in standing.attempts}
+        trials = self._trials()
+        again = attempts.repeated(trials)
+        mine = [t for t in trials if run_of(t).get("id") in ids and "surplus" not in t.user_attrs]
+        newest = [t for t in mine if t.number not in again]
+        if newest:
+            is_open = any(t.state in (TrialState.RUNNING, TrialState.WAITING) for t in newest)
+            repeated = {t.number for t, _ in attempts.to_repeat(trials, self.sweep.total())}
+            settled = [t for t in newest if state_of(t) in ENDED and t.number not in repeated]
+            return settled[0] if settled and not is_open else None
+        if mine or not self._is_bound:
+            return None  # queued by another by now; or its turn comes with its number
+        return self._adopted(standing)
+
+    def _adopted(self, standing: Standing) -> FrozenTrial:
+        """A trial for a run of others."""
+        attempt, keys = standing.attempt, self.sweep.parameters
+        assert attempt
+        values = [_value(p, standing) for p in keys]
+        run = {
+            "id": attempt.run_id,
+            "parameters": nested(keys, values),
+            "attempt": attempts.ATTEMPTS,
+            "plan": {},
+        }
+        told = {"run": json.dumps(run), "state": "failed"}
+        self.study.add_trial(create_trial(state=TrialState.FAIL, user_attrs=told))
+        mine = [
+            t
+            for t in self._trials()
+            if run_of(t).get("id") == attempt.run_id and "repeats" not in t.user_attrs
+        ]
+        for late in mine[1:]:  # two filled at once
+            self.storage.set_trial_user_attr(late._trial_id, "surplus", True)
+        return mine[0]
+
+
+def _value(parameter: Any, standing: Standing) -> Any:
+    if parameter.key in standing.point.values:
+        return standing.point.values[parameter.key]
+    recorded = lookup(standing.attempt.config, parameter.key) if standing.attempt else None
+    return parameter.grid_value(0) if parameter.is_listed else recorded
+
+
+def _to_run(target: Target) -> Sweep:
+    """The sweep as it is run here: what only W&B's agent can do, stopping runs early, is left out."""
+    return dataclasses.replace(target.sweep, hyperband=None) if target.on_server is not None else target.sweep
+
+
+def _plan(target: Target) -> dict[str, Any] | None:
+    return None if target.told is None else dict(target.told)

@@ -1,0 +1,120 @@
+"""What a sweep was to have, noted beside its records, so that a report of them knows what is missing.
+
+`wandb/sweep-NAME/sweep.json` under output_dir, where the parameters of each run are, too. W&B's server has a
+sweep's configuration itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError
+from ampcompare.program.files import replacing
+from ampcompare.records import RunRecord
+from ampcompare.report.runs.grid import Grid
+from ampcompare.report.runs.holes import is_of
+from ampcompare.sweeps.file.sweep import Sweep, sweep_of
+from ampcompare.sweeps.file.violations import KEYS
+from ampcompare.sweeps.holes.expected import grid_of
+from ampcompare.sweeps.same import same_runs
+
+NAME = "sweep.json"
+MOST_BYTES = 10_000_000
+
+
+def folder_of(folder: Path, name: str) -> Path:
+    """Where the parameters of a sweep's runs are, as W&B's agent has it."""
+    return folder / "wandb" / f"sweep-{name}"
+
+
+def note(sweep: Sweep, words: Sequence[str], folder: Path) -> None:
+    """Write down what the sweep is now, its added seeds among it. What cannot be written is left out: only a
+    page would have shown it.
+    """
+    content = {
+        "name": sweep.name,
+        "file": sweep.raw,
+        "words": [*words],
+        "control": sweep.control,
+        "added": [[*group] for group in sweep.added],
+        "in_file_order": sweep.in_file_order,
+        "is_merged": sweep.cells is not None,
+    }
+    try:
+        text = json.dumps(content)
+        path = folder_of(folder, sweep.name) / NAME
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(text.encode())
+    except (OSError, TypeError, ValueError, RecursionError):
+        return
+
+
+def grid_of_runs(runs: Sequence[RunRecord]) -> Grid | None:
+    """The points that these runs are some of, where all of them are of one sweep that is known."""
+    if not runs:
+        return None
+    configs = [run.sweep_config for run in runs]
+    try:
+        if configs[0] is not None and all(config is configs[0] for config in configs):
+            return _of_config(configs[0], runs[0].sweep_id)
+        names = {run.group or run.sweep_id for run in runs}
+        folders = {path.parent.parent for run in runs for path in run.paths}
+        for name in names if len(names) == 1 else ():
+            for folder in sorted(folders):
+                if (sweep := noted(folder.parent, name)) and all(is_of(run, name) for run in runs):
+                    return grid_of(sweep[0], same_runs(*sweep), name)
+    except UserError:  # what the server or the file has is no sweep that is understood here
+        return None
+    return None
+
+
+def noted(folder: Path, name: str) -> tuple[Sweep, tuple[str, ...]] | None:
+    """The sweep of this name under an output_dir, with the words of its command line; None without a note.
+
+    Raises UserError for one that holds something else.
+    """
+    path = folder_of(folder, name) / NAME
+    try:
+        if "/" in name or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return None
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, Mapping) or not isinstance(content.get("file"), dict):
+        return None
+    words = content.get("words")
+    own = tuple(word for word in words if isinstance(word, str)) if isinstance(words, list) else ()
+    sweep = dataclasses.replace(
+        sweep_of(path, content["file"]),
+        name=name,
+        control=content.get("control") is True,
+        in_file_order=content.get("in_file_order") is True,
+        added=_groups(content.get("added")),
+    )
+    cells = same_runs(sweep, own).cells if content.get("is_merged") is True else None
+    return dataclasses.replace(sweep, cells=cells), own
+
+
+def _groups(written: Any) -> tuple[tuple[Any, ...], ...]:
+    groups = written if isinstance(written, list) else ()
+    return tuple(tuple(group) for group in groups if isinstance(group, list) and group)
+
+
+def of_server(config: Mapping[str, Any], name: str, source: str) -> Sweep:
+    """The sweep in a configuration as W&B's server has it, which knows more keys than a file may have.
+
+    Raises UserError for what is no sweep that is understood here.
+    """
+    known = {key: value for key, value in config.items() if key in KEYS and value is not None}
+    return dataclasses.replace(sweep_of(Path(source), known), name=name)
+
+
+def _of_config(config: Mapping[str, Any], name: str) -> Grid:
+    sweep = of_server(config, name, name)
+    same = same_runs(sweep, ())
+    return grid_of(dataclasses.replace(sweep, cells=same.cells), same, name)
