@@ -1,5 +1,5 @@
-"""run_experiment.py that waits at step HELD_AT while the file $HOLD is there; a request to stop frees it,
-too.
+"""run_experiment.py that waits at step $HELD_AT (60) while the file $HOLD is there; a request to stop frees
+it, too. While it waits there is a file $HOLD-STEP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import run_experiment
 from ampcompare.program.stopping import StopRequest, leave
 from ampcompare.train.display import TrainingDisplay
 
-HELD_AT = 60
+HELD_AT = int(os.environ.get("HELD_AT", "60"))
 asked: list[str] = []
 shown, ask = TrainingDisplay.step, StopRequest._ask
 
@@ -24,6 +24,7 @@ shown, ask = TrainingDisplay.step, StopRequest._ask
 def step(self: TrainingDisplay, step: int) -> None:
     shown(self, step)
     while step == HELD_AT and Path(os.environ["HOLD"]).exists() and not asked:
+        Path(f"{os.environ['HOLD']}-{step}").touch()
         time.sleep(0.05)
 
 
