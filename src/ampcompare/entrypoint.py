@@ -41,7 +41,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     except Taken as taken:  # else the run itself ends in order, and says how
         from ampcompare.tracking.taken import tell
 
-        print(f"{WORDS[taken.number]} before the first step: there is nothing to keep", flush=True)
+        print(f"{WORDS[taken.number]} before the first step: nothing is lost", flush=True)
         tell(taken.number)
         return 128 + taken.number
     except UserError as problem:

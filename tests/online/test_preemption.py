@@ -46,9 +46,9 @@ class Play:
     folder: Path
     sweep: Sweep
 
-    def agent(self, log: str, *options: str, held_at: int = HELD) -> subprocess.Popen[bytes]:
-        env = environment(self.server, self.folder, HOLD=str(self.hold), HELD_AT=str(held_at))
-        return start_agent(self.sweep, env, self.folder / log, *options)
+    def agent(self, log: str, *options: str, held_at: int | None = HELD) -> subprocess.Popen[bytes]:
+        held = {} if held_at is None else {"HOLD": str(self.hold), "HELD_AT": str(held_at)}
+        return start_agent(self.sweep, environment(self.server, self.folder, **held), self.folder / log, *options)
 
     @property
     def hold(self) -> Path:
@@ -144,7 +144,7 @@ def test_a_run_that_is_preempted_while_it_imports_is_queued_again(play: Play):
     assert play.run.state == "preempted", (play.folder / "log").read_text()
     before = play.run.history
 
-    agent = play.agent("log2", "--count", "1", *FORWARDING)
+    agent = play.agent("log2", "--count", "1", *FORWARDING, held_at=None)
 
     def importing() -> list[int]:
         maps = {p: Path(f"/proc/{p}/maps").read_text() for p in children_of(agent.pid)}

@@ -1,5 +1,6 @@
 """run_experiment.py that waits at step $HELD_AT (60) while the file $HOLD is there; a request to stop frees
 it, too. While it waits there is a file $HOLD-STEP.
+Without $HOLD it becomes run_experiment.py itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+if "HOLD" not in os.environ:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
