@@ -91,6 +91,11 @@ def is_preemption(exit_code: int, is_local: bool = False) -> bool:
     return not (is_local or (os.environ.get("WANDB_SWEEP_ID") and is_of_agent()))
 
 
+def signal_of(code: int) -> int:
+    """The signal that ended a process, as `subprocess` (-n) or a shell (128 + n) tells it; 0 for none."""
+    return -code if code < 0 else max(code - 128, 0)
+
+
 def heard(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
     """Those of the signals that are for this process: under `nohup` the end of the terminal is not."""
     return [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from ampcompare.program.stopping import TAKEN_AWAY, signal_of
 from ampcompare.sweeps.attempts import Attempt
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep
@@ -22,6 +23,7 @@ from ampcompare.sweeps.search import Search
 
 POLL_SECONDS = 0.25
 WAIT_FOR_OTHERS_SECONDS = 2.0
+OTHERS_HEAR_SECONDS = 2.0  # from a signal to one process of a job to that to all
 
 
 @dataclass
@@ -109,11 +111,15 @@ class Worker(threading.Thread):
             return self._close(attempt, job, follower, "failed")
         stopped_early, asked, code = self._watch(run, attempt, job, follower)
         job.seconds, job.exit_code = time.monotonic() - job.began, code
+        taken = not stopped_early and signal_of(code) in TAKEN_AWAY
+        if taken and not asked:  # a batch system tells every process, and this run was faster than we
+            asked = context.stop.wait(OTHERS_HEAR_SECONDS)
         if asked and (code != 0 or not context.here):
             job.state = "interrupted"
             context.search.give_up(attempt)
             return context.on_change(job)
-        if code == -signal.SIGKILL and not (stopped_early or asked or context.kill.is_set()):
+        killed = code == -signal.SIGKILL and not (stopped_early or context.kill.is_set())
+        if (killed or taken) and not asked:
             # By the machine (no memory left) or by someone: once more, as with a run whose worker died.
             job.state = "lost" if context.search.give_up(attempt, "lost") else "taken over"
             return context.on_change(job)
