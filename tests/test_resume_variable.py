@@ -43,6 +43,24 @@ def test_training_resumes_as_the_environment_says_unless_told(monkeypatch, varia
     assert _config(monkeypatch, "--config", "demo", *words).resume == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "words", "expected"),
+    [
+        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}, [], "auto"),
+        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}, ["resume=never"], "never"),
+        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r", "AMPCOMPARE_RESUME": "must"}, [], "must"),
+        ({"WANDB_RUN_ID": "r"}, [], "never"),
+    ],
+    ids=["agent", "word", "variable", "no agent"],
+)
+def test_a_run_of_w_and_bs_agent_resumes_by_itself(monkeypatch, given, words, expected):
+    for name in ("AMPCOMPARE_RESUME", "WANDB_SWEEP_ID", "WANDB_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert _config(monkeypatch, "--config", "demo", *words).resume == expected
+
+
 def test_first_try_of_a_sweeps_run_does_not_hear_of_the_sweeps_own(monkeypatch, tmp_path):
     monkeypatch.setenv("AMPCOMPARE_RESUME", "auto")
     given = ("s1", "r1", tmp_path / "p.yaml", tmp_path, None, None)

@@ -17,7 +17,7 @@ from ampcompare.config.sweep_choice import (
 )
 from ampcompare.errors import UserError, exit_with
 from ampcompare.program.loading import loading
-from ampcompare.program.stopping import EXIT_INTERRUPTED
+from ampcompare.program.stopping import EXIT_INTERRUPTED, WORDS, Taken, watching
 
 USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
 
@@ -28,7 +28,7 @@ The options, each with its default, meaning and what it may be:
 
 
 def main(words: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
-    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 129 and 143 stopped. `brief`
+    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 128 + signal stopped. `brief`
     leaves out the lines at the end on where the record is.
     """
     if "--help" in words or "-h" in words:
@@ -41,15 +41,22 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     try:
-        config = parse([*_resumed(), *words], of_several=chooses(*OF_BACKENDS))
-        if is_of_server() and may_be_another(config):
-            from ampcompare.tracking.once import check_once
+        with watching():
+            config = parse([*_resumed(), *words], of_several=chooses(*OF_BACKENDS))
+            if is_of_server() and may_be_another(config):
+                from ampcompare.tracking.once import check_once
 
-            check_once()
-        with loading("ampcompare.experiment"):
-            from ampcompare.experiment import run  # torch and W&B load here: the input is known to be good
+                check_once()
+            with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
+                from ampcompare.experiment import run
 
-        return run(config, brief=brief).exit_code
+            return run(config, brief=brief).exit_code
+    except Taken as taken:  # else the run itself ends in order, and says how
+        from ampcompare.tracking.taken import tell
+
+        print(f"{WORDS[taken.number]} before the first step: nothing is lost", flush=True)
+        tell(taken.number)
+        return 128 + taken.number
     except UserError as problem:
         from ampcompare.tracking.refusal import record_refusal
 
@@ -65,6 +72,11 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
 
 
 def _resumed() -> list[str]:
-    """What a sweep that tries a run again says of `resume`, as the first word, so that any other wins."""
-    value = os.environ.get(RESUME_VARIABLE)
+    """What a sweep that tries a run again says of `resume`, as the first word, so that any other wins.
+
+    W&B's agent says nothing of it; a run that its server has queued again comes with the id of before.
+    """
+    given = os.environ.get
+    by_agent = "auto" if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else None
+    value = given(RESUME_VARIABLE) or by_agent
     return [f"resume={value}"] if value else []

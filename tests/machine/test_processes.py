@@ -217,6 +217,20 @@ def test_alone_a_request_to_stop_is_heard_at_every_step():
     assert ask.at(3, lambda: True, lambda: False) == [True, False]
 
 
+def test_a_request_to_stop_is_heard_within_seconds_where_a_log_interval_lasts_longer(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(distributed.time, "monotonic", lambda: clock[0])
+    ask, heard = CollectiveFlags(Alike(size=2), 1000), []
+    for step in range(501, 1000):  # of a run that goes on
+        clock[0] += 0.1 if step < 900 else 3.0
+        if ask.at(step, lambda: True) == [True]:
+            heard.append(step)
+    fast = [step for step in heard if 520 < step < 900]
+    assert max(b - a for a, b in zip(fast, fast[1:], strict=False)) <= 20
+    assert len(fast) < 30  # and it costs something
+    assert [step for step in heard if step > 920] == list(range(921, 1000))
+
+
 class Alike(World):
     """As if all processes had the same numbers."""
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
-from ampcompare.program.stopping import StopRequest
+from ampcompare.program.stopping import StopRequest, is_preemption, watching
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.train import evaluation
 from ampcompare.train import trainer as engine
@@ -27,7 +27,14 @@ def leave(code: int, **env: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 129),
+        (signal.SIGUSR1, 138),
+        (signal.SIGUSR2, 140),
+    ],
 )
 def test_a_signal_is_a_request_while_entered_and_what_it_was_afterwards(number: int, code: int):
     before = signal.signal(number, signal.default_int_handler)  # the tests may run under nohup
@@ -64,8 +71,80 @@ def test_under_nohup_the_end_of_the_terminal_is_none_of_its_business():
 def test_under_an_agent_a_stopped_run_dies_by_its_signal():
     assert leave(143, WANDB_SWEEP_ID="x") == -signal.SIGTERM
     assert leave(130, WANDB_SWEEP_ID="x") == -signal.SIGINT
+    assert leave(138, WANDB_SWEEP_ID="x") == -signal.SIGUSR1
     assert [leave(code, WANDB_SWEEP_ID="x") for code in (0, 1, 2)] == [0, 1, 2]
-    assert [leave(code) for code in (0, 1, 2, 130, 143)] == [0, 1, 2, 130, 143]
+    assert [leave(code) for code in (0, 1, 2, 130, 138, 140, 143)] == [0, 1, 2, 130, 138, 140, 143]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_batch_systems_signals_are_preemptions_and_other_ends_are_none(number: int, monkeypatch):
+    monkeypatch.delenv("WANDB_SWEEP_ID", raising=False)
+    assert is_preemption(128 + number)
+    assert not any(is_preemption(code) for code in (0, 1, 2, 129, 130))
+
+
+def test_sigterm_from_the_runner_of_a_local_sweep_is_no_preemption():
+    assert not is_preemption(143, is_local=True)
+    assert is_preemption(138, is_local=True)
+
+
+def test_what_w_and_b_asked_for_is_no_preemption_whichever_came_first():
+    for first in (True, False):
+        with StopRequest() as stop:
+            if first:
+                stop.from_wandb()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            stop.from_wandb()
+            assert not stop.is_preemption()
+
+
+# What the real agent is to its run: a parent of that name, which dies of SIGTERM or hands it on.
+AGENT = """
+import os, signal, subprocess, sys
+if "--forward-signals" in sys.argv:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+run = [sys.executable, "-c", "from ampcompare.program.agent import is_of_agent; print(is_of_agent())"]
+child = subprocess.Popen(run, start_new_session=True)
+if "dies" in sys.argv:
+    os.kill(os.getpid(), signal.SIGTERM)
+child.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "expected"),
+    [
+        ("wandb", ["agent", "e/p/s"], True),  # alive, so it got none: W&B told it to stop the run
+        ("wandb", ["agent", "e/p/s", "dies"], False),
+        ("wandb", ["agent", "--forward-signals", "e/p/s"], False),
+        ("train", ["agent", "e/p/s"], False),
+    ],
+    ids=["alone", "with the agent", "handed on", "no agent"],
+)
+def test_sigterm_is_of_the_agents_making_if_the_agent_lives(
+    tmp_path: Path, name: str, words: list[str], expected: bool
+):
+    (tmp_path / name).write_text(AGENT)
+    done = subprocess.run([sys.executable, tmp_path / name, *words], stdout=subprocess.PIPE, text=True)
+    assert done.stdout.strip() == str(expected)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_before_there_is_a_run_ends_the_program_with_its_number(number: int, tmp_path: Path):
+    code = "import os, sys; import ampcompare.entrypoint as e; from ampcompare.program.stopping import leave; "
+    code += f"e.parse = lambda *a, **k: os.kill(os.getpid(), {int(number)}); leave(e.main([]))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (128 + number, "")
+    assert "before the first step: nothing is lost" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_behind_the_end_of_the_record_changes_nothing():
+    with watching():
+        with StopRequest():
+            pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
 def stop_at(call: int, owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

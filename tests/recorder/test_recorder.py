@@ -324,7 +324,7 @@ def test_the_record_ends_as_the_loop_does(kept: Kept, problem: BaseException, en
     assert len(kept.of(metrics.LOSS)) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_ends_the_record_and_then_the_loop(kept: Kept, number: signal.Signals):
     def loop() -> None:
         with Recorder(backend="none", every=1, **QUIET) as record:
@@ -341,8 +341,26 @@ def test_a_signal_ends_the_record_and_then_the_loop(kept: Kept, number: signal.S
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
-    assert kept.ended == ["preempted" if number == signal.SIGTERM else "stopped"]
+    assert kept.ended == ["stopped" if number == signal.SIGHUP else "preempted"]
     assert len(kept.rows) == 1
+
+
+def test_a_handler_for_a_warning_that_is_set_before_the_first_step_stays(kept: Kept):
+    """Lightning sets one as training begins, where there is none."""
+    heard: list[int] = []
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        with Recorder(backend="none", **QUIET) as record:
+            assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+            signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+            record.step(loss=1.0, samples=1)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            record.step(loss=1.0, samples=1)
+        assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == [signal.SIGUSR1]
+    assert kept.ended == [0]
 
 
 def test_a_handler_of_the_programs_own_stays(kept: Kept):

@@ -1,5 +1,6 @@
-"""run_experiment.py that waits at step HELD_AT while the file $HOLD is there; a request to stop frees it,
-too.
+"""run_experiment.py that waits at step $HELD_AT (60) while the file $HOLD is there; a request to stop frees
+it, too. While it waits there is a file $HOLD-STEP.
+Without $HOLD it becomes run_experiment.py itself.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+if "HOLD" not in os.environ:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
 from ampcompare.program.stopping import StopRequest, leave
 from ampcompare.train.display import TrainingDisplay
 
-HELD_AT = 60
+HELD_AT = int(os.environ.get("HELD_AT", "60"))
 asked: list[str] = []
 shown, ask = TrainingDisplay.step, StopRequest._ask
 
@@ -24,6 +27,7 @@ shown, ask = TrainingDisplay.step, StopRequest._ask
 def step(self: TrainingDisplay, step: int) -> None:
     shown(self, step)
     while step == HELD_AT and Path(os.environ["HOLD"]).exists() and not asked:
+        Path(f"{os.environ['HOLD']}-{step}").touch()
         time.sleep(0.05)
 
 

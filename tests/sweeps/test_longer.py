@@ -217,6 +217,7 @@ def test_a_sweep_of_the_old_spelling_of_our_training_goes_on(begin, tmp_path):
     begin(program="run_experiment.py", command=["${env}", "${interpreter}", "${program}", *tail])
     new = ["${env}", "${interpreter}", "-m", "${program}", "run"]
     assert begin(program="ampcompare", command=[*new, *tail]).total() == 4
+    assert begin(program="ampcompare", command=[*new, "resume=auto", *tail]).total() == 4
     with pytest.raises(UserError, match="differs in program, command"):
         begin(program="ampcompare", command=[*new, "epochs=4", "${args_no_hyphens}"])
 

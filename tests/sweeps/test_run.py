@@ -19,6 +19,7 @@ from support.pasting import paste
 from support.quick import HANG, ROOT
 from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
+from support.zygote import children_of
 
 from ampcompare.sweeps import devices, run
 from ampcompare.sweeps.answer import look_at, request_of
@@ -95,7 +96,7 @@ def test_larger_run_cap_goes_on_where_the_sweep_was(place):
         assert len(place.events("ended")) == cap
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     held = [1, 2, 3][drawn("mine", 3, 0)[1]]  # the second to begin
     place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": held}})
@@ -115,6 +116,39 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     again = [e["run"] for e in place.events("began") if e["given"]["x"] == str(held)]
     assert again == [second["run"]] * 2  # the same run goes on
     assert first["given"]["x"] == str([1, 2, 3][drawn("mine", 3, 0)[0]])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_to_every_process_of_a_job_interrupts_its_runs_and_fails_none(place, number):
+    """As Slurm sends it: the run may end before the sweep has heard of it."""
+    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+    place.hold()
+    process = place.start("--name=mine")
+    place.wait_for("began", 1)
+    run = place.events("began")[0]["pid"]
+    for pid in (run, *(child for child in children_of(process.pid) if child != run), process.pid):
+        os.kill(pid, number)
+    said, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said
+    assert "failed" not in said
+    place.release()
+    code, said = place.sweep("--name=mine")
+    assert code == 0, said
+    assert values(place.events("ended")) == ["1", "2"]
+
+
+@pytest.mark.rest
+def test_a_run_that_alone_gets_a_batch_systems_signal_is_tried_once_more(place):
+    place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
+    place.hold()
+    process = place.start()
+    for attempt in (1, 2):
+        place.wait_for("began", attempt)
+        os.kill(place.events("began")[-1]["pid"], signal.SIGUSR1)
+    said, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 1, said  # twice is enough
+    assert len({event["run"] for event in place.events("began")}) == 1
 
 
 @pytest.mark.rest

@@ -25,6 +25,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import is_cuda, resolve_device
 
 MEETING = "ampcompare"
+ASK_SECONDS = 2.0  # a batch system gives some 30 from its signal to SIGKILL; a run is to end within 10
 MEETING_LIMIT = timedelta(minutes=5)  # machines may start at different times
 
 
@@ -51,13 +52,6 @@ class World:
     def mean_(self, tensor: Tensor) -> Tensor:
         """The mean over all processes, in place; inf and nan of any one are in it."""
         return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
-
-    def any(self, flags: list[bool]) -> list[bool]:
-        """Which flags are set anywhere: all processes ask together and get the same answer."""
-        if self.size == 1:
-            return flags
-        counts = self.sum_(torch.tensor(flags, dtype=torch.float32, device=self.device))
-        return [count > 0 for count in counts.tolist()]  # sync: an answer for the host
 
     def share(self, words: list[Any]) -> list[Any]:
         """What process 0 has to say, in all processes."""
@@ -201,18 +195,29 @@ def check_last_batch(count: int, batch_size: int, world: World) -> None:
 
 
 class CollectiveFlags:
-    """Asks all processes at a log interval's end what one of them may know, so that all do it at one step.
+    """Asks all processes what one of them may know, so that all do it at one step: when a log interval ends,
+    and where that lasts, every two seconds or at each longer step.
 
     Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
     """
 
     def __init__(self, world: World, every: int) -> None:
         self.world, self.every = world, every
+        self._asked_at, self._next = time.monotonic(), 0
+        self._asked: int | None = None  # the step; a run that goes on does not begin at 0
 
     def at(self, step: int, *questions: Callable[[], bool]) -> list[bool]:
         """An answer to each question, yes where any process says so. Alone, at every step."""
         if self.world.size == 1:
             return [asked() for asked in questions]
-        if step % self.every:
+        if step % self.every and step < self._next:
             return [False] * len(questions)
-        return self.world.any([asked() for asked in questions])
+        now = time.monotonic()
+        said = [float(asked()) for asked in questions]
+        said.append((now - self._asked_at) / (1 if self._asked is None else step - self._asked))  # a step's seconds here
+        counts = self.world.sum_(torch.tensor(said, dtype=torch.float32, device=self.world.device))
+        *answers, seconds = counts.tolist()  # sync: an answer for the host
+        # By the sum of all clocks, which is the same number everywhere.
+        self._next = step + max(1, int(ASK_SECONDS * self.world.size / max(seconds, 1e-6)))
+        self._asked_at, self._asked = now, step
+        return [count > 0 for count in answers]

@@ -1,7 +1,7 @@
-"""A run that is asked to stop: by Ctrl-C, by SIGTERM (a sweep's agent, a batch system), by the end of its
-terminal, by W&B (its page, hyperband), or because its record takes no more rows.
+"""A run that is asked to stop: by Ctrl-C, by a batch system (SIGTERM, SIGUSR1, SIGUSR2), by a sweep's agent, by
+the end of its terminal, by W&B (its page, hyperband), or because its record takes no more rows.
 
-The first request lets the step under way finish and the record be completed; a second signal interrupts at
+The first request lets the step under way finish and the record be completed; a second Ctrl-C interrupts at
 once. This module must stay free of torch: the entrypoint needs it before it knows that the input is good.
 """
 
@@ -11,13 +11,23 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ampcompare.program.agent import is_of_agent
+
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 128 + signal.SIGINT
-WORDS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "the terminal has gone"}
+# With these a batch system takes the machine away. Slurm sends SIGTERM at the end, and before that what
+# `--signal` names: SIGUSR1 by custom, SIGUSR2 with submitit.
+TAKEN_AWAY = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+WORDS = {
+    signal.SIGINT: "Ctrl-C",
+    **{number: number.name for number in TAKEN_AWAY},
+    signal.SIGHUP: "the terminal has gone",
+}
 
 
 class StopRequest:
@@ -27,7 +37,7 @@ class StopRequest:
         self.reason = ""
         self.exit_code = EXIT_INTERRUPTED
         self._by_wandb = False
-        self._in_sweep = bool(os.environ.get("WANDB_SWEEP_ID"))
+        self._is_local = bool(os.environ.get("AMPCOMPARE_LOCAL_SWEEP"))  # the tracker takes it away
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -37,19 +47,20 @@ class StopRequest:
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # What comes behind the end of the record finds nothing left to save: the process ends anyway.
+            signal.signal(number, signal.SIG_IGN if handler is _take_away else handler)
 
     def is_made(self) -> bool:
         """Whether anyone has asked."""
         return bool(self.reason)
 
     def is_preemption(self) -> bool:
-        """Whether a batch system takes the machine. SIGTERM from a sweep's agent is none."""
-        return self.exit_code == 128 + signal.SIGTERM and not self._by_wandb and not self._in_sweep
+        """Whether a batch system takes the machine, as far as this process can tell."""
+        return not self._by_wandb and is_preemption(self.exit_code, self._is_local)
 
     def from_wandb(self) -> None:
         """W&B's client asks, from a thread of its own."""
-        self._by_wandb = not self.reason
+        self._by_wandb = True  # should a signal have come first: the agent's, about the same
         self._ask("W&B asked for it", signal.SIGTERM)
 
     def from_record(self, why: str) -> None:
@@ -67,9 +78,56 @@ class StopRequest:
             self.reason, self.exit_code = reason, 128 + number
 
 
+def is_preemption(exit_code: int, is_local: bool = False) -> bool:
+    """Whether a run that ends with this code loses its machine and may be started again.
+
+    SIGTERM is a batch system's, or that of whoever drives the sweep: W&B's agent, for a run that hyperband or
+    the page has stopped, or `ampcompare sweep` (`is_local`). What the agent hands on from a batch system only
+    W&B's server can tell from its own; the tracker asks.
+    """
+    number = exit_code - 128
+    if number != signal.SIGTERM:
+        return number in TAKEN_AWAY
+    return not (is_local or (os.environ.get("WANDB_SWEEP_ID") and is_of_agent()))
+
+
+def signal_of(code: int) -> int:
+    """The signal that ended a process, as `subprocess` (-n) or a shell (128 + n) tells it; 0 for none."""
+    return -code if code < 0 else max(code - 128, 0)
+
+
 def heard(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
     """Those of the signals that are for this process: under `nohup` the end of the terminal is not."""
     return [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+
+
+class Taken(BaseException):
+    """The machine is taken away before there is a run that could be stopped in order."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """Until there is a StopRequest, what takes the machine away raises Taken: from the start of the program,
+    while it imports and prepares. Handlers that somebody has set stay.
+    """
+    # Of several processes one that waits in PyTorch for the others would not hear it: the default ends it.
+    watches = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
+    taken = [n for n in TAKEN_AWAY if watches and signal.getsignal(n) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _take_away)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _take_away(number: int, frame: FrameType | None) -> None:
+    raise Taken(number)
 
 
 def leave(code: int) -> None:

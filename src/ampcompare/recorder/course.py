@@ -15,7 +15,7 @@ from ampcompare.errors import UserError
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.recorder.checks import check_count, check_loss, number_of
-from ampcompare.recorder.ending import Ending
+from ampcompare.recorder.ending import WARNINGS, Ending
 from ampcompare.recorder.energy import StepEnergy
 from ampcompare.recorder.gradients import Looks
 from ampcompare.recorder.scaling import Scaling
@@ -84,6 +84,8 @@ class Course:
             else:
                 self._clock.pause()
             self.steps = steps = self.steps + 1
+            if steps == self._began_at + 1:
+                ending.listen(WARNINGS)
             if epoch is not None:
                 self._epoch = epoch
             self._scaling.look(cold=cold)

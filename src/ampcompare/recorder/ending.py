@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ampcompare.program.stopping import EXIT_FAILED, heard
+from ampcompare.program.stopping import EXIT_FAILED, heard, is_preemption
 from ampcompare.tracking.tracker import Tracker
 
 # Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+# A batch system's warning. Lightning sets its handler for that as training begins, and only where there is
+# none; submitit before the program. So these are taken with the first step.
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Ending:
-    """Makes SIGTERM and the end of the terminal a SystemExit, which unwinds the loop and ends its record.
+    """Makes a batch system's signals and the end of the terminal a SystemExit, which unwinds the loop and ends
+    its record.
 
     A handler that the program has set stays. While entered the exit waits: the recorder is at work.
     """
@@ -28,17 +31,20 @@ class Ending:
         self.is_at_work = False
         self.asked: int | None = None
 
-    def listen(self) -> None:
+    def listen(self, numbers: Iterable[signal.Signals] = SIGNALS) -> None:
         """From here on."""
         if threading.current_thread() is threading.main_thread():  # nowhere else may handlers be set
-            self._taken = [n for n in heard(SIGNALS) if signal.getsignal(n) is signal.SIG_DFL]
-            for number in self._taken:
+            taken = [n for n in heard(numbers) if signal.getsignal(n) is signal.SIG_DFL]
+            for number in taken:
                 signal.signal(number, self._on_signal)
+            self._taken += taken
 
     def close(self) -> None:
-        """Up to here: what comes later ends the process as it does."""
-        for number in self._taken:
-            signal.signal(number, signal.SIG_DFL)
+        """Up to here: what comes later ends the process as it does. What the program has set meanwhile stays."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._taken:
+                if signal.getsignal(number) == self._on_signal:
+                    signal.signal(number, signal.SIG_DFL)
 
     def __enter__(self) -> None:
         self.is_at_work = True
@@ -70,8 +76,8 @@ def end(
     """End the record as the exception says that came out of the loop, or None; say where it is."""
     code = exit_code(problem)
     if code is None:
-        preempted = isinstance(problem, SystemExit) and problem.code == 128 + signal.SIGTERM
-        if not tracker.finish_stopped(summary, preempted=preempted and not os.environ.get("WANDB_SWEEP_ID")):
+        stopped = problem.code if isinstance(problem, SystemExit) and isinstance(problem.code, int) else 0
+        if not tracker.finish_stopped(summary, preempted=is_preemption(stopped)):
             say("the record is on the disk, but was not sent whole in time")
     elif lack := tracker.finish(summary, code):
         say(f"error: {lack}")
@@ -87,7 +93,7 @@ def exit_code(problem: BaseException | None) -> int | None:
         return None
     if not isinstance(problem, SystemExit):
         return EXIT_FAILED
-    if problem.code in [128 + number for number in (signal.SIGINT, *SIGNALS)]:
+    if problem.code in [128 + number for number in (signal.SIGINT, *SIGNALS, *WARNINGS)]:
         return None
     if problem.code is None:
         return 0

@@ -59,7 +59,7 @@ class Repetition:
         parameters: dict[str, Any] = {key: {"value": value} for key, value in self.options().items()}
         parameters["published.arm"] = {"values": self.arms}
         parameters["seed"] = {"values": [first.seed + number for number in range(self.seeds)]}
-        begin = ["${env}", "${interpreter}", "-m", "${program}", "run"]
+        begin = ["${env}", "${interpreter}", "-m", "${program}", "run", "resume=auto"]
         return {
             "program": "ampcompare",
             "project": first.wandb.project,

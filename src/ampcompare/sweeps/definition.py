@@ -128,12 +128,17 @@ def _seeds(spec: Any) -> list[Any] | None:
 
 def _trains_the_same(sweep: Sweep, old: Mapping[str, Any]) -> bool:
     """Whether our training is run by the same words, however it is called: `run_experiment.py` became
-    `python -m ampcompare run` in the files that come along.
+    `python -m ampcompare run` in the files that come along, and they came to say `resume=auto`, which is what
+    a sweep of ours tells each run anyway.
     """
     command = tuple(map(str, old.get("command") or DEFAULT_COMMAND))
     before = Sweep(Path(), "", "grid", (), program=old.get("program"), command=command)
-    words = training_words(sweep)
-    return words is not None and words == training_words(before)
+    now, then = (_but_resume(training_words(one)) for one in (sweep, before))
+    return now is not None and now == then
+
+
+def _but_resume(words: tuple[str, ...] | None) -> list[str] | None:
+    return None if words is None else [word for word in words if word != "resume=auto"]
 
 
 def agree(

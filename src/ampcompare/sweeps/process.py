@@ -20,9 +20,12 @@ REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 
 # A process of its own that outlives a SIGKILL of ours: it knows the process groups of our runs from a pipe
-# and ends them when the pipe closes. Else a killed worker's run would go on while another repeats it.
+# and ends them when the pipe closes. Else a killed worker's run would go on while another repeats it. What a
+# batch system sends to every process of a job is not for it.
 _GUARD = """
 import os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, signal.SIG_IGN)
 groups = set()
 for line in sys.stdin:
     (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
@@ -178,9 +181,12 @@ def of_others() -> dict[str, str]:
     from wandb.errors import AuthenticationError
 
     from ampcompare.wandb_client.account import has_account
+    from ampcompare.wandb_client.service import end_service
 
     try:
         return {} if has_account() else {"WANDB_MODE": "offline"}
     except AuthenticationError as problem:
         why = f"W&B credentials: {reason(problem)}"
         raise UserError(f"{why}; mend them or set WANDB_MODE=offline") from None
+    finally:
+        end_service()  # it would live as long as the sweep, and be missed at the end if a signal had ended it

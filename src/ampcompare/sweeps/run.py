@@ -23,7 +23,7 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed, find_shipped
-from ampcompare.program.stopping import heard
+from ampcompare.program.stopping import TAKEN_AWAY, heard
 from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
@@ -43,7 +43,7 @@ from ampcompare.sweeps.worker import Worker, WorkerContext
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
 SAME_REQUEST_SECONDS = 0.3
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP, *TAKEN_AWAY)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
 
     `asked` are the fields of Request. Returns the exit code: 0 if every run finished or was stopped by
     hyperband; 1 if some failed; 3 if they repeat a publication that is not reproduced; 128 + signal if
-    stopped by Ctrl-C or SIGTERM. Raises UserError, with nothing
+    stopped by Ctrl-C or a batch system. Raises UserError, with nothing
     started, for a bad file, bad words or a storage that cannot be used.
     """
     request = Request(**asked)
@@ -239,7 +239,7 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
-    """Ctrl-C, SIGTERM, the terminal's end: once, let the runs end; twice, at once. Yields what came."""
+    """Ctrl-C, a batch system, the terminal's end: once, let the runs end; twice, at once. Yields what came."""
     received: list[int] = []
     last = -math.inf
 

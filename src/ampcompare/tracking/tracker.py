@@ -64,7 +64,8 @@ class Tracker(ABC):
     @abstractmethod
     def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
         """End the record of a run that was stopped, within seconds (a batch system kills soon); whether all
-        of it was sent. `preempted`: the machine was taken away, and the run may be started again.
+        of it was sent. `preempted`: the machine was taken away, and the run may be started again; a tracker
+        that knows better, as whoever drives the run wants it stopped, leaves that out.
         """
 
 

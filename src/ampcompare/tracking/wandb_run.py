@@ -16,6 +16,7 @@ from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
+from ampcompare.tracking import stop_flag
 from ampcompare.tracking.lent_rows import LentRows
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.row_queue import RowQueue
@@ -185,8 +186,8 @@ class WandbRun(Tracker):
         def end() -> None:
             try:
                 self._close_rows()
-                if preempted and not (self._ended or self._lent):
-                    self._run.mark_preempting()
+                if preempted and not (self._ended or self._lent or stop_flag.is_set(self._run)):
+                    self._run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
                 self._finish(summary, STOPPED_EXIT_CODE, STOPPED_SECONDS / 2)
                 ends.put(None)
             except Exception as problem:

@@ -54,10 +54,10 @@ def create_sweep(server: Server, definition: dict[str, Any], env: dict[str, str]
     return server.sweeps[re.findall(r"sweep with ID: (\S+)", done.stderr)[0]]
 
 
-def start_agent(sweep: Sweep, env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def start_agent(sweep: Sweep, env: dict[str, str], log: Path, *options: str) -> subprocess.Popen[bytes]:
     """`wandb agent` of a sweep."""
     name = f"{ENTITY}/{sweep.project.name}/{sweep.id}"
-    return start([sys.executable, "-m", "wandb", "agent", name], env, log)
+    return start([sys.executable, "-m", "wandb", "agent", *options, name], env, log)
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:

@@ -95,6 +95,8 @@ class Run:
             self.state = "finished" if self.exit_code == 0 else "failed"
             if self.stop_requested or self.exit_code == EXIT_INTERRUPTED:
                 self.state = "killed"
+            if self.preempting and self.exit_code:  # a sweep hands it out again
+                self.state = "preempted"
         return {"stopped": self.stop_requested, "exitcode": self.exit_code, "limits": {}}
 
     def node(self, base_url: str) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class Run:
             "historyKeys": {"lastStep": last_step, "sets": [], "keys": {}},
             "history": self._rows,
             "events": self.events,
-            "sampledHistory": lambda a: [self._sample(json.loads(spec)) for spec in a["specs"]],
+            "sampledHistory": lambda a: [self._sample(json.loads(spec)) for spec in _listed(a["specs"])],
             "fileCount": len(self.files),
             "files": lambda a: self._file_nodes(a, base_url),
         }
@@ -231,6 +233,11 @@ class Project:
         view |= {key: value for key, value in given.items() if key != "id" and value is not None}
         view |= {"updatedAt": now()}
         return {"view": view, "inserted": inserted}
+
+
+def _listed(given: str | list[str]) -> list[str]:
+    """GraphQL takes one value where a list is wanted, as W&B's agent gives it."""
+    return [given] if isinstance(given, str) else given
 
 
 def matches(run: Run, wanted: Mapping[str, Any]) -> bool:

@@ -58,6 +58,10 @@ class Sweep:
             return [{"type": "stop", "run_id": run.id} for run in stop]
         if self.state == "PAUSED":
             return []
+        taken = next((run for run in self.runs if run.state == "preempted"), None)
+        if taken and self.state == "RUNNING":
+            taken.state, taken.preempting = "pending", False
+            return [self._command(agent, "resume", taken, self.tried[self.runs.index(taken)])]
         chosen = next(self.proposals, None) if self.state == "RUNNING" else None
         if chosen is None:
             self.state = "FINISHED" if self.state == "RUNNING" else self.state
@@ -65,9 +69,12 @@ class Sweep:
         run = self.project.run(f"{self.id}{len(self.runs):03d}")
         run.sweep, run.config = self, dict(chosen)
         self.tried.append(chosen)
+        return [self._command(agent, "run", run, chosen)]
+
+    def _command(self, agent: str, kind: str, run: Run, chosen: Mapping[str, Any]) -> dict[str, Any]:
         self.agents[agent].append(run)
         args = {key: {"value": value} for key, value in chosen.items()}
-        return [{"type": "run", "run_id": run.id, "program": self.config.get("program"), "args": args}]
+        return {"type": kind, "run_id": run.id, "program": self.config.get("program"), "args": args}
 
     def node(self, base_url: str) -> dict[str, Any]:
         """What a query may ask of the sweep."""

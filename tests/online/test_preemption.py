@@ -1,0 +1,158 @@
+"""Runs of a W&B sweep whose machine is taken away: by real signals, under W&B's own agent, which asks the
+stand-in server again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from faults.test_kill import assert_same_state
+from support.quick import HANG, QUICK
+from support.wandb_server import Run, Server, Sweep
+from support.wandb_server.clients import create_sweep, environment, start, start_agent, wait_until
+from support.zygote import children_of
+
+from ampcompare.checkpoint.files import Store, read
+from ampcompare.records import load_runs
+
+pytestmark = pytest.mark.rest
+
+HELD, STEPS = 59, 140  # the step behind the one where a run is held ends a log interval
+WORDS = [
+    *(word for word in QUICK if not word.startswith("wandb.")),
+    "wandb.mode=online",
+    f"max_steps={STEPS}",
+    "epochs=1000",
+    "log.every=20",
+    "eval.every=100",
+    "checkpoint.every_epochs=1000",  # none but those that a stop makes
+    "diagnostics.every=null",
+]
+FORWARDING = ("--forward-signals", "--term-timeout", "60")
+
+
+@dataclass
+class Play:
+    """One sweep of one run on a server of its own, and agents that drive it, one after the other."""
+
+    server: Server
+    folder: Path
+    sweep: Sweep
+
+    def agent(self, log: str, *options: str, held_at: int | None = HELD) -> subprocess.Popen[bytes]:
+        held = {} if held_at is None else {"HOLD": str(self.hold), "HELD_AT": str(held_at)}
+        return start_agent(self.sweep, environment(self.server, self.folder, **held), self.folder / log, *options)
+
+    @property
+    def hold(self) -> Path:
+        return self.folder / "hold"
+
+    @property
+    def run(self) -> Run:
+        (run,) = self.sweep.runs
+        return run
+
+    def wait_until_held(self, agent: subprocess.Popen[bytes], at: int = HELD) -> int:
+        """The process of the run, which waits behind that step."""
+        wait_until(Path(f"{self.hold}-{at}").exists, f"a run at step {at}")
+        (pid,) = [p for p in children_of(agent.pid) if b"held_run" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        return pid
+
+
+def steps(run: Run) -> list[int]:
+    return [row["global_step"] for row in run.history if "train/loss" in row]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Play]:
+    server = Server()
+    held = ["${env}", "${interpreter}", "tests/support/held_run.py", "${program}", "${args_no_hyphens}"]
+    definition = {
+        "program": "run_experiment.py",
+        "project": "p",
+        "method": "grid",
+        "parameters": {"backend": {"values": ["native"]}},
+        "command": [*held, *WORDS, f"output_dir={tmp_path / 'runs'}"],
+    }
+    play = Play(server, tmp_path, create_sweep(server, definition, environment(server, tmp_path), tmp_path))
+    play.hold.touch()
+    yield play
+    server.close()
+    assert not server.errors
+
+
+def test_a_run_that_is_preempted_twice_is_one_curve_and_bit_for_bit_one_that_is_not(play: Play):
+    """Once by SIGTERM to `wandb agent --forward-signals`, once by SIGUSR1 to the run alone."""
+    first = play.agent("first", *FORWARDING, "--count", "1")
+    play.wait_until_held(first)
+    first.send_signal(signal.SIGTERM)
+    first.wait(HANG)
+    assert (play.run.state, play.run.exit_code, play.run.preempting) == ("preempted", 255, True)
+    assert steps(play.run) == [20, 40, 60]
+
+    second = play.agent("second", held_at=119)
+    pid = play.wait_until_held(second, 119)
+    assert play.run.state == "running"
+    os.kill(pid, signal.SIGUSR1)
+    wait_until(lambda: play.run.state == "preempted", "the end of the second part")
+    play.hold.unlink()
+    assert second.wait(HANG) == 0, (play.folder / "second").read_text()
+    assert (play.run.state, play.run.exit_code, play.run.preempting) == ("finished", 0, False)
+
+    whole = play.folder / "whole"
+    given = {"WANDB_MODE": "offline", "WANDB_RUN_ID": play.run.id, "WANDB_DIR": str(whole)}
+    env = environment(play.server, play.folder) | given
+    whole.mkdir()
+    words = [*WORDS, "backend=native", f"output_dir={whole}"]
+    process = start([sys.executable, "run_experiment.py", *words], env, play.folder / "whole-log")
+    assert process.wait(HANG) == 0
+    ends = [read(Store(f / "checkpoints" / play.run.id).files()[0]) for f in (whole, play.folder / "runs")]
+    for part in ("model", "optimizer", "precision"):
+        assert_same_state(ends[0][part], ends[1][part], part)
+    (record,) = load_runs([whole])
+    expected = [float(value) for value in record.history["train/loss"].dropna()]
+    assert [row["train/loss"] for row in play.run.history if "train/loss" in row] == expected
+    assert steps(play.run) == list(range(20, STEPS + 1, 20))
+
+
+@pytest.mark.parametrize("options", [(), FORWARDING], ids=["", "forwarding"])
+def test_a_run_that_w_and_b_stops_is_not_queued_again(play: Play, options: tuple[str, ...]):
+    """The agent's own SIGTERM looks like a batch system's that it hands on."""
+    agent = play.agent("log", *options)
+    play.wait_until_held(agent)
+    play.server.stop_run(play.run.id)
+    assert agent.wait(HANG) == 0
+    assert (play.run.state, play.run.exit_code, play.run.preempting) == ("killed", 255, False)
+    said = (play.folder / "log").read_text()
+    assert f"interrupted at step {HELD + 1} (" in said
+    assert len(play.sweep.tried) == 1
+
+
+def test_a_run_that_is_preempted_while_it_imports_is_queued_again(play: Play):
+    """It has a checkpoint and rows by then, and keeps them."""
+    agent = play.agent("log", "--count", "1", *FORWARDING)
+    play.wait_until_held(agent)
+    agent.send_signal(signal.SIGUSR1)
+    agent.wait(HANG)
+    assert play.run.state == "preempted", (play.folder / "log").read_text()
+    before = play.run.history
+
+    agent = play.agent("log2", "--count", "1", *FORWARDING, held_at=None)
+
+    def importing() -> list[int]:
+        maps = {p: Path(f"/proc/{p}/maps").read_text() for p in children_of(agent.pid)}
+        return [p for p, text in maps.items() if "libtorch_python" in text]
+
+    wait_until(lambda: bool(importing()), "a run that has begun to import")
+    for pid in importing():
+        os.kill(pid, signal.SIGUSR2)
+    assert agent.wait(HANG) == 0
+    assert "before the first step" in (play.folder / "log2").read_text()
+    assert (play.run.state, play.run.preempting, play.run.history) == ("preempted", True, before)
