@@ -17,7 +17,6 @@ from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start_agent, wait_until
 from support.zygote import children_of
 
-
 pytestmark = pytest.mark.rest
 
 HELD, STEPS = 59, 140  # the step behind the one where a run is held ends a log interval
@@ -44,7 +43,9 @@ class Play:
 
     def agent(self, log: str, *options: str, held_at: int | None = HELD) -> subprocess.Popen[bytes]:
         held = {} if held_at is None else {"HOLD": str(self.hold), "HELD_AT": str(held_at)}
-        return start_agent(self.sweep, environment(self.server, self.folder, **held), self.folder / log, *options)
+        return start_agent(
+            self.sweep, environment(self.server, self.folder, **held), self.folder / log, *options
+        )
 
     @property
     def hold(self) -> Path:

@@ -1,5 +1,5 @@
-"""run_experiment.py that waits at the steps $HELD_AT (60) while the file $HOLD is there; a request to stop frees
-it, too. While it waits there is a file $HOLD-STEP.
+"""run_experiment.py that waits at the steps $HELD_AT (60) while the file $HOLD is there; a request to stop
+frees it, too. While it waits there is a file $HOLD-STEP.
 Without $HOLD it becomes run_experiment.py itself.
 """
 

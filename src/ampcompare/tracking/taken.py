@@ -1,5 +1,5 @@
-"""What W&B's sweep is told of a run that lost its machine and cannot say so itself: that it wants to be started
-again. Its server has handed the run out and would count it as crashed; only one that said that it is being
+"""What W&B's sweep is told of a run that lost its machine and cannot say so itself: that it wants to be
+started again. Its server has handed the run out and would count it as crashed; only one that said that it is being
 preempted is queued again.
 
 A program of its own, as two kinds of runs need it: one that was interrupted while it imported modules, which
@@ -22,18 +22,20 @@ _RUN = "import sys; sys.path.insert(0, sys.argv.pop()); from ampcompare.tracking
 
 
 def tell(number: int) -> None:
-    """Become the program that tells W&B, and ends by the signal. Returns where no sweep of W&B's is to be told."""
+    """Become the program that tells W&B, and ends by the signal. Returns where no sweep is to be told."""
     if _is_of_sweep():
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, _words(number))
+        os.execv(sys.executable, _words(number))  # noqa: S606 - our own words
 
 
 def tell_beside() -> bool:
     """Have W&B told by a process beside this one; whether it was."""
     if not _is_of_sweep():
         return False
-    given = {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}  # the one that is gone
+    given = {
+        key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"
+    }  # the one that is gone
     try:
         done = subprocess.run(_words(signal.SIGUSR1), env=given, timeout=2 * SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
