@@ -1,6 +1,6 @@
 """What W&B's sweep is told of a run that lost its machine and cannot say so itself: that it wants to be
-started again. Its server has handed the run out and would count it as crashed; only one that said that it is being
-preempted is queued again.
+started again. Its server has handed the run out and would count it as crashed; only one that said that it is
+being preempted is queued again.
 
 A program of its own, as two kinds of runs need it: one that was interrupted while it imported modules, which
 cannot be gone on with, and one whose client's service is gone. That ends at once on a SIGTERM, which batch
