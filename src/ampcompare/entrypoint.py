@@ -17,7 +17,7 @@ from ampcompare.config.sweep_choice import (
 )
 from ampcompare.errors import UserError, exit_with
 from ampcompare.program.loading import loading
-from ampcompare.program.stopping import EXIT_INTERRUPTED, WORDS, Taken, watching
+from ampcompare.program.stopping import EXIT_INTERRUPTED, Taken, watching
 
 USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
 
@@ -28,8 +28,8 @@ The options, each with its default, meaning and what it may be:
 
 
 def main(words: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
-    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 130 Ctrl-C, 128 + signal stopped. `brief`
-    leaves out the lines at the end on where the record is.
+    """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 128 + signal stopped. `brief` leaves
+    out the lines at the end on where the record is.
     """
     if "--help" in words or "-h" in words:
         from ampcompare.config.options import describe
@@ -54,7 +54,7 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
     except Taken as taken:  # else the run itself ends in order, and says how
         from ampcompare.tracking.taken import tell
 
-        print(f"{WORDS[taken.number]} before the first step: nothing is lost", flush=True)
+        print(f"{signal.Signals(taken.number).name} before the first step: nothing is lost", flush=True)
         tell(taken.number)
         return 128 + taken.number
     except UserError as problem:

@@ -7,20 +7,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from faults.test_kill import assert_same_state
 from support.quick import HANG, QUICK
 from support.wandb_server import Run, Server, Sweep
-from support.wandb_server.clients import create_sweep, environment, start, start_agent, wait_until
+from support.wandb_server.clients import create_sweep, environment, start_agent, wait_until
 from support.zygote import children_of
-
-from ampcompare.checkpoint.files import Store, read
-from ampcompare.records import load_runs
 
 pytestmark = pytest.mark.rest
 
@@ -48,7 +43,9 @@ class Play:
 
     def agent(self, log: str, *options: str, held_at: int | None = HELD) -> subprocess.Popen[bytes]:
         held = {} if held_at is None else {"HOLD": str(self.hold), "HELD_AT": str(held_at)}
-        return start_agent(self.sweep, environment(self.server, self.folder, **held), self.folder / log, *options)
+        return start_agent(
+            self.sweep, environment(self.server, self.folder, **held), self.folder / log, *options
+        )
 
     @property
     def hold(self) -> Path:
@@ -86,40 +83,6 @@ def play(tmp_path: Path) -> Iterator[Play]:
     yield play
     server.close()
     assert not server.errors
-
-
-def test_a_run_that_is_preempted_twice_is_one_curve_and_bit_for_bit_one_that_is_not(play: Play):
-    """Once by SIGTERM to `wandb agent --forward-signals`, once by SIGUSR1 to the run alone."""
-    first = play.agent("first", *FORWARDING, "--count", "1")
-    play.wait_until_held(first)
-    first.send_signal(signal.SIGTERM)
-    first.wait(HANG)
-    assert (play.run.state, play.run.exit_code, play.run.preempting) == ("preempted", 255, True)
-    assert steps(play.run) == [20, 40, 60]
-
-    second = play.agent("second", held_at=119)
-    pid = play.wait_until_held(second, 119)
-    assert play.run.state == "running"
-    os.kill(pid, signal.SIGUSR1)
-    wait_until(lambda: play.run.state == "preempted", "the end of the second part")
-    play.hold.unlink()
-    assert second.wait(HANG) == 0, (play.folder / "second").read_text()
-    assert (play.run.state, play.run.exit_code, play.run.preempting) == ("finished", 0, False)
-
-    whole = play.folder / "whole"
-    given = {"WANDB_MODE": "offline", "WANDB_RUN_ID": play.run.id, "WANDB_DIR": str(whole)}
-    env = environment(play.server, play.folder) | given
-    whole.mkdir()
-    words = [*WORDS, "backend=native", f"output_dir={whole}"]
-    process = start([sys.executable, "run_experiment.py", *words], env, play.folder / "whole-log")
-    assert process.wait(HANG) == 0
-    ends = [read(Store(f / "checkpoints" / play.run.id).files()[0]) for f in (whole, play.folder / "runs")]
-    for part in ("model", "optimizer", "precision"):
-        assert_same_state(ends[0][part], ends[1][part], part)
-    (record,) = load_runs([whole])
-    expected = [float(value) for value in record.history["train/loss"].dropna()]
-    assert [row["train/loss"] for row in play.run.history if "train/loss" in row] == expected
-    assert steps(play.run) == list(range(20, STEPS + 1, 20))
 
 
 @pytest.mark.parametrize("options", [(), FORWARDING], ids=["", "forwarding"])

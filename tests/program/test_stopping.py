@@ -131,7 +131,9 @@ def test_sigterm_is_of_the_agents_making_if_the_agent_lives(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_before_there_is_a_run_ends_the_program_with_its_number(number: int, tmp_path: Path):
-    code = "import os, sys; import ampcompare.entrypoint as e; from ampcompare.program.stopping import leave; "
+    code = (
+        "import os, sys; import ampcompare.entrypoint as e; from ampcompare.program.stopping import leave; "
+    )
     code += f"e.parse = lambda *a, **k: os.kill(os.getpid(), {int(number)}); leave(e.main([]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (128 + number, "")

@@ -1,5 +1,5 @@
-"""run_experiment.py that waits at step $HELD_AT (60) while the file $HOLD is there; a request to stop frees
-it, too. While it waits there is a file $HOLD-STEP.
+"""run_experiment.py that waits at the steps $HELD_AT (60) while the file $HOLD is there; a request to stop
+frees it, too. While it waits there is a file $HOLD-STEP.
 Without $HOLD it becomes run_experiment.py itself.
 """
 
@@ -19,14 +19,14 @@ import run_experiment
 from ampcompare.program.stopping import StopRequest, leave
 from ampcompare.train.display import TrainingDisplay
 
-HELD_AT = int(os.environ.get("HELD_AT", "60"))
+HELD_AT = [int(step) for step in os.environ.get("HELD_AT", "60").split(",")]
 asked: list[str] = []
 shown, ask = TrainingDisplay.step, StopRequest._ask
 
 
 def step(self: TrainingDisplay, step: int) -> None:
     shown(self, step)
-    while step == HELD_AT and Path(os.environ["HOLD"]).exists() and not asked:
+    while step in HELD_AT and Path(os.environ["HOLD"]).exists() and not asked:
         Path(f"{os.environ['HOLD']}-{step}").touch()
         time.sleep(0.05)
 

@@ -214,7 +214,9 @@ class CollectiveFlags:
             return [False] * len(questions)
         now = time.monotonic()
         said = [float(asked()) for asked in questions]
-        said.append((now - self._asked_at) / (1 if self._asked is None else step - self._asked))  # a step's seconds here
+        said.append(
+            (now - self._asked_at) / (1 if self._asked is None else step - self._asked)
+        )  # a step's seconds here
         counts = self.world.sum_(torch.tensor(said, dtype=torch.float32, device=self.world.device))
         *answers, seconds = counts.tolist()  # sync: an answer for the host
         # By the sum of all clocks, which is the same number everywhere.

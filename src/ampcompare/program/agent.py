@@ -23,7 +23,9 @@ def is_of_agent() -> bool:
     if not _is_agent(parent) or _catches(parent, signal.SIGTERM):
         return False
     until = time.monotonic() + SECONDS
-    while os.getppid() == parent and _is_agent(parent):  # of a dead one, not yet collected, there are no words
+    while os.getppid() == parent and _is_agent(
+        parent
+    ):  # of a dead one, not yet collected, there are no words
         if time.monotonic() > until:
             return True
         time.sleep(0.02)

@@ -1,5 +1,5 @@
-"""A run that is asked to stop: by Ctrl-C, by a batch system (SIGTERM, SIGUSR1, SIGUSR2), by a sweep's agent, by
-the end of its terminal, by W&B (its page, hyperband), or because its record takes no more rows.
+"""A run that is asked to stop: by Ctrl-C, by a batch system (SIGTERM, SIGUSR1, SIGUSR2), by a sweep's agent,
+by the end of its terminal, by W&B (its page, hyperband), or because its record takes no more rows.
 
 The first request lets the step under way finish and the record be completed; a second Ctrl-C interrupts at
 once. This module must stay free of torch: the entrypoint needs it before it knows that the input is good.

@@ -20,8 +20,8 @@ WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Ending:
-    """Makes a batch system's signals and the end of the terminal a SystemExit, which unwinds the loop and ends
-    its record.
+    """Makes a batch system's signals and the end of the terminal a SystemExit, which unwinds the loop and
+    ends its record.
 
     A handler that the program has set stays. While entered the exit waits: the recorder is at work.
     """
@@ -40,7 +40,7 @@ class Ending:
             self._taken += taken
 
     def close(self) -> None:
-        """Up to here: what comes later ends the process as it does. What the program has set meanwhile stays."""
+        """Up to here: what comes later ends the process. What the program has set meanwhile stays."""
         if threading.current_thread() is threading.main_thread():
             for number in self._taken:
                 if signal.getsignal(number) == self._on_signal:

@@ -239,7 +239,7 @@ def check_name(name: str) -> None:
 
 @contextmanager
 def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
-    """Ctrl-C, a batch system, the terminal's end: once, let the runs end; twice, at once. Yields what came."""
+    """Ctrl-C, a batch system, the terminal's end: once, let the runs end; twice, at once. Yields them."""
     received: list[int] = []
     last = -math.inf
 

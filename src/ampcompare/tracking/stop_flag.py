@@ -23,7 +23,7 @@ def is_set(run: Any) -> bool | None:
 
     named = {"entity": run.entity, "project": run.project, "run": run.id}
     try:
-        answer = ServiceApi(run.settings).execute_graphql(_QUERY, named, SECONDS)
+        answer: Any = ServiceApi(run.settings).execute_graphql(_QUERY, named, SECONDS)
     except (WandbApiFailedError, TimeoutError, ConnectionError):
         return None
     flags = ((answer or {}).get("project") or {}).get("run") or {}

@@ -1,13 +1,17 @@
-"""What W&B's sweep is told of a run that lost its machine before it began: that it wants to be started again.
+"""What W&B's sweep is told of a run that lost its machine and cannot say so itself: that it wants to be
+started again. Its server has handed the run out and would count it as crashed; only one that said that it is
+being preempted is queued again.
 
-Its server has handed the run out and would count it as crashed; only one that said that it is being preempted
-is queued again. A program of its own, run in the place of the training: that was interrupted while it imported
-modules, which cannot be gone on with.
+A program of its own, as two kinds of runs need it: one that was interrupted while it imported modules, which
+cannot be gone on with, and one whose client's service is gone. That ends at once on a SIGTERM, which batch
+systems send to every process (wandb 0.31; SIGUSR1 and SIGUSR2 do nothing to it).
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,13 +22,34 @@ _RUN = "import sys; sys.path.insert(0, sys.argv.pop()); from ampcompare.tracking
 
 
 def tell(number: int) -> None:
-    """Become the program that tells W&B, and ends by the signal. Returns where no sweep of W&B's is to be told."""
-    given = os.environ.get
-    if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") and not given("AMPCOMPARE_LOCAL_SWEEP"):
+    """Become the program that tells W&B, and ends by the signal. Returns where no sweep is to be told."""
+    if _is_of_sweep():
         sys.stdout.flush()
         sys.stderr.flush()
-        words = [sys.executable, "-c", _RUN, str(int(number)), _SOURCE]
-        os.execv(sys.executable, words)
+        os.execv(sys.executable, _words(number))  # noqa: S606 - our own words
+
+
+def tell_beside() -> bool:
+    """Have W&B told by a process beside this one; whether it was."""
+    if not _is_of_sweep():
+        return False
+    given = {
+        key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"
+    }  # the one that is gone
+    try:
+        done = subprocess.run(_words(signal.SIGUSR1), env=given, timeout=2 * SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == -signal.SIGUSR1
+
+
+def _is_of_sweep() -> bool:
+    given = os.environ.get
+    return bool(given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") and not given("AMPCOMPARE_LOCAL_SWEEP"))
+
+
+def _words(number: int) -> list[str]:
+    return [sys.executable, "-c", _RUN, str(int(number)), _SOURCE]
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from ampcompare import metrics
 from ampcompare.errors import reason
 from ampcompare.program.files import replacing
 from ampcompare.program.place import as_typed
-from ampcompare.tracking import stop_flag
+from ampcompare.tracking import stop_flag, taken
 from ampcompare.tracking.lent_rows import LentRows
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.row_queue import RowQueue
@@ -198,9 +198,13 @@ class WandbRun(Tracker):
             problem = ends.get(timeout=STOPPED_SECONDS)
         except queue.Empty:
             return False
-        if problem:
+        if problem and not isinstance(problem, ConnectionError):
             raise problem
-        return True
+        if not (self._ended or problem):
+            return True
+        if preempted and not (self._lent or self._run.offline):  # the rows come with the checkpoint
+            taken.tell_beside()
+        return bool(self._run.offline)
 
     def _close_rows(self) -> None:
         if self._lent_rows is not None:

@@ -59,8 +59,8 @@ class Sweep:
         if self.state == "PAUSED":
             return []
         taken = next((run for run in self.runs if run.state == "preempted"), None)
-        if taken and self.state == "RUNNING":
-            taken.state, taken.preempting = "pending", False
+        if taken and self.state in ("RUNNING", "FINISHED"):
+            self.state, taken.state, taken.preempting = "RUNNING", "pending", False
             return [self._command(agent, "resume", taken, self.tried[self.runs.index(taken)])]
         chosen = next(self.proposals, None) if self.state == "RUNNING" else None
         if chosen is None:

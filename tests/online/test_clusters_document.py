@@ -1,0 +1,138 @@
+"""The batch scripts of docs/clusters.md, run as they stand there by a stand-in for Slurm that takes machines
+away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.test_kill import assert_same_state
+from support.quick import HANG, QUICK, ROOT
+from support.slurm import Job, Slurm
+from support.wandb_server import ENTITY, Server
+from support.wandb_server.clients import create_sweep, environment, train
+
+from ampcompare.checkpoint.files import Store, read
+from ampcompare.records import load_runs
+from online.test_preemption import HELD, STEPS, WORDS, steps
+
+pytestmark = pytest.mark.rest
+
+TEXT = (ROOT / "docs" / "clusters.md").read_text()
+SCRIPTS = {
+    name: script
+    for script in re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```", TEXT, re.M | re.S)
+    for name in re.findall(r"--job-name=(\S+)", script)
+}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    with Slurm(tmp_path / "slurm", slots=1) as found:
+        yield found
+
+
+def submit(
+    slurm: Slurm, folder: Path, name: str, *words: str, env: dict[str, str], array: str = ""
+) -> list[Job]:
+    """The script in the document, as it stands there, but for the length of an array."""
+    (folder / f"{name}.sh").write_text(SCRIPTS[name])
+    environ = slurm.environment(**env) | {"PATH": f"{slurm.folder / 'bin'}{os.pathsep}{env['PATH']}"}
+    command = ["sbatch", "--parsable", *([f"--array={array}"] if array else []), f"{name}.sh", *words]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stderr
+    return slurm.find(done.stdout.strip())
+
+
+def said(slurm: Slurm, jobs: list[Job]) -> str:
+    return "\n".join(f"{job.name} {job.history}\n{slurm.output(job).read_text()}" for job in jobs)
+
+
+def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm: Slurm, tmp_path: Path):
+    """Once with a warning as the time is up, once by SIGTERM to every process: one curve, bit for bit that of
+    a run which nothing happens to.
+    """
+    server = Server()
+    env = environment(server, tmp_path) | {"HOLD": str(tmp_path / "hold"), "HELD_AT": f"{HELD},119"}
+    held = ["${env}", "${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}"]
+    definition = {
+        "program": "run_experiment.py",
+        "project": "p",
+        "method": "grid",
+        "parameters": {"backend": {"values": ["native"]}},
+        "command": [*held, "${args_no_hyphens}", *WORDS, f"output_dir={tmp_path / 'runs'}"],
+    }
+    sweep = create_sweep(server, definition, env, tmp_path)
+    (tmp_path / "hold").touch()
+    jobs = submit(slurm, tmp_path, "agents", f"{ENTITY}/p/{sweep.id}", env=env, array="1-2")
+    for starts, step in enumerate((HELD, 119), 1):
+        slurm.wait((tmp_path / f"hold-{step}").exists, HANG, f"step {step}")
+        (job,) = [job for job in jobs if job.state == "RUNNING"]
+        slurm.warn(job) if step == HELD else slurm.end(job, "REQUEUED")
+        slurm.wait(lambda n=starts: sum(job.restarts for job in jobs) == n, HANG, "another start")
+    slurm.wait_until_ended(HANG)
+    (run,) = sweep.runs
+    assert (run.state, run.exit_code, len(sweep.tried)) == ("finished", 0, 1), said(slurm, jobs)
+    assert {job.state for job in jobs} == {"COMPLETED"}
+    server.close()
+    assert not server.errors
+
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    given = {"WANDB_MODE": "offline", "WANDB_RUN_ID": run.id, "WANDB_DIR": str(whole)}
+    words = [*WORDS, "backend=native", f"output_dir={whole}"]
+    assert train(words, env | given, tmp_path / "log").wait(HANG) == 0
+    ends = [read(Store(folder / "checkpoints" / run.id).files()[0]) for folder in (whole, tmp_path / "runs")]
+    for part in ("model", "optimizer", "precision"):
+        assert_same_state(ends[0][part], ends[1][part], part)
+    (record,) = load_runs([whole])
+    assert steps(run) == list(range(20, STEPS + 1, 20))
+    losses = [row["train/loss"] for row in run.history if "train/loss" in row]
+    assert losses == record.history["train/loss"].dropna().tolist()
+
+
+# A network whose steps take a while as long as there is a file `slow`.
+NET = """
+import os, time
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layer = nn.Linear(3 * 32 * 32, classes)
+    def forward(self, x):
+        if os.path.exists("slow"):
+            time.sleep(0.05)
+        return self.layer(x.flatten(1))
+def build(num_classes=10):
+    return Net(num_classes)
+"""
+
+
+def test_several_processes_that_lose_their_machine_go_on_as_one_run(slurm: Slurm, tmp_path: Path):
+    """The log interval is longer than the run: nobody waits for its end."""
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "slow").touch()
+    words = [word for word in QUICK if not word.startswith(("model.", "log.every", "epochs"))]
+    words += ["model.name=./net.py:build", "epochs=100", "log.every=100000", "eval.every=100"]
+    words += ["diagnostics.every=null", "checkpoint.every_epochs=5", "backend=none"]
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    (job,) = submit(slurm, tmp_path, "ddp", *words, env=env)
+    slurm.wait(lambda: any(tmp_path.rglob("step-*.pt")), HANG, "a checkpoint")
+    slurm.warn(job)
+    slurm.wait(lambda: job.restarts == 1, HANG, "another start")
+    (tmp_path / "slow").unlink()
+    slurm.wait_until_ended(HANG)
+    text = said(slurm, [job])
+    assert job.state == "COMPLETED", text
+    (record,) = load_runs([tmp_path / "runs"])
+    assert (record.id, record.state) == (f"ddp-{job.id}", "finished")
+    stopped = re.findall(r"interrupted at step (\d+) \(SIGUSR1\)", text)
+    assert re.findall(r"going on with run \S+ at step (\d+)", text) == stopped
+    assert record.numbers("global_step").tolist()[-1] == 400
