@@ -58,7 +58,9 @@ def fill_holes(target: Target, request: Request, name: str, words: Sequence[str]
     if going_on:
         are = "is" if len(going_on) == 1 else "are"
         print_line(console, f"{plural(len(going_on), 'point')} {are} running: left alone")
-    if not any(s.state is not State.RUNNING for s in seen.holes.open) and not seen.holes.not_begun:
+    # One of a worker of this sweep is taken over should that die: until it ends there may be something to do.
+    watched = [s for s in going_on if s.attempt and s.attempt.run_id in seen.in_database]
+    if len(seen.holes.open) == len(going_on) and not watched and not seen.holes.not_begun:
         return 0
     folder = make_output(target.folder)
     search = FillSearch(seen, request.grace_seconds)
