@@ -24,6 +24,7 @@ from ampcompare.records.tree import lookup
 from ampcompare.report.runs.holes import Attempt, Standing, State
 from ampcompare.report.words import plural
 from ampcompare.sweeps import attempts
+from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.attempts import run_of, state_of
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.file.parameters import nested
@@ -38,7 +39,6 @@ from ampcompare.sweeps.run import (
     Request,
     Rounds,
     make_output,
-    show_report,
     tell_how_to_go_on,
 )
 from ampcompare.sweeps.search import Attempt as Turn
@@ -81,7 +81,7 @@ def fill_holes(target: Target, request: Request, name: str, words: Sequence[str]
     if target.on_server is not None:  # this disk has those runs only that filled holes
         print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', name)}"))
         return EXIT_FAILED_RUNS if bad else 0
-    status = show_report(console, search.sweep, folder) if request.report else 0
+    status = report(console, search.sweep, folder) if request.report else 0
     return EXIT_FAILED_RUNS if bad else status
 
 
