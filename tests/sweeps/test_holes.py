@@ -225,3 +225,15 @@ def test_a_number_that_yaml_reads_as_a_text_is_a_value_like_any_other(place):
     assert place.sweep()[0] == 0
     assert place.sweep("--missing")[0] == 0
     assert ran(place) == {"1": 1, "1e-3": 1}
+
+
+@pytest.mark.rest
+def test_a_failed_run_of_a_search_without_a_database_is_run_again_with_its_values(place):
+    place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
+    records(place, (0.25, 1), (0.5, 0))
+    code, said = place.sweep("--missing")
+    assert (code, "3 points: 1 finished, 1 failed, 1 missing" in said) == (3, True)
+    code, said = place.sweep("--fill")
+    assert ran(place) == {"0.25": 1}, said
+    code, said = place.sweep("--fill")
+    assert "1 missing" in said
