@@ -108,7 +108,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
         count = f"{len(bad)} of {search.total() or len(rows)} runs failed ({ids})"
         print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
-    status = show_report(console, search.sweep, folder) if request.report else 0
+    status = _report(console, search.sweep, folder) if request.report else 0
     return EXIT_FAILED_RUNS if bad else status
 
 
@@ -284,7 +284,7 @@ def _headline(
         print_line(console, one_line(f"planned: {', '.join(planned)}"))
 
 
-def show_report(console: Console, sweep: Sweep, folder: Path) -> int:
+def _report(console: Console, sweep: Sweep, folder: Path) -> int:
     """The table and the page, where the runs left records; returns the report's exit code."""
     from ampcompare.sweeps.answer import report
 

@@ -110,7 +110,9 @@ def attempt_of(run: RunRecord, *, prunes: bool = False, metric: str | None = Non
     outcome, why = outcome_of(run, metric or metrics.EVAL_ACCURACY)
     began = run.started_at.timestamp() if run.started_at else 0.0
     value = _last_value(run, metric) if metric else None
-    return Attempt(run.id, _state(run, outcome, why, prunes), why, run.config, began, value)
+    state = _state(run, outcome, why, prunes)
+    why = NO_EXIT if state is State.CRASHED and not why else "" if state is State.RUNNING else why
+    return Attempt(run.id, state, why, run.config, began, value)
 
 
 def _last_value(run: RunRecord, metric: str) -> float | None:

@@ -24,6 +24,7 @@ from ampcompare.records.tree import lookup
 from ampcompare.report.runs.holes import Attempt, Standing, State
 from ampcompare.report.words import plural
 from ampcompare.sweeps import attempts
+from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.attempts import run_of, state_of
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.file.parameters import nested
@@ -38,7 +39,6 @@ from ampcompare.sweeps.run import (
     Request,
     Rounds,
     make_output,
-    show_report,
     tell_how_to_go_on,
 )
 from ampcompare.sweeps.search import Attempt as Turn
@@ -58,7 +58,12 @@ def fill_holes(target: Target, request: Request, name: str, words: Sequence[str]
     if going_on:
         are = "is" if len(going_on) == 1 else "are"
         print_line(console, f"{plural(len(going_on), 'point')} {are} running: left alone")
-    if not any(s.state is not State.RUNNING for s in seen.holes.open) and not seen.holes.not_begun:
+    # One of a worker of this sweep is taken over should that die: until it ends there may be something to do.
+    watched = [s for s in going_on if s.attempt and s.attempt.run_id in seen.in_database]
+    not_begun = 0 if _is_bound(seen) else seen.holes.not_begun
+    if len(seen.holes.open) == len(going_on) and not watched and not not_begun:
+        if seen.holes.not_begun:
+            print_line(console, "what has not begun can be handed out only by what runs the sweep")
         return 0
     folder = make_output(target.folder)
     search = FillSearch(seen, request.grace_seconds)
@@ -79,7 +84,7 @@ def fill_holes(target: Target, request: Request, name: str, words: Sequence[str]
     if target.on_server is not None:  # this disk has those runs only that filled holes
         print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', name)}"))
         return EXIT_FAILED_RUNS if bad else 0
-    status = show_report(console, search.sweep, folder) if request.report else 0
+    status = report(console, search.sweep, folder) if request.report else 0
     return EXIT_FAILED_RUNS if bad else status
 
 
@@ -99,7 +104,7 @@ class FillSearch(Search):
         while (turn := super().next()) is not None:
             standing = self._standing(turn)
             others = standing.attempt if standing else None
-            if others is None or others.run_id == turn.run_id or self._is_hole(turn, others):
+            if others is None or others.run_id == turn.run_id or _is_hole(others):
                 return turn
             self._hand_over(turn, others)
         return None
@@ -117,10 +122,6 @@ class FillSearch(Search):
             return None
         self._taken_places.add(free[0])
         return at.get(free[0])
-
-    def _is_hole(self, turn: Turn, others: Attempt) -> bool:
-        queued = "repeats" in turn.trial.user_attrs
-        return queued or not (others.state.is_whole or others.state is State.RUNNING)
 
     def _hand_over(self, turn: Turn, others: Attempt) -> None:
         run = run_of(turn.trial)
@@ -148,16 +149,9 @@ class FillSearch(Search):
                         user_attrs=attributes,
                     )
                 )
-        if self._is_bound:
+        if _is_bound(self.seen):
             firsts = sum(map(attempts.is_first, self._trials()))
-            self.sweep = dataclasses.replace(self.sweep, run_cap=max(1, firsts))
-
-    @property
-    def _is_bound(self) -> bool:
-        """Whether only what was begun is run, as what else there is to be is not known here."""
-        target = self.seen.target
-        is_open = not self.seen.sweep.is_grid and (self.seen.sweep.run_cap is None or not self.seen.is_known)
-        return is_open or target.is_capped_by_server
+            self.sweep = dataclasses.replace(self.sweep, run_cap=firsts)
 
     def _settled(self, standing: Standing) -> FrozenTrial | None:
         """The trial of this hole that nothing would repeat by itself; one is made where points are not listed
@@ -174,7 +168,7 @@ class FillSearch(Search):
             repeated = {t.number for t, _ in attempts.to_repeat(trials, self.sweep.total())}
             settled = [t for t in newest if state_of(t) in ENDED and t.number not in repeated]
             return settled[0] if settled and not is_open else None
-        if mine or not self._is_bound:
+        if mine or not _is_bound(self.seen):
             return None  # queued by another by now; or its turn comes with its number
         return self._adopted(standing)
 
@@ -196,9 +190,17 @@ class FillSearch(Search):
             for t in self._trials()
             if run_of(t).get("id") == attempt.run_id and "repeats" not in t.user_attrs
         ]
-        for late in mine[1:]:  # two filled at once
-            self.storage.set_trial_user_attr(late._trial_id, "surplus", True)
-        return mine[0]
+        return mine[0]  # where two fill at once, both have the first one queued, which counts once
+
+
+def _is_bound(seen: Seen) -> bool:
+    """Whether only what was begun is run, as what else there is to be is not known here."""
+    is_open = not seen.sweep.is_grid and (seen.sweep.run_cap is None or not seen.is_known)
+    return is_open or seen.target.is_capped_by_server
+
+
+def _is_hole(attempt: Attempt) -> bool:
+    return not (attempt.state.is_whole or attempt.state is State.RUNNING)
 
 
 def _value(parameter: Any, standing: Standing) -> Any:

@@ -31,6 +31,7 @@ class Seen:
     sweep: Sweep
     holes: Holes
     is_known: bool
+    in_database: frozenset[str] = frozenset()  # the ids of runs that a worker of the sweep has or had
     remarks: tuple[str, ...] = ()
 
     def log(self, attempt: Attempt) -> Path | None:
@@ -50,7 +51,8 @@ def look(target: Target, grace_seconds: float = 60.0) -> Seen:
     attempts = [_with_last_words(attempt, target) for attempt in attempts]
     holes = holes_of(grid, attempts)
     holes, remarks = _without_needless(target, sweep, holes)
-    return Seen(target, sweep, holes, known is not None, (*_said(known, holes), *remarks))
+    ids = frozenset(attempt.run_id for attempt in (known.attempts if known else ()))
+    return Seen(target, sweep, holes, known is not None, ids, (*_said(known, holes), *remarks))
 
 
 def _records(target: Target) -> list[RunRecord]:

@@ -1,0 +1,239 @@
+"""`ampcompare sweep FILE --missing` and `--fill`: what was not run is listed, and only that is run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import yaml
+from support.offline_runs import write_runs
+from support.quick import HANG, ROOT
+
+GRID = {"parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 2}}}
+
+
+def ran(place) -> Counter:
+    return Counter(event["given"]["x"] for event in place.events("began"))
+
+
+def tree(folder):
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+
+
+def test_missing_lists_every_point_of_a_sweep_that_never_ran_and_writes_nothing(place):
+    place.file(**GRID)
+    before = tree(place.folder)
+    code, said = place.sweep("--missing")
+    assert code == 3
+    told = [line.split()[1] for line in said.splitlines() if line.startswith("missing")]
+    assert sorted(told) == ["x=1", "x=2", "x=3"]
+    assert "3 points: 3 missing" in said
+    assert tree(place.folder) == before
+
+
+def test_a_failed_point_is_told_with_its_reason_and_filled_by_a_new_run(place):
+    place.file(**GRID)
+    assert place.sweep()[0] == 1
+    code, said = place.sweep("--missing")
+    assert code == 3
+    assert "3 points: 2 finished, 1 failed" in said
+    (line,) = (line for line in said.splitlines() if line.startswith("failed"))
+    assert "the last words" in line
+    (failed,) = (e["run"] for e in place.events("began") if e["given"]["x"] == "2")
+    assert failed in line
+    program = place.folder / "program.py"
+    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
+    code, said = place.sweep("--fill")
+    assert code == 0, said
+    assert ran(place) == {"1": 1, "2": 2, "3": 1}
+    assert len({event["run"] for event in place.events("began")}) == 4
+    code, said = place.sweep("--missing")
+    assert (code, "3 points: 3 finished; whole" in said) == (0, True)
+
+
+@pytest.mark.rest
+def test_a_point_that_fails_again_stays_a_hole_and_is_queued_once_more(place):
+    place.file(**GRID)
+    place.sweep()
+    assert place.sweep("--fill")[0] == 1
+    assert place.sweep("--missing")[0] == 3
+    assert place.sweep("--fill")[0] == 1
+    assert ran(place) == {"1": 1, "2": 3, "3": 1}
+
+
+def test_a_fill_of_a_whole_sweep_runs_nothing(place):
+    place.file(parameters={"x": {"values": [1, 2]}})
+    assert place.sweep()[0] == 0
+    code, said = place.sweep("--fill")
+    assert (code, "whole" in said) == (0, True)
+    assert ran(place) == {"1": 1, "2": 1}
+
+
+@pytest.mark.rest
+def test_two_that_fill_at_once_run_no_point_twice_and_leave_running_ones_alone(place):
+    place.file(parameters={"x": {"values": [*range(6)]}, "hold": {"value": "all"}})
+    place.hold()
+    first = place.start("--fill")
+    place.wait_for("began", 1)
+    code, said = place.sweep("--missing")
+    assert (code, "1 running, 5 missing" in said) == (3, True)
+    second = place.start("--fill")
+    place.wait_for("began", 2)
+    place.release()
+    for process in (first, second):
+        said, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 0, said
+    assert ran(place) == {str(x): 1 for x in range(6)}
+    assert place.sweep("--missing")[0] == 0
+
+
+def test_a_fill_that_is_interrupted_goes_on(place):
+    place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": 2}})
+    place.hold()
+    process = place.start("--fill")
+    while "2" not in ran(place):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert "--fill" in said.splitlines()[-1]
+    place.release()
+    assert place.sweep("--fill")[0] == 0
+    assert {e["given"]["x"] for e in place.events("ended")} == {"1", "2", "3"}
+    assert place.sweep("--missing")[0] == 0
+
+
+@pytest.mark.rest
+def test_a_fill_that_is_killed_at_its_last_point_is_finished_by_the_next(place):
+    place.file(parameters={"x": {"values": [1]}, "hold": {"value": 1}})
+    place.hold()
+    process = place.start("--fill")
+    place.wait_for("began", 1)
+    process.kill()
+    process.wait()
+    place.release()
+    assert "1 running" in place.sweep("--missing")[1]
+    code, said = place.sweep("--fill", "--grace", "10")
+    assert code == 0, said
+    assert len(place.events("ended")) == 1
+    assert place.sweep("--missing")[0] == 0
+
+
+def records(place, *states, group="sweep"):
+    """Records of a job array, which has no database: (x, exit code) each, None: killed."""
+    plans = []
+    for number, (x, code) in enumerate(states):
+        plans.append(
+            {
+                "config": {"x": x},
+                "rows": [{"score": 1.0}],
+                "summary": {},
+                "exit_code": code,
+                "kill": code is None,
+                "wandb": {"id": f"r{number}", "project": "p", "group": group},
+            }
+        )
+    write_runs(place.out, plans)
+
+
+@pytest.mark.rest
+def test_holes_of_a_job_array_are_told_by_its_records_and_filled(place):
+    place.file(parameters={"x": {"values": [1, 2, 3, 4]}})
+    records(place, ("1", 0), (2, 1), (3, 143))
+    code, said = place.sweep("--missing")
+    assert (code, "4 points: 1 finished, 1 failed, 1 stopped, 1 missing" in said) == (3, True)
+    code, said = place.sweep("--fill")
+    assert code == 0, said
+    assert ran(place) == {"2": 1, "3": 1, "4": 1}
+    assert place.sweep("--missing")[0] == 0
+    assert place.sweep("--fill")[0] == 0
+    assert sum(ran(place).values()) == 3
+
+
+def test_runs_of_another_group_in_the_folder_are_no_points_of_the_sweep(place):
+    place.file(parameters={"x": {"values": [1, 2]}})
+    records(place, (1, 0), group="another")
+    assert "2 points: 2 missing" in place.sweep("--missing")[1]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="needs /proc to see who has a file open")
+def test_a_record_that_broke_off_a_moment_ago_is_crashed_not_running(place):
+    place.file(parameters={"x": {"values": [1]}})
+    code = (
+        "import os, wandb\n"
+        "run = wandb.init(mode='offline', dir=os.environ['WANDB_DIR'], config={'x': 1}, group='sweep',"
+        " settings=wandb.Settings(console='off', x_transaction_log_flush_interval=1))\n"
+        "run.log({'score': 1.0})\n"
+        "print('logged', flush=True)\n"
+        "import time; time.sleep(600)\n"
+    )
+    (place.out / "wandb").mkdir(parents=True)
+    environment = {**os.environ, "WANDB_DIR": str(place.out), "WANDB_SILENT": "true"}
+    program = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    assert program.stdout
+    assert program.stdout.readline() == "logged\n"
+    while "1 running" not in (said := place.sweep("--missing")[1]):
+        assert "missing" in said  # its record is not on the disk yet
+    os.killpg(program.pid, signal.SIGKILL)
+    program.wait()
+    while "1 crashed" not in (said := place.sweep("--missing")[1]):
+        assert "1 running" in said  # W&B's service ends by itself
+    assert "breaks off" in said
+
+
+def test_an_open_search_has_no_missing_points_and_its_failed_ones_are_run_again(place):
+    parameters = {"x": {"min": 0.0, "max": 1.0}, "fail": {"value": "no"}}
+    place.file(method="random", run_cap=2, parameters=parameters)
+    assert place.sweep()[0] == 0
+    place.file(method="random", parameters=parameters)
+    code, said = place.sweep("--missing")
+    assert (code, "no end" in said) == (0, True)
+
+
+def test_wrong_words_are_one_line_and_start_nothing(place):
+    place.file(**GRID)
+    for words, told in (
+        (["--missing", "--fill"], "leave one out"),
+        (["--missing", "--until-decided"], "leave it out"),
+        (["--missing", "--storage", "nonsense"], "--storage nonsense"),
+        (["--fill", "y"], "expected key=value"),
+    ):
+        code, said = place.sweep(*words)
+        assert code == 2
+        assert told in said
+        assert len(said.strip().splitlines()) == 1
+    assert not place.out.exists()
+
+
+def test_a_sweep_of_the_server_needs_a_word_on_what_to_do(place):
+    command = [sys.executable, "-m", "ampcompare", "sweep", "wandb:a/b/c"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--missing lists its holes" in done.stderr
+
+
+def test_a_number_that_yaml_reads_as_a_text_is_a_value_like_any_other(place):
+    file = place.file(parameters={"x": {"values": [1, 2]}})
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text())).replace("- 2", "- 1e-3"))
+    assert place.sweep()[0] == 0
+    assert place.sweep("--missing")[0] == 0
+    assert ran(place) == {"1": 1, "1e-3": 1}
+
+
+@pytest.mark.rest
+def test_a_failed_run_of_a_search_without_a_database_is_run_again_with_its_values(place):
+    place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
+    records(place, (0.25, 1), (0.5, 0))
+    code, said = place.sweep("--missing")
+    assert (code, "3 points: 1 finished, 1 failed, 1 missing" in said) == (3, True)
+    code, said = place.sweep("--fill")
+    assert ran(place) == {"0.25": 1}, said
+    code, said = place.sweep("--fill")
+    assert "1 missing" in said
