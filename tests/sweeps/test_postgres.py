@@ -105,8 +105,9 @@ def test_sessions_in_other_time_zones_hear_the_same_signs_of_life(postgres):
     postgres.execute("ALTER ROLE tokyo SET timezone = 'Asia/Tokyo'")
     here, there = Search(grid(1), url, "s"), Search(grid(1), url.replace("postgres@", "tokyo@"), "s")
     attempt = here.next()
-    assert there.next() is None
-    assert here.alive(attempt)
+    for _ in range(2):
+        assert there.next() is None
+        assert here.alive(attempt)
     assert here.finish(attempt, "finished", None)
 
 

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING
 from ampcompare.errors import UserError
 
 if TYPE_CHECKING:
-    from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
-
-    from ampcompare.sweeps.file.sweep import Hyperband
 
 
 @dataclass(frozen=True)
@@ -53,12 +50,3 @@ def method_of(name: str) -> Method:
     if name not in METHODS:
         raise UserError(f"method={name!r}: expected one of {', '.join(METHODS)}")
     return METHODS[name]
-
-
-def pruner_of(early: Hyperband | None) -> BasePruner:
-    """What stops runs that fall behind, as the file's `early_terminate` has it."""
-    import optuna
-
-    if early is None:
-        return optuna.pruners.NopPruner()
-    return optuna.pruners.SuccessiveHalvingPruner(min_resource=early.bands[0], reduction_factor=early.eta)

@@ -24,10 +24,11 @@ from ampcompare.sweeps import attempts, definition
 from ampcompare.sweeps.attempts import Attempt, SweepRow
 from ampcompare.sweeps.contact import Contact
 from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.early import pruner_of
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.ledger import Ledger
-from ampcompare.sweeps.methods import method_of, pruner_of
+from ampcompare.sweeps.methods import method_of
 from ampcompare.sweeps.storage import as_user_error, open_storage
 
 TAKEN = "taken:"  # by whom a queued trial was
@@ -113,11 +114,9 @@ class Search:
         self.wait(lambda: self.storage.record_heartbeat(trial._trial_id))
 
     def _is_ours(self, trial: Trial) -> bool:
-        """Whether a trial that was queued is this worker's alone, which is written down.
-
-        SQLite locks no row that is read, so that two may take one trial off Optuna's queue. A new one is
-        safe: its number is given out once.
-        """
+        """Whether a trial that was queued is this worker's alone, which is written down."""
+        # SQLite locks no row that is read, so that two may take one trial off Optuna's queue. A new one is
+        # safe: its number is given out once.
         queued = "repeats" in trial.user_attrs
         return not queued or self.ledger.put_once(f"{TAKEN}{trial.number}", secrets.token_hex(4))
 
@@ -193,18 +192,17 @@ class Search:
         """Record an attempt's end: finished, stopped (by hyperband), failed. False if it was taken over."""
         if state == "stopped":
             return self._end(attempt, TrialState.PRUNED)
-        if self.sweep.metric is None:
-            value = 0.0  # Optuna wants one of a complete trial; nothing reads it
+        if self.sweep.metric is None:  # Optuna wants a value of a complete trial; nothing reads it
+            value = 0.0
         if state == "finished" and value is not None:
             return self._end(attempt, TrialState.COMPLETE, value)
         return self._end(attempt, TrialState.FAIL, word=state)
 
     def give_up(self, attempt: Attempt, word: str = "interrupted") -> bool:
         """End an interrupted or lost attempt and queue its run again. False if it was taken over."""
-        if not self._end(attempt, TrialState.FAIL, word=word):
-            return False
-        self._queue_lost()
-        return True
+        if is_mine := self._end(attempt, TrialState.FAIL, word=word):
+            self._queue_lost()
+        return is_mine
 
     def rows(self) -> list[SweepRow]:
         """Every attempt so far, oldest first, without those that were queued again since."""
