@@ -252,6 +252,10 @@ def sweep(
         bool,
         typer.Option("--until-decided", help="Add seeds, look by look, until each claim is decided."),
     ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="slurm|local", help="As one job array, by submitit; its words: slurm.time=60."),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
     ] = False,
@@ -269,6 +273,10 @@ def sweep(
     console = Console(highlight=False)
     options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
     options |= {"control": control, "until_decided": until_decided}
+    if cluster is not None:
+        from ampcompare.sweeps.cluster.submit import submit_sweep
+
+        raise typer.Exit(submit_sweep(file, words or [], console, cluster, **options))
     raise typer.Exit(run_sweep(file, words or [], console, **options))
 
 

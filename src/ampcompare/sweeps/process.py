@@ -23,6 +23,9 @@ STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 # and ends them when the pipe closes. Else a killed worker's run would go on while another repeats it.
 _GUARD = """
 import os, signal, sys, time
+# A batch system sends its signals to every process of a job; what ends this one is the end of the pipe.
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, signal.SIG_IGN)
 groups = set()
 for line in sys.stdin:
     (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
@@ -125,6 +128,10 @@ class Run:
         """Ask it to end: SIGTERM, as W&B's agent does."""
         # To the program alone: its helpers (W&B's service) are needed for a whole record.
         self._process.terminate()
+
+    def tell(self, number: int) -> None:
+        """Send the program, not its helpers, a signal."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it and all it started, at once."""

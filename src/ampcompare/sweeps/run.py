@@ -80,7 +80,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     looks = looks_of(plan) if request.until_decided else ()
     if looks:
         check_can_be_decided(sweep, looks)
-    folder = _folder(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    folder = make_folders(Path(given.get("output_dir") or Path("runs") / sweep.name))
     own = [word for word in words if split_override(word)[0] != "output_dir"]
     here = trains_here(sweep)
     told = told_to_runs(sweep, plan, looks, here)
@@ -181,7 +181,7 @@ class _Rounds:
         return look_at(self.search.sweep, self.folder, self.search.rows())
 
 
-def _folder(output: Path) -> Path:
+def make_folders(output: Path) -> Path:
     """The folder of the runs, made with what has to be in it. Raises UserError."""
     option = f"output_dir={str(output)!r}"
     folder = make_folder(output, option).resolve()
