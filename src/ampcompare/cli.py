@@ -254,6 +254,10 @@ def sweep(
         bool,
         typer.Option("--until-decided", help="Add seeds, look by look, until each claim is decided."),
     ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="slurm|local", help="As one job array, by submitit; its words: slurm.time=60."),
+    ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
     ] = False,
@@ -280,8 +284,14 @@ def sweep(
     options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
     options |= {"control": control, "until_decided": until_decided}
     if missing or fill:
+        if cluster is not None:
+            raise UserError(f"--cluster {cluster}: --missing looks and --fill runs here; leave --cluster out")
         raise typer.Exit(see_holes(file, words or [], console, fill=fill, missing=missing, **options))
     refuse_server(file)
+    if cluster is not None:
+        from ampcompare.sweeps.cluster.submit import submit_sweep
+
+        raise typer.Exit(submit_sweep(file, words or [], console, cluster, **options))
     raise typer.Exit(run_sweep(file, words or [], console, **options))
 
 

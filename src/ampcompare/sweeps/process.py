@@ -24,7 +24,7 @@ STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
 # batch system sends to every process of a job is not for it.
 _GUARD = """
 import os, signal, sys, time
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, signal.SIG_IGN)
 groups = set()
 for line in sys.stdin:
@@ -128,6 +128,10 @@ class Run:
         """Ask it to end: SIGTERM, as W&B's agent does."""
         # To the program alone: its helpers (W&B's service) are needed for a whole record.
         self._process.terminate()
+
+    def tell(self, number: int) -> None:
+        """Send the program, not its helpers, a signal."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it and all it started, at once."""

@@ -1,0 +1,216 @@
+"""What a job of the array does: one run, from its start to its end or until the machine is taken away.
+
+submitit starts it in a process of its own and calls `checkpoint` when the batch system's warning comes; what
+that returns is run when the job, queued again, starts the next time. The training is a process below this
+one. Slurm sends its signals to all processes of a step, this one and the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ampcompare.program.stopping import WORDS
+from ampcompare.sweeps.cluster.array import PlannedRun
+from ampcompare.sweeps.cluster.book import Book
+from ampcompare.sweeps.file.command import build_command
+from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.process import Guard, Run, run_environment
+from ampcompare.sweeps.worker import planned, save_parameters
+
+ATTEMPTS = 2  # of a run that somebody, or the machine for want of memory, kills
+LOOK_SECONDS = 0.1
+WAIT_SECONDS = 120.0  # for the batch system to end what it has sent SIGTERM
+
+
+@dataclass
+class RunTask:
+    """One run of the array. All of it travels to the job as a pickle.
+
+    `words` go behind its command; `patience` is how many seconds the training has to end in order.
+    """
+
+    folder: Path
+    sweep_name: str
+    project: str | None
+    entity: str | None
+    command: Sequence[str]
+    program: str | None
+    run: PlannedRun
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    here: bool  # whether it is our own training
+    patience: float
+    _going: _Going | None = field(default=None, init=False, repr=False)
+
+    def __call__(self) -> int:
+        """Run; returns 0, or ends the job with the exit code of the run."""
+        book, run_id = Book(self.folder), self.run.run_id
+        if (code := book.ended(run_id)) == 0:
+            print(f"run {run_id} is finished already", flush=True)
+            return 0
+        with contextlib.ExitStack() as stack:
+            guard = Guard()
+            stack.callback(guard.close)
+            for _ in range(ATTEMPTS):
+                code = self._attempt(book, guard)
+                if code != -signal.SIGKILL:
+                    break
+        assert code is not None
+        book.note(run_id, exit_code=code)
+        print(f"run {run_id} ended with exit code {code}", flush=True)
+        if code:
+            raise SystemExit(code if code > 0 else 128 - code)
+        return 0
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        """The warning: end the run in order. What is returned goes on with it when the job starts again."""
+        from submitit.helpers import DelayedSubmission
+
+        if self._going is not None:
+            self._going.end(self._forwarded, self.patience)
+        return DelayedSubmission(dataclasses.replace(self))
+
+    @property
+    def _forwarded(self) -> signal.Signals:
+        """What tells the program that its machine is taken away."""
+        warning = _warning()
+        return warning if self.here and warning in WORDS else signal.SIGTERM
+
+    def _attempt(self, book: Book, guard: Guard) -> int:
+        starts = book.of_run(self.run.run_id).get("starts", 0)
+        book.note(self.run.run_id, starts=starts + 1)
+        log = self.folder / "logs" / f"{self.run.run_id}.log"
+        try:
+            words, environment = self._words(), self._environment(resumes=self.here or starts > 0)
+            with _deaf(_warning() if self._forwarded != _warning() else None):
+                going = self._going = _Going(Run(words, environment, log, guard))
+        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
+            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                print(f"cannot be started: {problem}", file=file)
+            return 1
+        print(f"run {self.run.run_id} of {self.sweep_name}, start {starts + 1}; output: {log}", flush=True)
+
+        def told(number: int, frame: FrameType | None) -> None:
+            going.ask(self._forwarded)
+
+        before = signal.signal(signal.SIGTERM, told)
+        try:
+            code = going.wait()
+            if going.asked and (code != 0 or not self.here):
+                _wait_to_be_ended()
+        finally:
+            going.end(signal.SIGTERM, self.patience)
+            signal.signal(signal.SIGTERM, before)
+        return code
+
+    def _words(self) -> list[str]:
+        files = self.folder / "wandb" / f"sweep-{self.sweep_name}"
+        json_file = files / f"config-{self.run.run_id}.json"
+        words = build_command(self.command, self.program, self.run.parameters, json_file)
+        # A program of others may know no such option; its record has the plan nevertheless.
+        plan = [f"plan.{key}={value}" for key, value in self.run.plan.items()] if self.here else []
+        return [*words, *self.words, *plan]
+
+    def _environment(self, *, resumes: bool) -> dict[str, str]:
+        files = self.folder / "wandb" / f"sweep-{self.sweep_name}"
+        files.mkdir(parents=True, exist_ok=True)
+        own = files / f"config-{self.run.run_id}.yaml"
+        save_parameters(own, planned(self.run.parameters, self.run.plan))
+        of_run = run_environment(
+            self.sweep_name, self.run.run_id, own, self.folder, self.project, self.entity, resumes=resumes
+        )
+        return {**self.environment} | of_run
+
+
+class _Going:
+    """A run that goes on. No lock of ours: a signal's handler may wait for it while the program does."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.code, self.asked = run, None, False  # type: tuple[Run, int | None, bool]
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        while (code := self.run.wait(60)) is None:
+            pass
+        self.code = code
+
+    def wait(self) -> int:
+        while (code := self.code) is None:
+            time.sleep(LOOK_SECONDS)
+        return code
+
+    def ask(self, number: signal.Signals) -> None:
+        """Have the program end; its helpers are left to it."""
+        self.asked = True
+        if self.code is None:
+            self.run.tell(number)
+
+    def end(self, number: signal.Signals, patience: float) -> None:
+        """Have it end, and wait until it has."""
+        if self.code is None:
+            self.ask(number)
+        until = time.monotonic() + patience
+        while self.code is None:
+            if time.monotonic() > until:
+                self.run.kill()
+            time.sleep(LOOK_SECONDS)
+
+
+def _warning() -> signal.Signals:
+    """The signal by which the batch system warns: submitit asks for it."""
+    from submitit.core.job_environment import JobEnvironment
+
+    return signal.Signals[f"SIG{JobEnvironment.USR_SIG}"]
+
+
+@contextlib.contextmanager
+def _deaf(number: signal.Signals | None) -> Any:
+    """What is started within ignores a signal that would end it at once, until it sets a handler."""
+    before = None if number is None else signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if number is not None:
+            signal.signal(number, before)
+
+
+def _wait_to_be_ended() -> None:
+    """The run was told to end, not by us: whoever said so ends this job, and queues it again or does not."""
+    until = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < until:
+        time.sleep(LOOK_SECONDS)
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+@dataclass
+class ReportTask:
+    """The report, when the last run has ended."""
+
+    sweep: Sweep
+    folder: Path
+
+    def __call__(self) -> int:
+        """Make it; returns its exit code."""
+        from rich.console import Console
+
+        from ampcompare.sweeps.answer import report
+
+        return report(
+            Console(highlight=False, width=int(os.environ.get("COLUMNS", "110"))), self.sweep, self.folder
+        )
+
+    def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+        """The warning: from the beginning, when the job starts again."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)

@@ -1,0 +1,211 @@
+"""`ampcompare sweep --cluster`: a job array by submitit, against the stand-in for Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.quick import HANG, QUICK, ROOT
+from support.slurm import Slurm
+
+from ampcompare.errors import UserError
+from ampcompare.records import load_runs
+from ampcompare.sweeps.cluster.array import planned_run
+from ampcompare.sweeps.cluster.words import minutes, of_report, parameters
+from ampcompare.sweeps.definition import definition
+from ampcompare.sweeps.file.sweep import read_sweep
+from sweeps.conftest import Place
+
+XS = {"x": {"values": [1, 2, 3]}}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    with Slurm(tmp_path / "slurm", kill_wait=5) as found:
+        yield found
+
+
+def sweep(place: Place, env: dict[str, str], *words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        place.command(*words),
+        cwd=place.folder,
+        env=env | {"PYTHONPATH": f"{ROOT / 'src'}"},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def xs(place: Place, kind: str) -> list[str]:
+    return sorted(event["given"]["x"] for event in place.events(kind))
+
+
+def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(place: Place, slurm: Slurm):
+    place.file(parameters={**XS, "hold": {"value": "all"}})
+    place.hold()
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm", "--workers", "1")
+    assert (code, "3 submitted as job 101, 1 at a time" in said) == (0, True), said
+    place.wait_for("began", 1)
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    assert (code, "3 waiting or running as job 101; nothing new was submitted" in said) == (0, True), said
+    slurm_jobs = [job.name for job in slurm.jobs]
+    slurm.find(slurm_jobs[1])[0].options.pop("hold", None)
+    subprocess.run(["scancel", slurm_jobs[1]], env=slurm.environment(), check=True)
+    place.release()
+    slurm.wait_until_ended(HANG)
+    assert len(xs(place, "ended")) == 2
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    assert (code, "2 of them done before: 1 submitted" in said) == (0, True), said
+    slurm.wait_until_ended(HANG)
+    assert xs(place, "began") == xs(place, "ended") == ["1", "2", "3"]
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    assert (code, "nothing is left to run" in said) == (0, True), said
+
+
+def test_a_run_that_failed_is_told_and_stays_failed(place: Place, slurm: Slurm):
+    place.file(parameters={**XS, "fail": {"value": 2}})
+    sweep(place, slurm.environment(), "--cluster", "slurm")
+    slurm.wait_until_ended(HANG)
+    assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    assert (code, "1 of 3 runs failed" in said) == (1, True), said
+    assert len(xs(place, "began")) == 3
+
+
+@pytest.mark.rest
+def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(place: Place, slurm: Slurm):
+    """The command is that of docs/clusters.md, with runs that a CPU can do."""
+    text = (ROOT / "docs" / "clusters.md").read_text()
+    command = re.search(r"^ampcompare sweep compare_backends (.*--cluster.*)$", text, re.M)
+    assert command
+    words = [word for word in shlex.split(command[1]) if not word.startswith("output_dir=")]
+    parameters = {"backend": {"values": ["none"]}, "seed": {"values": [1, 2]}}
+    held = ["${interpreter}", str(ROOT / "tests/support/held_run.py"), "${program}", "${args_no_hyphens}"]
+    place.file(program=str(ROOT / "run_experiment.py"), command=held, parameters=parameters, name="arr")
+    hold = place.folder / "hold-run"
+    hold.touch()
+    env = slurm.environment(HOLD=str(hold), OMP_NUM_THREADS="1")
+    steps = ["epochs=1000", "max_steps=60", "log.every=10", "eval.every=30", "checkpoint.every_epochs=5"]
+    quick = [word for word in QUICK if not word.startswith(("epochs=", "log.every=", "diagnostics"))]
+    code, said = sweep(place, env, *words, *quick, *steps)
+    assert code == 0, said
+    first = slurm.find(101)[0]
+    slurm.wait(lambda: any(place.out.rglob("step-*.pt")), HANG)
+    slurm.preempt(first, seconds=HANG)
+    hold.unlink(missing_ok=True)
+    slurm.wait_until_ended(HANG)
+    assert first.history == ["RUNNING", "SIGUSR2", "SIGTERM", "PENDING", "RUNNING", "COMPLETED"]
+    runs = load_runs([str(place.out)])
+    assert len({run.id for run in runs}) == len(runs) == 2
+    for run in runs:
+        logged = [row for row in run.numbers("train/loss") if row == row]
+        assert len(logged) == 6
+    assert [job.state for job in slurm.jobs] == ["COMPLETED"] * 3
+    assert (place.out / "report" / "index.html").exists()
+
+
+def test_on_this_machine_all_start_at_once_and_it_says_so(place: Place):
+    place.file(parameters={**XS, "together": {"value": 3}})
+    code, said = sweep(place, dict(os.environ), "--cluster", "local")
+    assert (code, "all at once on this machine" in said) == (0, True), said
+    assert xs(place, "ended") == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "said"),
+    [
+        ({}, ["--cluster", "pbs"], "expected one of slurm, local"),
+        ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "did you mean partition?"),
+        ({}, ["--cluster", "slurm", "slurm.time=soon"], "slurm.time='soon': expected minutes"),
+        ({}, ["--cluster", "slurm", "slurm.comment=a\nrm"], "expected a printable word"),
+        ({}, ["--cluster", "slurm", "slurm.nodes=2"], "a run of the array is one process"),
+        ({}, ["--cluster", "slurm", "--storage", "sqlite:///a"], "goes without --storage"),
+        ({}, ["--cluster", "slurm", "--until-decided"], "goes without --until-decided"),
+        ({}, ["--cluster", "local", "slurm.time=1"], "goes with --cluster slurm alone"),
+        ({"method": "random"}, ["--cluster", "slurm"], "needs run_cap"),
+        (
+            {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2},
+            ["--cluster", "slurm"],
+            "goes with method grid or random",
+        ),
+        ({"parameters": {"x": {"values": [*range(9)]}}}, ["--cluster", "local"], "8 at most, and 9 are left"),
+    ],
+)
+def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, content, words, said
+):
+    from ampcompare.cli import main
+
+    place.file(**{"parameters": XS, **content})
+    (place.folder / "srun").touch(mode=0o755)
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", "sweep.yaml", f"output_dir={place.out}", *words])
+    told = capsys.readouterr().err
+    assert (ended.value.code, told.count("\n")) == (2, 1)
+    assert said in told
+    assert not list(place.out.rglob("*.pkl"))
+
+
+def test_submitit_that_is_not_installed_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch, capsys):
+    from ampcompare.cli import main
+
+    place.file(parameters=XS)
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setitem(sys.modules, "submitit.local.local", None)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(SystemExit):
+        main(["sweep", "sweep.yaml", "--cluster", "slurm"])
+    assert "pip install 'ampcompare[slurm]'" in capsys.readouterr().err
+
+
+def test_submitting_loads_no_torch(place: Place, slurm: Slurm):
+    place.file(parameters=XS)
+    place.before = "import sys; sys.modules['torch'] = None"
+    assert sweep(place, slurm.environment(), "--cluster", "slurm")[0] == 0
+
+
+def test_a_draw_is_a_function_of_sweep_and_index_alone(place: Place):
+    file = place.file(
+        method="random",
+        run_cap=50,
+        parameters={
+            "lr": {"distribution": "log_uniform_values", "min": 0.001, "max": 1.0},
+            "n": {"min": 1, "max": 3},
+            "group": {"parameters": {"c": {"values": [True, [1], "a"]}}},
+        },
+    )
+    found = read_sweep(file)
+    began = definition(found, [])
+    runs = [planned_run(found, began, None, index) for index in range(50)]
+    assert runs == [planned_run(read_sweep(file), definition(found, []), None, index) for index in range(50)]
+    assert len({run.run_id for run in runs}) == 50
+    assert {run.parameters["n"] for run in runs} == {1, 2, 3}
+    assert all(0.001 <= run.parameters["lr"] <= 1 for run in runs)
+    assert runs[0].run_id != planned_run(found, definition(found, ["a=1"]), None, 0).run_id
+
+
+def test_words_become_parameters_and_the_report_needs_no_gpu():
+    known = {
+        "partition": None,
+        "gpus_per_task": None,
+        "time": 5,
+        "signal_delay_s": 90,
+        "array_parallelism": 256,
+    }
+    found = parameters({"partition": "gpu", "gpus_per_task": "1", "time": "1-12"}, known, 4)
+    extra = {"additional_parameters": {"requeue": True}}
+    given = {"partition": "gpu", "gpus_per_task": "1", "time": 2160, "array_parallelism": 4, **extra}
+    assert found == given
+    assert of_report(found) == {"partition": "gpu", "time": 2160, **extra}
+    with pytest.raises(UserError):
+        minutes("0")
