@@ -36,6 +36,11 @@ class Mark:
     sign: str
     words: str
 
+    @property
+    def look(self) -> str:
+        """The state as the style sheet names it."""
+        return self.state.replace(" ", "-")
+
 
 @dataclass(frozen=True)
 class Cell:
