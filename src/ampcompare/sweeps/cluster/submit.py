@@ -220,7 +220,9 @@ class _Slurm:
         try:
             last = self._submit_report([*jobs, job])
         except UserError as problem:
-            raise UserError(f"{problem}; the runs are submitted, as job {job}: only the report is not") from None
+            raise UserError(
+                f"{problem}; the runs are submitted, as job {job}: only the report is not"
+            ) from None
         self._say(said, job, last, len(left))
         return 0
 
