@@ -209,3 +209,29 @@ def test_words_become_parameters_and_the_report_needs_no_gpu():
     assert of_report(found) == {"partition": "gpu", "time": 2160, **extra}
     with pytest.raises(UserError):
         minutes("0")
+
+
+@pytest.mark.rest
+def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place: Place, slurm: Slurm):
+    """Of a program that leaves no record of its own."""
+    place.file(parameters={**XS, "fail": {"value": 2}})
+    code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
+    assert code == 0, said
+    slurm.wait_until_ended(HANG)
+    code, said = place.sweep("--missing")
+    assert (code, "3 points: 2 finished, 1 failed" in said) == (3, True), said
+    program = place.folder / "program.py"
+    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
+    code, said = place.sweep("--fill")
+    assert code == 0, said
+    assert xs(place, "began") == ["1", "2", "2", "3"]
+    assert place.sweep("--missing")[0] == 0
+
+
+@pytest.mark.rest
+def test_the_runs_of_a_random_array_are_counted_by_its_holes(place: Place, slurm: Slurm):
+    place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
+    assert sweep(place, slurm.environment(), "--cluster", "slurm")[0] == 0
+    slurm.wait_until_ended(HANG)
+    code, said = place.sweep("--missing")
+    assert (code, "3 points: 3 finished; whole" in said) == (0, True), said

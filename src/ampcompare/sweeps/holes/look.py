@@ -13,6 +13,7 @@ from ampcompare.report.runs.holes import Attempt, Holes, Standing, State, attemp
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import has_records
 from ampcompare.sweeps.check import config_of
+from ampcompare.sweeps.cluster.noted import noted_ends
 from ampcompare.sweeps.file.sweep import Objective, Sweep
 from ampcompare.sweeps.holes.database import Known, joined, read_database
 from ampcompare.sweeps.holes.expected import grid_of
@@ -47,12 +48,20 @@ def look(target: Target, grace_seconds: float = 60.0) -> Seen:
     grid = grid_of(sweep, target.same)
     metric = sweep.metric.name if sweep.metric else None
     recorded = [attempt_of(run, prunes=grid.prunes, metric=metric) for run in _records(target)]
-    attempts = joined(known.attempts if known else (), recorded)
+    attempts = joined(_told(target, known), recorded)
     attempts = [_with_last_words(attempt, target) for attempt in attempts]
     holes = holes_of(grid, attempts)
     holes, remarks = _without_needless(target, sweep, holes)
     ids = frozenset(attempt.run_id for attempt in (known.attempts if known else ()))
     return Seen(target, sweep, holes, known is not None, ids, (*_said(known, holes), *remarks))
+
+
+def _told(target: Target, known: Known | None) -> list[Attempt]:
+    """What is known beside the records: by the database, and by the jobs of an array."""
+    found = list(known.attempts if known else ())
+    ids = {attempt.run_id for attempt in found}
+    jobs = noted_ends(target.sweep, target.words, target.told, target.folder)
+    return [*found, *(attempt for attempt in jobs if attempt.run_id not in ids)]
 
 
 def _records(target: Target) -> list[RunRecord]:
