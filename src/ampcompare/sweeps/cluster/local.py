@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.report.words import plural
+from ampcompare.sweeps.cluster.whole import WholeArray
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.run import EXIT_FAILED_RUNS
-
-if TYPE_CHECKING:
-    from ampcompare.sweeps.cluster.submit import WholeArray
 
 MOST_LOCAL = 8  # runs: submitit's local executor starts all of them at once
 LOCAL_MINUTES = 7 * 24 * 60

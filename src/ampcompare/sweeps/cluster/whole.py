@@ -1,0 +1,106 @@
+"""A sweep that is an array: what it is, where it lies, and what of it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from ampcompare.config.load import split_override
+from ampcompare.errors import UserError, one_line
+from ampcompare.program.console import print_line
+from ampcompare.report.words import plural
+from ampcompare.sweeps import definition
+from ampcompare.sweeps.answer import report
+from ampcompare.sweeps.check import trains_here
+from ampcompare.sweeps.cluster.array import PlannedRun, planned_run
+from ampcompare.sweeps.cluster.book import Book
+from ampcompare.sweeps.cluster.task import RunTask
+from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.holes.note import note
+from ampcompare.sweeps.plan import plan_of, told_to_runs, with_control
+from ampcompare.sweeps.process import of_others
+from ampcompare.sweeps.run import EXIT_FAILED_RUNS, make_output
+from ampcompare.sweeps.same import same_runs
+
+
+class WholeArray:
+    """A sweep, its folder and what of it is done."""
+
+    def __init__(self, path: str, sweep: Sweep, words: Sequence[str], console: Console, control: str | None):
+        self.path, self.console, self.words = path, console, words
+        self.options: list[str] = []  # of the command, that say which sweep it is
+        given = dict(split_override(word) for word in words)
+        plan = plan_of(sweep, words)
+        sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, control))
+        self.same = same_runs(sweep, words)
+        self.sweep = dataclasses.replace(sweep, cells=self.same.cells)
+        self.here = trains_here(sweep)
+        self.told = told_to_runs(self.sweep, plan, (), self.here)
+        self.others = {} if self.here else of_others()
+        output = Path(given.get("output_dir") or Path("runs") / sweep.name)
+        if "%" in str(output.absolute()) or not str(output.absolute()).isprintable():
+            raise UserError(
+                f"output_dir={str(output)!r}: expected a printable path without %, which sbatch fills in"
+            )
+        if (output / "sweep.db").exists():
+            what = "a sweep was run or filled there without --cluster, and its database goes on with it"
+            raise UserError(
+                f"output_dir={str(output)!r}: {what}; name another folder, or leave --cluster out"
+            )
+        self.own = [word for word in words if split_override(word)[0] != "output_dir"]
+        self.on_cpu = given.get("device", "").startswith("cpu")
+        self.folder = make_output(output)
+        self.book = Book(self.folder)
+        self.book.make()
+
+    def agree(self) -> None:
+        """Go on with what began in this folder. Raises UserError if that was something else."""
+        ours = definition.definition(self.sweep, self.own)
+        kept = self.book.sweep() or {"definition": ours, "added": []}
+        try:
+            self.sweep, more = definition.agreed(self.sweep, kept["definition"], ours)
+        except definition.Changed as changed:
+            why = f"a sweep named {self.sweep.name!r} is in {self.folder} already and differs in {changed}"
+            raise UserError(f"{self.path}: {why}; set output_dir=... for a new one") from None
+        known = [seed for group in kept["added"] for seed in group]
+        if new := [seed for seed in more if seed not in known]:
+            kept["added"].append(new)
+        self.book.keep_sweep(kept)
+        self.began = kept["definition"]
+        self.sweep = dataclasses.replace(self.sweep, added=tuple(map(tuple, kept["added"])))
+        note(self.sweep, self.own, self.folder)
+        for line in self.same.said(self.sweep):
+            self.say(line)
+
+    def say(self, line: str) -> None:
+        print_line(self.console, one_line(line))
+
+    def runs(self) -> list[PlannedRun]:
+        total = self.sweep.total() or 0
+        return [planned_run(self.sweep, self.began, self.told, index) for index in range(total)]
+
+    def task(self, run: PlannedRun, patience: float) -> RunTask:
+        sweep = self.sweep
+        behind = (*self.own, f"output_dir={self.folder}") if self.here else tuple(self.own)
+        of_sweep = (self.folder, sweep.name, sweep.project, sweep.entity, sweep.command, sweep.program)
+        return RunTask(*of_sweep, run, behind, self.others, self.here, patience)
+
+    def headline(self, done: int, failed: int) -> str:
+        parts = [f"{self.sweep.name}: {self.sweep.method}, {plural(self.sweep.total() or 0, 'run')}"]
+        parts += [f"{done} of them done before"] if done else []
+        parts += [f"{failed} failed"] if failed else []
+        return ", ".join(parts)
+
+    def finish(self, failed: Sequence[PlannedRun]) -> int:
+        """All runs have ended: those that failed, and the report, here."""
+        if failed:
+            total = self.sweep.total()
+            ids = ", ".join(run.run_id for run in failed[:5]) + (", ..." if len(failed) > 5 else "")
+            self.say(
+                f"{len(failed)} of {total} runs failed ({ids}); their output is in {self.folder / 'logs'}"
+            )
+        status = report(self.console, self.sweep, self.folder)
+        return EXIT_FAILED_RUNS if failed else status
