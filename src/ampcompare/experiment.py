@@ -18,6 +18,7 @@ from ampcompare.config.backend_choice import remarks, settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.sources import source_of
+from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import reason
 from ampcompare.machine.card import card_state, with_earlier
 from ampcompare.machine.processes import World, is_loss_of_another, join
@@ -184,6 +185,9 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
                 f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a "
                 "smaller batch_size with training.accumulate, or memory-saving precision (backend=native)"
             )
+            return EXIT_FAILED
+        if is_loss_of_worker(problem):
+            say(f"error: step {fit.step}: {reason(problem)}{_resume_hint(fit, 'go on')}")
             return EXIT_FAILED
         if fit.world.size == 1 or not is_loss_of_another(problem):
             raise

@@ -34,6 +34,11 @@ def begin(loader: Any) -> Iterator[Any]:
         return iter(loader)
 
 
+def is_loss_of_worker(problem: RuntimeError) -> bool:
+    """Whether it is PyTorch's word that a worker has died: raised wherever the main thread is by then."""
+    return str(problem).startswith("DataLoader worker (pid")
+
+
 @contextmanager
 def _held() -> Iterator[None]:
     """Signals wait, in this thread and in whatever process or thread begins in it.
