@@ -160,7 +160,7 @@ def _alone(
         if seen == FREE or is_silent:
             is_mine = search.ledger.swap(key, seen, mine)
         else:
-            stop.wait(POLL_SECONDS)
+            stop.wait(min(POLL_SECONDS, search.grace_seconds / 4))  # less than what counts as cut off
     if not is_mine:
         yield False
         return
