@@ -70,7 +70,7 @@ def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_o
     ("kills", "went_on"),
     [
         ("0:step:5 1:evaluate:8", [3, 6]),
-        ("1:step:11 0:data:0 0:write:12", [9, 9]),
+        ("1:step:11 0:data:0 0:write:12", [9, 10]),
     ],
 )
 def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpoint(

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
 from ampcompare.checkpoint import keeper
+from ampcompare.machine import processes
 from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
@@ -51,6 +52,7 @@ def at(self: CollectiveFlags, step: int, *questions: Callable[[], bool]) -> list
     return asked(self, step, *questions)
 
 
+processes.ASK_SECONDS = 1e9  # asked with the first step and as log intervals end, not by the clock
 asked = CollectiveFlags.at
 CollectiveFlags.at = at  # type: ignore[method-assign]
 kills = os.environ.get("KILLS", "").split() + ["-"] * 9
