@@ -95,20 +95,10 @@ def killed(folder: Path) -> Iterator[Figure]:
     yield "age of the newest row on the disk at a kill", max(ages), 2
 
 
-def act(server: Server, zygote: Zygote, numbers: list[signal.Signals], sent: list[float]) -> None:
-    """Once the server has a row, have it hang and send the signals; when, goes to `sent`."""
-    wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
-    server.hang()
-    (pid,) = children_of(zygote.pid)
-    for number in numbers:
-        os.kill(pid, number)
-        sent.append(time.monotonic())
-        time.sleep(0.5 if len(sent) < len(numbers) else 0)
-
-
 def stopped(folder: Path) -> Iterator[Figure]:
-    """From SIGTERM, and from a second Ctrl-C, to the end of a run whose server hangs."""
+    """From a batch system's signal, and from a second Ctrl-C, to the end of a run whose server hangs."""
     for what, numbers, aim in (
+        ("SIGUSR1 to the end, the server hanging", [signal.SIGUSR1], 10),
         ("SIGTERM to the end, the server hanging", [signal.SIGTERM], 10),
         ("second Ctrl-C to the end, the server hanging", [signal.SIGINT, signal.SIGINT], 3),
     ):
@@ -127,7 +117,7 @@ def stopped(folder: Path) -> Iterator[Figure]:
 
         threading.Thread(target=act, daemon=True).start()
         words = [word for word in ENDLESS if not word.startswith("wandb.")]
-        out = folder / str(len(numbers))
+        out = folder / what.partition(" ")[0]
         out.mkdir()
         zygote.run(*words, "wandb.mode=online", f"output_dir={out}", env=environment(server, out))
         yield what, time.monotonic() - sent[-1], aim
