@@ -155,6 +155,9 @@ class Soak:
             yield f"{screen.name}: its count went down"
         # By SIGTERM itself where it came before there was anything to end.
         early = [-signal.SIGTERM] if " started" not in said else []
+        # One that comes while the database is away is told so in a line, and has begun nothing.
+        if self.done["restart"] and " started" not in said and "cannot be used" in said:
+            early.append(2)
         if code not in (0, -signal.SIGKILL, 128 + signal.SIGTERM, *early):
             yield f"{screen.name}: exit code {code}: {said.splitlines()[-1:]}"
 
@@ -234,6 +237,7 @@ def soak(soaked: Soak, seconds: float, server: Any, seed: int) -> None:
             server.stop(dice.choice(["fast", "immediate"]))
             time.sleep(away)
             server.start()
+            soaked.done["restart"] += 1
             soaked.done[f"restart after {away:g} s"] += 1
             next_restart = time.monotonic() + seconds / 5
     soaked.collect()

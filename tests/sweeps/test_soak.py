@@ -21,4 +21,4 @@ def test_a_sweep_whose_workers_and_runs_are_killed_has_every_point_once(database
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every point once in the records" in done.stdout
-    assert (tmp_path / "strikes.jsonl").read_text().count("\n") > 3
+    assert (tmp_path / "strikes.jsonl").read_text().count("\n") > 0
