@@ -201,3 +201,22 @@ def test_reader_that_stops_reading_causes_no_traceback(runs, tmp_path):
         assert process.stderr
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
+
+
+def test_a_pipe_that_broke_elsewhere_is_not_taken_for_a_reader_who_left(monkeypatch, capfd):
+    def breaks(*args: object, **options: object) -> int:
+        raise BrokenPipeError("another pipe")
+
+    monkeypatch.setattr("ampcompare.sweeps.run.run_sweep", breaks)
+    with pytest.raises(BrokenPipeError, match="another pipe"):
+        main(["sweep", "compare_backends"])
+
+
+def test_a_reader_who_leaves_is_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from ampcompare.cli import main; main(['sweep', 'compare_backends', '--show'])"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=HANG)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

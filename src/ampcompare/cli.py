@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -313,7 +314,9 @@ def main(arguments: list[str] | None = None) -> None:
         exit_with(error)
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(EXIT_INTERRUPTED) from None
-    except BrokenPipeError:  # `ampcompare report ... | head`
+    except BrokenPipeError:
+        if not _has_no_reader(sys.stdout):  # a pipe of ours broke
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except Exception as error:
@@ -327,6 +330,16 @@ def main(arguments: list[str] | None = None) -> None:
         )
         exit_with(UserError(f"{said}; see {place} --help{begin}"))
     raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _has_no_reader(stream: Any) -> bool:
+    """Whether nobody reads what is written there any more: `ampcompare report ... | head`."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError):  # no file of the system
+        return False
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The training's command line, of `ampcompare run` and `run_experiment.py`. Free of torch as it starts."""
+"""The training's command line, of `ampcompare run` and `run_experiment.py`. Free of torch as it starts, and
+of all else that takes long to import: what takes the machine away is heard from the first moment.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ampcompare.config.arguments import RESUME_VARIABLE, parse
-from ampcompare.config.sweep_choice import (
-    OF_BACKENDS,
-    chooses,
-    chooses_precision,
-    is_of_server,
-    may_be_another,
-)
 from ampcompare.errors import UserError, exit_with
 from ampcompare.program.loading import loading
-from ampcompare.program.stopping import EXIT_INTERRUPTED, Taken, watching
+from ampcompare.program.stopping import EXIT_INTERRUPTED, watching
+from ampcompare.tracking.taken import tell
 
 USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
 
@@ -40,35 +35,37 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
         except BrokenPipeError:  # `... --help | head`; what is left in the buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    with watching(tell):
+        try:
+            return _run(words, brief)
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+
+
+def _run(words: Sequence[str], brief: bool) -> int:
+    from ampcompare.config import sweep_choice as choice
+    from ampcompare.config.arguments import parse
+
     try:
-        with watching():
-            config = parse([*_resumed(), *words], of_several=chooses(*OF_BACKENDS))
-            if is_of_server() and may_be_another(config):
-                from ampcompare.tracking.once import check_once
+        config = parse([*_resumed(), *words], of_several=choice.chooses(*choice.OF_BACKENDS))
+        if choice.is_of_server() and choice.may_be_another(config):
+            from ampcompare.tracking.once import check_once
 
-                check_once()
-            with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
-                from ampcompare.experiment import run
+            check_once()
+        with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
+            from ampcompare.experiment import run
 
-            return run(config, brief=brief).exit_code
-    except Taken as taken:  # else the run itself ends in order, and says how
-        from ampcompare.tracking.taken import tell
-
-        print(f"{signal.Signals(taken.number).name} before the first step: nothing is lost", flush=True)
-        tell(taken.number)
-        return 128 + taken.number
+        return run(config, brief=brief).exit_code
     except UserError as problem:
         from ampcompare.tracking.refusal import record_refusal
 
         record_refusal(problem)
-        if is_of_server() and chooses_precision():
+        if choice.is_of_server() and choice.chooses_precision():
             from ampcompare.tracking.once import passes_over
 
             if passes_over(problem):
                 return 128 + signal.SIGTERM  # no failure to W&B's agent, which goes on
         exit_with(problem)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
 
 
 def _resumed() -> list[str]:
@@ -76,6 +73,8 @@ def _resumed() -> list[str]:
 
     W&B's agent says nothing of it; a run that its server has queued again comes with the id of before.
     """
+    from ampcompare.config.arguments import RESUME_VARIABLE
+
     given = os.environ.get
     by_agent = "auto" if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else None
     value = given(RESUME_VARIABLE) or by_agent

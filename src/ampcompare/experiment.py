@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +21,24 @@ from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.sources import source_of
 from ampcompare.data.workers import is_loss_of_worker
-from ampcompare.errors import reason
+from ampcompare.errors import UserError, reason
 from ampcompare.machine.card import card_state, with_earlier
 from ampcompare.machine.processes import World, is_loss_of_another, join
 from ampcompare.measure.memory import is_out_of_memory
 from ampcompare.program.console import print_line
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
-from ampcompare.tracking.start import run_name, start_tracker
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest, leave
+from ampcompare.tracking import taken
+from ampcompare.tracking.start import Unbegun, run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.train.build import Parts, keep_type, prepare
 from ampcompare.train.clock import Row
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.fit import Fit
+from ampcompare.wandb_client.service import end_service
 
+START_SECONDS = 4.0  # from a signal on, for W&B's client to begin a record
+SAME_SIGNAL_SECONDS = 1.0  # between the loss of a process and the signal that ended it, at most
 SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
 
 
@@ -59,9 +65,11 @@ def run(config: Config, console: Console | None = None, *, brief: bool = False) 
         with join(config) as world:
             return _run(config, world, console, said, brief)
     except RuntimeError as problem:
-        if not is_loss_of_another(problem):
+        is_worker = is_loss_of_worker(problem)
+        if not (is_worker or is_loss_of_another(problem)):
             raise
-        print_line(console, f"error: before the first step: {_loss(problem)}")
+        why = reason(problem) if is_worker else _loss(problem)
+        print_line(console, f"error: before the first step: {why}")
         return Result(EXIT_FAILED, None, {})
 
 
@@ -87,40 +95,43 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
             config, data.fingerprint, device, world.size, sources, train_data=data.train_fingerprint
         )
         resumed = find_together(identity, parts.total_steps, say, world)
+        if resumed and resumed.finished:
+            name = resumed.store.folder.name
+            say(f"run {name} is finished: nothing is left to do (resume=never: once more)")
+            return Result(0, None, {})
         state = resumed.state if resumed else None
         if state:
             parts = keep_type(parts, config, world, state)
         if parts.said:
             say(parts.said)
         environment, facts = _described(parts, state)
-        tracker: Tracker = NoRecord()
-        with world.agree():
-            if world.leads:
-                tracker = start_tracker(config, environment, say, stop.from_wandb, state, stop.from_record)
-        store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+        with stop:  # from before W&B's start, which a signal must not cut in two
+            tracker: Tracker = NoRecord()
+            with world.agree():
+                if world.leads:
+                    tracker = _begin_record(config, environment, facts, say, stop, state)
+            store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
 
-        tracker.note(facts)
+            def on_row(row: Row) -> None:
+                tracker.log(row)
+                display.row(row)
 
-        def on_row(row: Row) -> None:
-            tracker.log(row)
-            display.row(row)
-
-        fit = Fit(
-            parts.trainer,
-            parts.train,
-            parts.test,
-            config,
-            on_row=on_row,
-            on_step=display.step,
-            on_note=say,
-            should_stop=stop.is_made,
-            world=world,
-            total_steps=parts.total_steps,
-        )
-        if writes_checkpoints(config):
-            fit.keeper = RunKeeper(tracker, store, identity, environment, say)
-        exit_code = EXIT_FAILED
-        with stop:
+            fit = Fit(
+                parts.trainer,
+                parts.train,
+                parts.test,
+                config,
+                on_row=on_row,
+                on_step=display.step,
+                on_note=say,
+                should_stop=stop.is_made,
+                on_stop=partial(_end_alike, stop, world),
+                world=world,
+                total_steps=parts.total_steps,
+            )
+            if writes_checkpoints(config):
+                fit.keeper = RunKeeper(tracker, store, identity, environment, say)
+            exit_code = EXIT_FAILED
             try:
                 if state:
                     restore(fit, state)
@@ -141,6 +152,12 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
     return Result(exit_code, tracker.record, summary)
 
 
+def _end_alike(stop: StopRequest, world: World) -> None:
+    """Have all processes end with one code: of those that were asked the first one's, which may record."""
+    codes = world.gather(stop.exit_code if stop.is_made() else None)
+    stop.adopt(next(code for code in codes if code is not None))
+
+
 def _described(parts: Parts, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the config says of the environment, and what the summary says from the start, how the card stands
     among it: that is another one each time, and no part of a run's config.
@@ -151,6 +168,47 @@ def _described(parts: Parts, state: Mapping[str, Any] | None) -> tuple[dict[str,
     state_of_card = card_state(parts.trainer.precision.device)
     standing = {"start": state_of_card} if state_of_card else {}
     return environment, parts.facts | {metrics.ENVIRONMENT: environment | {"machine": machine | standing}}
+
+
+def _begin_record(
+    config: Config,
+    environment: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    say: Callable[[str], None],
+    stop: StopRequest,
+    state: Mapping[str, Any] | None,
+) -> Tracker:
+    """The record; of a run that is asked to stop meanwhile one that says so. W&B's client may wait for its
+    server for half a minute, and a signal to every process ends its service.
+    """
+
+    def leave_it() -> None:
+        say(f"interrupted before its first step ({stop.reason}): W&B has not answered; nothing is lost")
+        end_service(1.0)
+        if stop.is_preemption():
+            taken.tell_beside(START_SECONDS)
+        leave(stop.exit_code)
+
+    try:
+        with stop.hurried(START_SECONDS, leave_it):
+            tracker = start_tracker(config, environment, say, stop.from_wandb, state, stop.from_record)
+            tracker.hurry_when(stop.is_interruption)
+            tracker.note(facts)
+        return tracker
+    except Exception as problem:
+        if isinstance(problem, UserError) or not _is_of_a_signal(stop):
+            raise
+        return Unbegun(state)
+
+
+def _is_of_a_signal(stop: StopRequest) -> bool:
+    """Whether something that was lost may have been ended by a signal to every process of a job, which may
+    be heard here a moment later.
+    """
+    until = time.monotonic() + SAME_SIGNAL_SECONDS
+    while not stop.is_interruption() and time.monotonic() < until:
+        time.sleep(0.02)
+    return stop.is_interruption()
 
 
 def _finish(
@@ -164,6 +222,11 @@ def _finish(
     """End the record; returns the exit code, another one where the record is not whole."""
     if exit_code <= 128:
         lack = tracker.finish(summary, exit_code)
+        if lack and exit_code == 0 and stop.is_interruption():  # behind the last step
+            say(f"interrupted ({stop.reason}): {lack}{_resume_hint(fit, 'complete it')}")
+            if stop.is_preemption():
+                tracker.tell_taken_away()
+            return stop.exit_code
         if lack and not fit.stopped:  # else it has been said; a request behind the last step stopped nothing
             say(f"error: {lack}{_resume_hint(fit, 'complete it')}")
             return exit_code or EXIT_FAILED
@@ -174,33 +237,54 @@ def _finish(
 
 def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
     """Run the fit; returns the exit code, having said why it is not 0."""
+    if stop.is_interruption() and fit.world.size == 1:  # several agree on it behind a step
+        say(f"interrupted before step {fit.step + 1} ({stop.reason}): nothing is lost")
+        return stop.exit_code
     try:
         fit.run()
-    except TrainingError as problem:
-        say(f"error: {problem}")
-        return EXIT_FAILED
-    except RuntimeError as problem:
-        if is_out_of_memory(problem):
-            say(
-                f"error: out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a "
-                "smaller batch_size with training.accumulate, or memory-saving precision (backend=native)"
-            )
-            return EXIT_FAILED
-        if is_loss_of_worker(problem):
-            say(f"error: step {fit.step}: {reason(problem)}{_resume_hint(fit, 'go on')}")
-            return EXIT_FAILED
-        if fit.world.size == 1 or not is_loss_of_another(problem):
-            raise
-        say(f"error: step {fit.step}: {_loss(problem)}; go on from the last checkpoint with resume=auto")
-        return EXIT_FAILED
     except KeyboardInterrupt:
         say(f"interrupted at step {fit.step}: the record so far is kept")
         return EXIT_INTERRUPTED
+    except Exception as problem:
+        if why := _failure(fit, problem):
+            say(f"error: {why}")
+            return EXIT_FAILED
+        lost = _lost(fit, problem)
+        # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
+        if not isinstance(problem, UserError) and _is_of_a_signal(stop):
+            why = lost or f"what was under way could not be finished ({reason(problem)})"
+            say(f"interrupted at step {fit.step} ({stop.reason}): {why}{_resume_hint(fit, 'go on')}")
+            return stop.exit_code
+        if lost is None:
+            raise
+        say(f"error: step {fit.step}: {lost}{_resume_hint(fit, 'go on')}")
+        return EXIT_FAILED
     if not fit.stopped:
         return 0
     kept = "" if stop.exit_code == EXIT_FAILED else ": the record so far is kept"
     say(f"interrupted at step {fit.step} ({stop.reason}){kept}{_resume_hint(fit, 'go on')}")
     return stop.exit_code
+
+
+def _failure(fit: Fit, problem: Exception) -> str | None:
+    """What the training itself has come to, None for anything else."""
+    if isinstance(problem, TrainingError):
+        return str(problem)
+    if isinstance(problem, RuntimeError) and is_out_of_memory(problem):
+        return (
+            f"out of memory on {fit.device} with batch_size={fit.config.batch_size}; try a smaller "
+            "batch_size with training.accumulate, or memory-saving precision (backend=native)"
+        )
+    return None
+
+
+def _lost(fit: Fit, problem: Exception) -> str | None:
+    """Which process that the training needs has gone, None for anything else."""
+    if not isinstance(problem, RuntimeError):
+        return None
+    if is_loss_of_worker(problem):
+        return reason(problem)
+    return _loss(problem) if fit.world.size > 1 and is_loss_of_another(problem) else None
 
 
 def _resume_hint(fit: Fit, do: str) -> str:

@@ -69,6 +69,23 @@ def test_auto_goes_on_with_the_unfinished_run_and_then_starts_a_new_one(play, tm
     assert len(folders(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("word", ["auto", "must"])
+def test_a_given_run_that_is_finished_is_left_as_it_is(play, tmp_path: Path, monkeypatch, word: str):
+    monkeypatch.setenv("WANDB_RUN_ID", "job-7")
+    play()
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    assert "run job-7 is finished: nothing is left to do" in play(f"resume={word}", until=None)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert "run job-7 differs in seed" in refusal(play, f"resume={word}", "seed=1")
+    assert "is finished" not in play("resume=never", until=None)
+
+
+def test_a_given_run_goes_on_with_more_steps(play, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("WANDB_RUN_ID", "job-7")
+    play("max_steps=4")
+    assert "going on with run job-7 at step 4" in play("resume=auto", "max_steps=6")
+
+
 def test_never_starts_a_new_run_and_says_that_there_is_an_unfinished_one(play, tmp_path: Path):
     play(until=6)
     (name,) = folders(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ampcompare.data.dataset import build_dataset
 from ampcompare.data.host import BatchLoader, SampleLoader
 from ampcompare.data.loader import TensorLoader, draw_plan
 from ampcompare.data.splits import TensorSet
+from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError
 
 SIZE = 32  # 90 samples: batches of 32, 32, 26
@@ -191,6 +193,40 @@ def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: s
     line = line_of(make(name, workers))
     assert line.startswith(f"data.source='{name}': no batch ")
     assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
+
+
+KILLED = """
+import os, signal
+
+class Killed(Noisy):
+    def __getitem__(self, i):
+        if i == 70 and torch.utils.data.get_worker_info():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(i)
+
+def killed_samples(train):
+    return Killed(train)
+
+def killed(train):
+    return DataLoader(Killed(train), batch_size=32, num_workers=1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PyTorch's, as it clears up
+@pytest.mark.parametrize("name", ["killed_samples", "killed"])
+def test_the_death_of_a_worker_is_no_mistake_in_the_data(here: Path, name: str):
+    """A signal to the whole job may have ended it: the training tells."""
+    changed(here, KILLED)
+    loader = make(name, workers=1) if "samples" in name else make(name)
+    lost = None
+    try:  # as in `line_of`
+        list(loader.epoch(0))
+    except RuntimeError as problem:
+        lost = problem.with_traceback(None)
+    assert lost is not None
+    assert is_loss_of_worker(lost)
+    # In what clears up Python lets no exception out: then how it died is not known.
+    assert re.search(r"is killed by signal: Killed|\(pid not known\) has ended", str(lost))
 
 
 def test_a_sample_of_another_shape_in_the_middle_is_one_line(here: Path):

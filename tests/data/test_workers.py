@@ -16,9 +16,10 @@ import torch
 from support.quick import HANG, ROOT
 from torch.utils.data import DataLoader, Dataset
 
+from ampcompare.data import workers
 from ampcompare.data.host import SampleLoader
 from ampcompare.data.splits import SampleSet
-from ampcompare.data.workers import FOR_THE_TRAINING, begin
+from ampcompare.data.workers import FOR_THE_TRAINING, begin, is_loss_of_worker, loss_of_worker
 
 HEARD = [*FOR_THE_TRAINING, signal.SIGTERM]
 SIZE = 16
@@ -97,6 +98,70 @@ def test_the_training_can_end_its_workers():
     assert worker.exitcode == 0
 
 
+NOT_FORKED = """
+import multiprocessing, os, signal, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+from ampcompare.data.workers import begin
+
+
+class Signalled(Dataset):
+    def __init__(self, number):
+        self.number = number
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        if i == 4:
+            os.kill(os.getpid(), self.number)
+        return torch.zeros(2)
+
+
+if __name__ == "__main__":
+    method, is_running = sys.argv[1:]
+    if is_running == "running":
+        from multiprocessing import forkserver
+        forkserver.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    data = Signalled(signal.SIGTERM if is_running == "new" else 0)
+    batches = begin(DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=method))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    next(batches)
+    print(sum(1 for _ in batches), "more", flush=True)
+    data = Signalled(0)
+    batches = begin(DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=method))
+    next(batches)
+    (worker,) = batches._workers
+    worker.terminate()
+    worker.join(60)
+    print("exit code", worker.exitcode, flush=True)
+    worker.kill()
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "server"), [("spawn", "new"), ("forkserver", "new"), ("forkserver", "running")]
+)
+def test_workers_that_are_not_forked_hear_the_training_alone_too(tmp_path: Path, method: str, server: str):
+    """But for those of a fork server that ran before. In programs of their own: what multiprocessing starts
+    besides, it starts once.
+    """
+    (tmp_path / "program.py").write_text(NOT_FORKED)
+    done = subprocess.run(
+        [sys.executable, "program.py", method, server],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        check=False,
+    )
+    code = 0 if server == "new" else -signal.SIGTERM
+    assert done.stdout == f"5 more\nexit code {code}\n", done.stderr
+
+
 FATAL = """
 import os, signal, torch
 
@@ -132,5 +197,15 @@ def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path):
     assert done.returncode in (1, 2), said
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert "DataLoader worker" in line
-    assert "Killed" in line  # PyTorch says it in the exception behind
+    # PyTorch says how in the exception behind, which Python does not let out of everything.
+    assert "Killed" in line or "(pid not known) has ended" in line
     assert "Traceback" not in said
+
+
+def test_a_connection_to_a_worker_that_has_ended_is_its_loss_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workers, "SECONDS", 0)
+    for problem in (ConnectionResetError(104, "Connection reset by peer"), EOFError()):
+        assert is_loss_of_worker(loss_of_worker(problem, 1))
+        assert loss_of_worker(problem, 0) is None  # somebody's own connection
+    assert loss_of_worker(ConnectionResetError("Caught ConnectionResetError in DataLoader worker"), 1) is None
+    assert loss_of_worker(ValueError("Connection reset by peer"), 1) is None

@@ -1,5 +1,5 @@
 """Several processes of which one dies: torchrun starts them again and the run goes on, or a second command
-does.
+does. And one of which is asked to stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from support.quick import HANG, QUICK, ROOT
 from faults.test_kill import assert_same_run, record_of
 
 pytestmark = pytest.mark.rest
-# 8 steps an epoch, 16 in all; with a checkpoint of every moment that allows one: 3, 6, 8, 9, 12, 15, 16.
+# 8 steps an epoch, 16 in all; with a checkpoint of every moment that allows one: 1, 2, 3, 6, 8, 9, 12, 15,
+# 16, and of the first two steps behind a resume.
 WORDS = (
     *QUICK,
     "backend=native",
@@ -70,7 +71,7 @@ def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_o
     ("kills", "went_on"),
     [
         ("0:step:5 1:evaluate:8", [3, 6]),
-        ("1:step:11 0:data:0 0:write:12", [9, 10]),
+        ("1:step:11 0:data:0 0:write:12", [9, 11]),
     ],
 )
 def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpoint(
@@ -87,3 +88,34 @@ def test_started_again_by_torchrun_the_run_goes_on_exactly_from_its_last_checkpo
     assert record.state == "finished"
     steps = record.history.loc[record.history["train/loss"].notna(), "global_step"]
     assert steps.tolist() == [3, 6, 9, 12, 15, 16]
+
+
+# Process 1 has no image of the second, last batch: it is asked with none. Log intervals end with epochs.
+UNEVEN = ("data.test_limit=9", "eval.batch_size=8", "log.every=8", "checkpoint.every_minutes=null")
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("uneven")
+    code, said, problems = torchrun(folder, "--standalone", words=UNEVEN)
+    assert code == 0, said + problems
+    return folder
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_process_in_an_evaluation_stops_all_in_it_with_its_code(
+    tmp_path: Path, uneven: Path, rank: int
+):
+    code, said, problems = torchrun(tmp_path, "--standalone", words=UNEVEN, kills=f"{rank}:batch:8:SIGUSR1")
+    assert code != 0
+    assert "interrupted at step 8 (SIGUSR1): the record so far is kept" in said, said + problems
+    ends = sorted(line for line in said.splitlines() if line.startswith("process "))
+    assert ends == ["process 0 ends with 138", "process 1 ends with 138"]
+    assert record_of(tmp_path).history.filter(like="eval/").empty
+
+    code, said, problems = torchrun(tmp_path, "--standalone", words=UNEVEN)
+    assert code == 0, said + problems
+    assert "going on with run" in said
+    assert "at step 8" in said
+    assert_same_run(uneven, tmp_path)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from support.quick import HANG, QUICK, ROOT
 from support.wandb_server.clients import wait_until
-from support.zygote import children_of
+from support.zygote import children_of, of_process
 
 from ampcompare.checkpoint.files import Store, read
 from ampcompare.records import RunRecord, load_runs
@@ -105,11 +105,7 @@ def test_the_same_command_goes_on_from_the_checkpoint(whole: Played, tmp_path: P
     process = played.start()
     played.wait_for_checkpoint()
     if fault == "program killed":  # the sweep tries it once more by itself
-        runs = [
-            p
-            for p in children_of(process.pid)
-            if b"run_experiment" in Path(f"/proc/{p}/cmdline").read_bytes()
-        ]
+        runs = [p for p in children_of(process.pid) if b"run_experiment" in of_process(p, "cmdline")]
         os.kill(runs[0], signal.SIGKILL)
         played.hold.unlink()
     else:

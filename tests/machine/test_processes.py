@@ -232,6 +232,32 @@ def test_a_request_to_stop_is_heard_within_seconds_where_a_log_interval_lasts_lo
     assert [step for step in heard if step > 920] == list(range(921, 1000))
 
 
+def test_a_question_comes_at_most_twofold_later_than_the_one_before(monkeypatch):
+    """A few fast steps put the next question off by a few, not by as many as they would make in seconds."""
+    clock = [0.0]
+    monkeypatch.setattr(distributed.time, "monotonic", lambda: clock[0])
+    ask, heard = CollectiveFlags(Alike(size=2)), []
+    for step in range(1, 60):
+        clock[0] += 0.001 if step < 10 else 1.5
+        if ask.at(step, lambda: True) == [True]:
+            heard.append(step)
+    assert heard == [1, 2, 4, 8, *range(16, 60)]
+
+
+def test_at_both_ends_of_an_epoch_all_are_asked_however_fast_its_steps(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(distributed.time, "monotonic", lambda: clock[0])
+    ask, heard = CollectiveFlags(Alike(size=2), 1000), []
+    for epoch in range(1, 9):
+        clock[0] += 40  # an evaluation, which says nothing of the steps
+        ask.begin(4 * epoch)
+        for step in range(4 * epoch + 1, 4 * epoch + 5):
+            clock[0] += 0.001
+            if ask.at(step, lambda: True, ends=step == 4 * epoch + 4) == [True]:
+                heard.append(step)
+    assert [step for step in heard if step > 12] == [s for s in range(13, 37) if s % 4 in (1, 0)]
+
+
 class Alike(World):
     """As if all processes had the same numbers."""
 

@@ -126,3 +126,32 @@ def test_of_points_that_are_one_run_one_trains_and_the_agent_goes_on(tmp_path: P
     told = json.loads((tmp_path / "report" / "comparison.json").read_text())
     assert {group["label"]: group["outcomes"].get("refused") for group in told["groups"]}["none"] == 1
     assert told["sweep"]["whole"] is True
+
+
+def test_points_that_are_one_run_are_known_to_an_agent_that_was_given_an_id_alone(
+    tmp_path: Path, server: Server
+):
+    """The agent hands on no entity and no project then: they are W&B's usual ones."""
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text("[default]\nproject = p\n")
+    definition = {
+        "program": "ampcompare",
+        "method": "grid",
+        "project": "p",
+        "command": ["${interpreter}", "-m", "${program}", "run", "${args_no_hyphens}"],
+        "parameters": {
+            "precision.dtype": {"values": ["bfloat16", "float16"]},
+            "backend": {"values": ["native", "none"]},
+        },
+    }
+    sweep = create_sweep(server, definition, environment(server, tmp_path), tmp_path)
+    chosen = tmp_path / "chosen.yaml"
+    chosen.write_text("backend: {value: none}\nprecision.dtype: {value: float16}\n")
+    named = {"WANDB_SWEEP_ID": sweep.id, "WANDB_SWEEP_PARAM_PATH": str(chosen)}
+    env = environment(server, tmp_path, **named)
+    command = [sys.executable, "-m", "ampcompare.sweeps.holes.once"]
+    done = subprocess.run(
+        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=True
+    )
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert "is the same run as backend=none precision.dtype=bfloat16" in told["again"], done.stderr

@@ -15,7 +15,7 @@ import pytest
 from support.quick import HANG, QUICK
 from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start_agent, wait_until
-from support.zygote import children_of
+from support.zygote import children_of, of_process
 
 pytestmark = pytest.mark.rest
 
@@ -59,7 +59,7 @@ class Play:
     def wait_until_held(self, agent: subprocess.Popen[bytes], at: int = HELD) -> int:
         """The process of the run, which waits behind that step."""
         wait_until(Path(f"{self.hold}-{at}").exists, f"a run at step {at}")
-        (pid,) = [p for p in children_of(agent.pid) if b"held_run" in Path(f"/proc/{p}/cmdline").read_bytes()]
+        (pid,) = [p for p in children_of(agent.pid) if b"held_run" in of_process(p, "cmdline")]
         return pid
 
 
@@ -110,12 +110,13 @@ def test_a_run_that_is_preempted_while_it_imports_is_queued_again(play: Play):
     agent = play.agent("log2", "--count", "1", *FORWARDING, held_at=None)
 
     def importing() -> list[int]:
-        maps = {p: Path(f"/proc/{p}/maps").read_text() for p in children_of(agent.pid)}
-        return [p for p, text in maps.items() if "libtorch_python" in text]
+        return [p for p in children_of(agent.pid) if b"libtorch_python" in of_process(p, "maps")]
 
     wait_until(lambda: bool(importing()), "a run that has begun to import")
-    for pid in importing():
-        os.kill(pid, signal.SIGUSR2)
+    (pid,) = importing()
+    os.kill(pid, signal.SIGUSR2)
+    told = play.folder / "log2"
+    wait_until(lambda: "before the first step" in told.read_text(), "a run that was told")
+    os.kill(pid, signal.SIGTERM)  # a warning, and then the end; it is the same process that tells W&B
     assert agent.wait(HANG) == 0
-    assert "before the first step" in (play.folder / "log2").read_text()
     assert (play.run.state, play.run.preempting, play.run.history) == ("preempted", True, before)

@@ -7,15 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.quick import HANG
 
+from ampcompare import experiment
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
 from ampcompare.program.stopping import StopRequest, is_preemption, watching
 from ampcompare.records import RunRecord, load_runs
+from ampcompare.tracking import taken, wandb_run
+from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.train import evaluation
 from ampcompare.train import trainer as engine
 
@@ -56,6 +61,27 @@ def test_a_second_ctrl_c_interrupts_and_a_second_sigterm_does_not():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         assert stop.exit_code == 143  # the first reason stays
+
+
+def test_what_another_process_heard_is_taken_over_and_the_own_ctrl_c_is_still_the_first():
+    with StopRequest() as stop:
+        stop.adopt(130)
+        assert (stop.reason, stop.exit_code) == ("Ctrl-C", 130)
+        os.kill(os.getpid(), signal.SIGINT)  # the same one: a terminal's goes to all
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_all_processes_take_one_code_whatever_each_has_heard():
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop.adopt(143)
+        assert stop.reason == "SIGTERM"
+        stop.adopt(138)
+        assert (stop.reason, stop.exit_code) == ("SIGUSR1", 138)
+        assert stop.is_preemption()
+        stop.adopt(1)  # the record of process 0 takes no more rows
+        assert (stop.is_made(), stop.exit_code) == (True, 1)
 
 
 def test_under_nohup_the_end_of_the_terminal_is_none_of_its_business():
@@ -131,18 +157,59 @@ def test_sigterm_is_of_the_agents_making_if_the_agent_lives(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_before_there_is_a_run_ends_the_program_with_its_number(number: int, tmp_path: Path):
-    code = (
-        "import os, sys; import ampcompare.entrypoint as e; from ampcompare.program.stopping import leave; "
-    )
-    code += f"e.parse = lambda *a, **k: os.kill(os.getpid(), {int(number)}); leave(e.main([]))"
+    code = "import os, sys; import ampcompare.entrypoint as e; import ampcompare.config.arguments as c; "
+    code += f"c.parse = lambda *a, **k: os.kill(os.getpid(), {int(number)}); "
+    code += "from ampcompare.program.stopping import leave; leave(e.main([]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (128 + number, "")
     assert "before the first step: nothing is lost" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
+SWALLOWING = """
+import os, signal
+
+def build(train):
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        sum(range(10**6))
+    except BaseException:
+        pass
+    raise ValueError("no signal was heard")
+"""
+
+
+def test_nothing_that_is_under_way_keeps_the_signal_to_itself(tmp_path: Path):
+    """Somebody's code, or what takes exceptions for refusals: an exception would be lost in both."""
+    (tmp_path / "data.py").write_text(SWALLOWING)
+    words = [sys.executable, "-m", "ampcompare", "run", "data.source=./data.py:build", "model.name=tiny"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 138, done.stderr
+    assert "SIGUSR1 before the first step: nothing is lost" in done.stdout
+    assert done.stderr == ""
+
+
+def test_output_that_cannot_be_written_changes_nothing(tmp_path: Path):
+    (tmp_path / "data.py").write_text(SWALLOWING)
+    words = [sys.executable, "-m", "ampcompare", "run", "data.source=./data.py:build", "model.name=tiny"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (138, "")
+
+
+# Each word is a moment: when the program's name is all that there is, and when its command line is there.
+@pytest.mark.parametrize("module", ["typer", "omegaconf"])
+def test_it_hears_from_its_first_import_on(module: str, tmp_path: Path):
+    (tmp_path / f"{module}.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGUSR2)")
+    words = [sys.executable, "-m", "ampcompare", "run"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert (done.returncode, done.stderr) == (140, "")
+
+
 def test_a_signal_behind_the_end_of_the_record_changes_nothing():
-    with watching():
+    with watching(lambda number: None):
         with StopRequest():
             pass
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -191,3 +258,154 @@ def test_a_run_stopped_in_an_evaluation_does_not_finish_it_and_has_the_steps_bef
     assert record.numbers("global_step").tolist() == [3, 4]
     assert record.values("train/loss").size == 2
     assert "eval/accuracy" not in record.history
+
+
+@pytest.mark.parametrize("step", [1, 6])
+def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(
+    tmp_path: Path, quick_overrides, monkeypatch, step: int
+):
+    """A compiler, say, that the signal has ended as well: the job is queued again, and goes on."""
+    real, calls = engine.Trainer.step, iter(range(1, 1000))
+
+    def fails(*args, **kwargs):
+        if next(calls) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise ValueError("C++ compile error\nmore")
+        return real(*args, **kwargs)
+
+    words = (*quick_overrides, "checkpoint.every_epochs=1")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.Trainer, "step", fails)
+        _, said = stopped_run(tmp_path, words)
+    why = "what was under way could not be finished (C++ compile error)"
+    hint = "; go on from the checkpoint at step 4 with resume=auto" if step == 6 else ""
+    assert f"interrupted at step {step} (SIGTERM): {why}{hint}\n" in said
+    again = run(
+        load_config(None, [*words, "resume=auto", f"output_dir={tmp_path}"]), Console(file=io.StringIO())
+    )
+    assert again.exit_code == 0
+    whole = [r for r in load_runs([tmp_path]) if r.state == "finished"]
+    assert len(whole) == 1
+
+
+def test_the_signal_that_ended_a_helper_may_be_heard_later(tmp_path: Path, quick_overrides, monkeypatch):
+    monkeypatch.setattr(experiment, "SAME_SIGNAL_SECONDS", HANG)
+    kill = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+
+    def fails(*args, **kwargs):
+        kill.start()
+        raise ValueError("C++ compile error")
+
+    monkeypatch.setattr(engine.Trainer, "step", fails)
+    _, said = stopped_run(tmp_path, quick_overrides)
+    assert "interrupted at step 1 (SIGTERM): what was under way could not be finished" in said
+
+
+def test_what_fails_by_itself_stays_a_failure(tmp_path: Path, quick_overrides, monkeypatch):
+    def fails(*args, **kwargs):
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(engine.Trainer, "step", fails)
+    with pytest.raises(ValueError, match="a bug"):
+        run(load_config(None, [*quick_overrides, f"output_dir={tmp_path}"]), Console(file=io.StringIO()))
+
+
+def test_a_signal_while_w_and_b_starts_ends_a_record_that_is_whole(
+    tmp_path: Path, quick_overrides, monkeypatch
+):
+    stop_at(1, experiment, "start_tracker", monkeypatch)
+    record, said = stopped_run(tmp_path, quick_overrides)
+    assert "interrupted before step 1 (SIGTERM): nothing is lost" in said
+    assert "global_step" not in record.history
+
+
+def test_a_signal_that_ends_w_and_b_s_service_as_it_starts_is_no_failure(
+    tmp_path: Path, quick_overrides, monkeypatch
+):
+    told: list[bool] = []
+
+    def fails(*given, **named):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        raise RuntimeError("wandb-core exited with code 128")
+
+    monkeypatch.setattr(experiment, "start_tracker", fails)
+    monkeypatch.setattr(taken, "tell_beside", lambda: told.append(True))
+    text = io.StringIO()
+    words = [*quick_overrides, "checkpoint.every_epochs=1", f"output_dir={tmp_path}"]
+    assert run(load_config(None, words), Console(file=text, width=200)).exit_code == 138
+    assert "interrupted before step 1 (SIGUSR1): nothing is lost" in text.getvalue()
+    assert told == [True]
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+HANGING = """
+import os, signal, sys, threading
+from ampcompare import entrypoint, experiment
+from ampcompare.program.stopping import leave
+
+def hang(*given, **named):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    threading.Event().wait()
+
+experiment.start_tracker, experiment.START_SECONDS = hang, 0.2
+leave(entrypoint.main(sys.argv[1:]))
+"""
+
+
+def test_a_start_of_w_and_b_that_hangs_is_left_when_the_machine_is_taken_away(
+    tmp_path: Path, quick_overrides
+):
+    words = [sys.executable, "-c", HANGING, *quick_overrides, f"output_dir={tmp_path}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 138, done.stderr
+    assert "interrupted before its first step (SIGUSR1): W&B has not answered; nothing is lost" in done.stdout
+
+
+@pytest.mark.parametrize("lack", ["the service has gone", None])
+def test_a_signal_behind_the_last_step_is_a_failure_only_if_the_record_is_whole(
+    tmp_path: Path, quick_overrides, monkeypatch, lack: str | None
+):
+    """A job that is queued again completes what it lacks."""
+    finish = WandbRun.finish
+
+    def finished(self, summary, exit_code):
+        os.kill(os.getpid(), signal.SIGTERM)
+        found = finish(self, summary, exit_code)
+        assert found is None
+        return lack
+
+    words = [*quick_overrides, "checkpoint.every_epochs=1", f"output_dir={tmp_path}"]
+    with monkeypatch.context() as patch:
+        patch.setattr(WandbRun, "finish", finished)
+        text = io.StringIO()
+        result = run(load_config(None, words), Console(file=text, width=200))
+    assert result.exit_code == (143 if lack else 0)
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    assert (folder / "recorded").exists() == (lack is None)
+    if lack:
+        assert f"interrupted (SIGTERM): {lack}; complete it with resume=auto" in text.getvalue()
+
+
+def test_an_end_that_hangs_is_left_when_the_machine_is_taken_away(
+    tmp_path: Path, quick_overrides, monkeypatch
+):
+    monkeypatch.setattr(wandb_run, "STOPPED_SECONDS", 0.2)
+    hung, real = threading.Event(), WandbRun._finish
+
+    def hang(self, *given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        hung.wait(HANG)
+        real(self, *given)
+
+    monkeypatch.setattr(WandbRun, "_finish", hang)
+    text = io.StringIO()
+    try:
+        words = [*quick_overrides, f"output_dir={tmp_path}"]
+        result = run(load_config(None, words), Console(file=text, width=300))
+    finally:
+        ending = [thread for thread in threading.enumerate() if thread.name == "finish"]
+        hung.set()
+        for thread in ending:
+            thread.join(HANG)
+    assert result.exit_code == 143
+    assert "could not be sent whole in time" in text.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 import torch
 import wandb
 from support.a_loop import Loop
+from support.quick import HANG
 
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
@@ -135,6 +137,7 @@ ENDS = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 from support.a_loop import Loop
+from support.quick import HANG
 from ampcompare import Recorder
 loop = Loop(steps=20)
 with Recorder(backend="none", seed=1, batch_size=8, every=5, output_dir={folder!r}, quiet=True) as record:
@@ -184,3 +187,67 @@ def rows_in(folder: Path) -> bool:
     except UserError:
         return False
     return len(run.history) >= 4
+
+
+TOLD = """
+import atexit, os, signal, sys
+import torch
+from ampcompare import Recorder
+
+lent = sys.argv[1] == "lent"
+run = None
+if lent:
+    import wandb
+    run = wandb.init(settings=wandb.Settings(console="off", quiet=True))
+atexit.register(print, "the program's own end", flush=True)
+with Recorder(backend="none", seed=1, batch_size=8, every=1, run=run, quiet=True) as record:
+    for step in range(5):
+        record.step(loss=torch.tensor(1.0), samples=8)
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize("lent", ["own", "lent"])
+@pytest.mark.parametrize("sweep", [None, "abc123"])
+def test_under_w_and_b_s_agent_a_loop_that_is_told_to_end_dies_by_the_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lent: str, sweep: str | None
+):
+    """To the agent an exit code above 0 is a failure, of which it bears three."""
+    if sweep:
+        monkeypatch.setenv("WANDB_SWEEP_ID", sweep)
+    words = [sys.executable, "-c", TOLD, lent]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == (-signal.SIGTERM if sweep else 128 + signal.SIGTERM), done.stderr
+    assert "the program's own end" in done.stdout
+    assert "Traceback" not in done.stderr
+    (run,) = load_runs([tmp_path])
+    assert run.history[metrics.STEP].dropna().tolist() == [1, 2, 3]
+    # An open run is ended by its owner, here by the end of the program.
+    assert run.exit_code == (128 + signal.SIGTERM if lent == "lent" else 255)
+
+
+EARLY = """
+import os, signal, sys
+import torch
+from ampcompare import Recorder
+
+record = Recorder(backend="none", seed=1, every=1, quiet=True)
+if sys.argv[1] == "loop":
+    with record:
+        os.kill(os.getpid(), signal.SIGUSR1)  # while it loads its data
+else:  # a trainer's callback, which nobody tells of the end
+    record.begin()
+    record.step(loss=torch.tensor(1.0), samples=8)
+    os.kill(os.getpid(), signal.SIGUSR1)
+"""
+
+
+@pytest.mark.parametrize("kind", ["loop", "callback"])
+def test_a_warning_ends_the_record_before_the_first_step_and_without_a_with(tmp_path: Path, kind: str):
+    words = [sys.executable, "-c", EARLY, kind]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=False)
+    assert done.returncode == 128 + signal.SIGUSR1, done.stderr
+    assert "Traceback" not in done.stderr
+    (run,) = load_runs([tmp_path])
+    assert run.exit_code == 255

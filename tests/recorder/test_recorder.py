@@ -345,17 +345,18 @@ def test_a_signal_ends_the_record_and_then_the_loop(kept: Kept, number: signal.S
     assert len(kept.rows) == 1
 
 
-def test_a_handler_for_a_warning_that_is_set_before_the_first_step_stays(kept: Kept):
+def test_a_handler_for_a_warning_that_a_trainer_sets_before_the_first_step_stays(kept: Kept):
     """Lightning sets one as training begins, where there is none."""
     heard: list[int] = []
     before = signal.getsignal(signal.SIGUSR1)
     try:
-        with Recorder(backend="none", **QUIET) as record:
-            assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
-            signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
-            record.step(loss=1.0, samples=1)
-            os.kill(os.getpid(), signal.SIGUSR1)
-            record.step(loss=1.0, samples=1)
+        record = Recorder(backend="none", **QUIET).begin()
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+        signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+        record.step(loss=1.0, samples=1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        record.step(loss=1.0, samples=1)
+        record.close()
         assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_DFL
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -1,7 +1,7 @@
 """run_experiment.py under torchrun, with processes that kill themselves.
 
 $KILLS has a word for each start, `RANK:WHERE:STEP` or `-`: which process ends, in doing what, from which step
-on.
+on. With `RANK:WHERE:STEP:SIGUSR1` it is sent that signal instead. Each process says its exit code.
 """
 
 from __future__ import annotations
@@ -21,42 +21,49 @@ from ampcompare.machine import processes
 from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
+from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.fit import Fit
 
 PLACES: dict[str, tuple[Any, str]] = {
     "data": (build, "build_dataset"),
     "step": (Fit, "_log"),
     "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
+    "batch": (Evaluation, "add"),
     "save": (keeper, "capture"),
     "write": (os, "fsync"),  # the process that writes: everything is in a file, not under its name
 }
 now = 0  # the step under way
 
 
-def dying(where: str, at: int) -> None:
-    """Have this process die at a place."""
+def dying(where: str, at: int, of: str = "SIGKILL") -> None:
+    """Have this process die at a place, or send it another signal there."""
     owner, name = PLACES[where]
     before = getattr(owner, name)
 
     def die(*args: Any, **kwargs: Any) -> Any:
         if now >= at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.Signals[of])
         return before(*args, **kwargs)
 
     setattr(owner, name, die)
 
 
-def at(self: CollectiveFlags, step: int, *questions: Callable[[], bool]) -> list[bool]:
+def at(self: CollectiveFlags, step: int, *questions: Callable[[], bool], ends: bool = False) -> list[bool]:
     global now
-    now = step
-    return asked(self, step, *questions)
+    if self.every:  # else it counts the batches of an evaluation
+        now = step
+    return asked(self, step, *questions, ends=ends)
 
 
-processes.ASK_SECONDS = 1e9  # asked with the first step and as log intervals end, not by the clock
+processes.ASK_SECONDS = (
+    1e9  # asked in an epoch's first steps, as log intervals and epochs end, not by the clock
+)
 asked = CollectiveFlags.at
 CollectiveFlags.at = at  # type: ignore[method-assign]
 kills = os.environ.get("KILLS", "").split() + ["-"] * 9
 rank, *rest = kills[int(os.environ["TORCHELASTIC_RESTART_COUNT"])].split(":")
 if rank == os.environ["RANK"]:
-    dying(rest[0], int(rest[1]))
-leave(run_experiment.main(sys.argv[1:]))
+    dying(rest[0], int(rest[1]), *rest[2:])
+code = run_experiment.main(sys.argv[1:])
+print(f"process {os.environ['RANK']} ends with {code}", flush=True)
+leave(code)

@@ -64,8 +64,17 @@ class Zygote:
 
 def children_of(pid: int) -> list[int]:
     """The processes that one has started, as W&B's service by a run."""
-    stats = [path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-    return [int(stat.split()[0]) for stat in stats if stat.rpartition(")")[2].split()[1] == str(pid)]
+    stats = [of_process(path.name, "stat") for path in Path("/proc").glob("[0-9]*")]
+    found = [(stat.split()[0], stat.rpartition(b")")[2].split()[1]) for stat in stats if stat]
+    return [int(child) for child, parent in found if int(parent) == pid]
+
+
+def of_process(pid: int | str, name: str) -> bytes:
+    """What the system tells of a process; nothing of one that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def until_saved(folder: Path) -> str:

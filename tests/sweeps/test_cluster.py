@@ -127,6 +127,22 @@ def test_on_this_machine_all_start_at_once_and_it_says_so(place: Place):
         ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "did you mean partition?"),
         ({}, ["--cluster", "slurm", "slurm.time=soon"], "slurm.time='soon': expected minutes"),
         ({}, ["--cluster", "slurm", "slurm.comment=a\nrm"], "expected a printable word"),
+        ({}, ["--cluster", "slurm", "slurm.setup=[1]"], "expected printable words, one in a line, not 1"),
+        ({}, ["--cluster", "slurm", 'slurm.setup=["a\\nrm"]'], "expected printable words"),
+        ({}, ["--cluster", "slurm", "slurm.srun_args=[1,2]"], "expected printable words"),
+        ({}, ["--cluster", "slurm", 'slurm.additional_parameters={"a": [1]}'], "not 'a': [1]"),
+        (
+            {},
+            ["--cluster", "slurm", 'slurm.additional_parameters={"a": "b\\nc"}'],
+            "expected options of sbatch",
+        ),
+        (
+            {},
+            ["--cluster", "slurm", 'slurm.additional_parameters={"parsable": true}'],
+            "goes without parsable",
+        ),
+        ({}, ["--cluster", "slurm", "slurm.signal_delay_s=10"], "expected 30 seconds or more"),
+        ({}, ["--cluster", "slurm", "output_dir=a\\b"], "expected a printable path without % and \\"),
         ({}, ["--cluster", "slurm", "slurm.nodes=2"], "a run of the array is one process"),
         ({}, ["--cluster", "slurm", "--storage", "sqlite:///a"], "goes without --storage"),
         ({}, ["--cluster", "slurm", "--until-decided"], "goes without --until-decided"),
@@ -146,11 +162,19 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
     from ampcompare.cli import main
 
     place.file(**{"parameters": XS, **content})
-    (place.folder / "srun").touch(mode=0o755)
+    for name in ("srun", "sbatch"):
+        (place.folder / name).touch(mode=0o755)
     monkeypatch.chdir(place.folder)
     monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(SystemExit) as ended:
-        main(["sweep", "sweep.yaml", f"output_dir={place.out}", *words])
+        main(
+            [
+                "sweep",
+                "sweep.yaml",
+                *words,
+                *([] if "output_dir" in words[-1] else [f"output_dir={place.out}"]),
+            ]
+        )
     told = capsys.readouterr().err
     assert (ended.value.code, told.count("\n")) == (2, 1)
     assert said in told
@@ -205,6 +229,9 @@ def test_words_become_parameters_and_the_report_needs_no_gpu():
     }
     found = parameters({"partition": "gpu", "gpus_per_task": "1", "time": "1-12"}, known, 4)
     extra = {"additional_parameters": {"requeue": True}}
+    off = {"additional_parameters": '{"requeue": false, "reservation": "mine"}'}
+    more = parameters(off, {"additional_parameters": None, "time": 5}, None)["additional_parameters"]
+    assert more == {"reservation": "mine"}
     given = {"partition": "gpu", "gpus_per_task": "1", "time": 2160, "array_parallelism": 4, **extra}
     assert found == given
     assert of_report(found) == {"partition": "gpu", "time": 2160, **extra}

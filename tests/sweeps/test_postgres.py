@@ -15,6 +15,7 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps import contact
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import holds_studies
 from sweeps.conftest import is_alive
 from sweeps.test_search import grid
 
@@ -41,6 +42,15 @@ def test_a_url_opens_with_the_driver_of_the_extra(postgres, scheme):
     search = Search(grid(2), postgres.database().replace("postgresql", scheme, 1), "s")
     assert search.storage.engine.driver == "psycopg"
     assert search.next() is not None
+
+
+def test_looking_for_studies_makes_no_tables(postgres):
+    url = postgres.database()
+    assert not holds_studies(url)
+    asked = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+    assert postgres.execute(asked, database_of(url)) == [(0,)]
+    Search(grid(1), url, "s")
+    assert holds_studies(url)
 
 
 def test_a_missing_driver_is_named_with_the_words_to_install_it(postgres, monkeypatch):

@@ -18,7 +18,7 @@ from ampcompare.sweeps.file.parameters import Parameter
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.order import drawn
 from ampcompare.sweeps.search import Search
-from ampcompare.sweeps.storage import shown, sqlite_url, why
+from ampcompare.sweeps.storage import check_storage, shown, sqlite_url, why
 
 
 def grid(points, **changes):
@@ -204,6 +204,14 @@ def test_password_of_a_database_is_not_shown():
         ("postgresql://me@host/db?sslpassword=secret&x=1", "secret"),
         ("postgresql://me:secret/db", "secret"),  # its @ was forgotten
         ("nodialect://me:secret%40x@host/db", "secret@x"),
+        ("postgresql://me@corp:secret@host/db", "secret"),
+        ("host=h password=secret", "secret"),
+        ("postgresql:/me:secret@host/db", "secret"),
+        ("me:secret@host/db", "secret"),
+        ("postgresql://host/db?PASSWORD=secret", "secret"),
+        ("mysql+pymysql://host/db?x=1&passwd=secret", "secret"),
+        ("mssql+pyodbc://host/db?PWD=secret", "secret"),
+        ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Dsecret%3B", "secret"),
     ],
 )
 def test_password_is_shown_nowhere_wherever_it_stands_in_a_url(url, secret):
@@ -218,6 +226,23 @@ def test_password_is_shown_nowhere_wherever_it_stands_in_a_url(url, secret):
 )
 def test_url_without_password_is_shown_as_it_is(url):
     assert shown(url) == url
+
+
+def test_a_number_in_place_of_the_port_may_be_a_password():
+    assert shown("postgresql://me:12345/db") == "postgresql://me:***/db"
+    assert shown("postgresql://host:5432/db") == "postgresql://host:5432/db"
+
+
+def test_a_short_password_is_hidden_where_it_stands_alone_and_spoils_no_words():
+    url = "postgresql://me:p@host/db"
+    said = why(ValueError(f'port 1 failed: no "p" at {url}'), url)
+    assert said == 'port 1 failed: no "***" at postgresql://me:***@host/db'
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
+def test_a_database_in_memory_is_refused(url):
+    with pytest.raises(UserError, match="a database in memory is gone with its process"):
+        check_storage(url)
 
 
 def test_what_is_done_is_counted_without_reading_what_ended_again(tmp_path, monkeypatch):

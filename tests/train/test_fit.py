@@ -12,6 +12,7 @@ from support.properties import backends
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import wait_for
+from ampcompare.machine.processes import World
 from ampcompare.precision import REGISTRY
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.errors import TrainingError
@@ -160,6 +161,34 @@ def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tup
         with pytest.raises(Stopped):
             fit.run()
         assert [row["global_step"] for _, row in came if "train/loss" in row] == [3, 6]
+
+
+class AsTwo(World):
+    """As if another process had the same numbers."""
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mul_(2)
+
+    def share_buffers(self, model: torch.nn.Module) -> None: ...
+
+
+@pytest.mark.parametrize("world", [World(), AsTwo(size=2)])
+def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(
+    quick_overrides: tuple[str, ...], world: World
+):
+    told: list[int] = []
+    fit, came = make_fit(
+        quick_overrides,
+        "log.every=1000",  # longer than the run
+        lag=False,
+        world=world,
+        should_stop=lambda: not fit.trainer.model.training,
+        on_stop=lambda: told.append(fit.step),
+    )
+    fit.run()
+    assert (fit.stopped, fit.evaluated, fit.step, told) == (True, False, 4, [4])
+    assert [row["global_step"] for _, row in came if "train/loss" in row] == [4]
+    assert not any("eval/loss" in row for _, row in came)
 
 
 def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(

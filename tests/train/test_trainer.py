@@ -6,6 +6,7 @@ import copy
 import io
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.schema import TrainingConfig
+from ampcompare.data.loader import TensorLoader
+from ampcompare.data.splits import TensorSet
+from ampcompare.machine.processes import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.errors import TrainingError
@@ -318,6 +322,29 @@ def test_an_evaluation_keeps_the_class_given_to_each_image_in_order(classes: int
     assert evaluation.answers[whole].tolist() == given[whole].tolist()  # those of the last whole one
     evaluation.run()
     assert evaluation.answers[whole].unique().tolist() == [model.bias.argmax().item()]
+
+
+@pytest.mark.parametrize("images", [1, 3, 8, 9, 24])
+def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: int):
+    """Else one would wait for an answer of another that has no batch left."""
+
+    class Alone(World):
+        """As if the others had nothing to add."""
+
+        def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+            return tensor
+
+    data, asked = TensorSet(torch.zeros((images, 6)), torch.zeros(images).long()), []
+
+    def ask(rank: int) -> bool:
+        asked.append(rank)
+        return False
+
+    for rank in range(3):
+        loader = TensorLoader(data, batch_size=8, device="cpu", rank=rank, processes=3)
+        evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"))
+        evaluation.run(partial(ask, rank), Alone(rank, 3))
+    assert asked == sorted([0, 1, 2] * -(-images // 8))
 
 
 def test_evaluation_changes_nothing():

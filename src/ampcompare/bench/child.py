@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
+from ampcompare.program.child import answer_of
 
 
 def measure(
@@ -26,7 +26,7 @@ def measure(
         environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     words = [str(program)] if isinstance(program, Path) else ["-m", f"ampcompare.bench.{program}"]
     command = [sys.executable, *words, json.dumps(request)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    done = answer_of(command, environment)
     if done.returncode:
         (last,) = done.stderr.strip().splitlines()[-1:] or [f"no message, exit code {done.returncode}"]
         if not (message := last.partition("UserError: ")[2]):

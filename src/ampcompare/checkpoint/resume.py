@@ -65,18 +65,22 @@ class Identity:
 
 @dataclass(frozen=True)
 class Resumed:
-    """An unfinished run: its folder, taken by this process, and its state."""
+    """A run to go on with: its folder, taken by this process, and its state.
+
+    One whose id was given may be `finished` already: a job put back into its queue as it ended.
+    """
 
     store: Store
     state: dict[str, Any]
+    finished: bool = False
 
 
 def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Resumed | None:
     """The run to go on with, as `resume` says; None to start a new one.
 
-    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run, otherwise the newest one in
-    output_dir that is unfinished, of the same config, and that no other process has. Raises UserError: for
-    `must` without such a run, for a given run of another config or one that is still going on.
+    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run, a finished one, too; otherwise the
+    newest one in output_dir that is unfinished, of the same config, and that no other process has. Raises
+    UserError: for `must` without such a run, for a given run of another config or one that is still going on.
     """
     config, run_id = identity.config, os.environ.get("WANDB_RUN_ID")
     top = Path(config.output_dir) / FOLDER
@@ -85,7 +89,8 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
     others: list[str] = []
     for store, state in _candidates(top, run_id, say):
         name = store.folder.name
-        if is_finished(store, state, total_steps):
+        finished = is_finished(store, state, total_steps)
+        if finished and (run_id is None or config.resume == "never"):
             continue
         differences = identity.differences(state)
         if config.resume == "never":
@@ -102,6 +107,8 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
                 advice = "give it the same options, or use resume=never"
                 raise UserError(f"resume={config.resume}: {others[0]}; {advice}")
             continue
+        if finished:
+            return Resumed(store, state, finished=True)
         if not store.lock():
             others.append(f"run {name} is going on in another process")
             if run_id:
@@ -128,11 +135,13 @@ def find_together(
     with world.agree():
         if world.leads:
             found = find(identity, total_steps, say)
-    (path,) = world.share([str(found.store.loaded) if found else None])
+    told = (str(found.store.folder), str(found.store.loaded), found.finished) if found else None
+    (theirs,) = world.share([told])
     with world.agree():
-        if path is not None and found is None:
+        if theirs is not None and found is None:
+            folder, path, finished = theirs
             try:
-                found = Resumed(Store(Path(path).parent), read(Path(path)))
+                found = Resumed(Store(Path(folder)), {} if finished else read(Path(path)), finished)
             except CheckpointError as problem:
                 what = f"process {world.rank} cannot read {path} ({problem}), which process 0 goes on from"
                 raise UserError(f"resume: {what}; output_dir has to be one folder for all machines") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ampcompare.data.pairs import Unfit, as_batch, digest
 from ampcompare.data.seeded import Randomness, mix
 from ampcompare.data.shares import Shares
 from ampcompare.data.splits import BatchSet, Places, SampleSet, TensorSet
-from ampcompare.data.workers import begin
+from ampcompare.data.workers import begin, loss_of_worker
 
 END = object()
 
@@ -146,7 +147,7 @@ class SampleLoader(Shares):
         pieces = [*(self.slices()[:1] if start else []), *self.slices(start)]
         all_places = (self._places(epoch, order, piece) for piece in pieces)
         self._queue.places = (places for places in all_places if places.indices)
-        with plugins.blame(plugins.DATA, self.name, f"epoch {epoch} does not begin"):
+        with _blame(self._loader, self.name, f"epoch {epoch} does not begin"):
             batches = begin(self._loader)
         first = True
         for number in chain([0] if start else [], count(start)):
@@ -164,7 +165,7 @@ class SampleLoader(Shares):
 
     def _next(self, batches: Iterator[Any], number: int, epoch: int) -> Any:
         what = f"no batch {number} of epoch {epoch}"
-        with plugins.blame(plugins.DATA, self.name, what):  # a worker that was killed, too
+        with _blame(self._loader, self.name, what):
             found = next(batches, END)
         if isinstance(found, Failure):
             raise plugins.DATA.refusal(self.name, f"{what} ({found.words})")
@@ -263,12 +264,12 @@ def read(loader: Any, name: str, file: Path, seed: int, epoch: int) -> Iterator[
 
     Samplers and in-process loaders draw from the global generators while they are read: then those are its
     own, for 0.4 ms a batch.
-    Raises UserError for whatever it raises, and for what is no batch.
+    Raises UserError for whatever it raises, and for what is no batch; RuntimeError for the loss of a worker.
     """
     word = mix(seed, epoch)
     randomness = Randomness(word)
     what = f"no batch 0 of epoch {epoch}"
-    with plugins.blame(plugins.DATA, name, what, file), randomness.on():
+    with _blame(loader, name, what, file), randomness.on():
         _seed(loader, word, epoch)
         batches = begin(loader)
     number = 0
@@ -283,9 +284,27 @@ def read(loader: Any, name: str, file: Path, seed: int, epoch: int) -> Iterator[
         except Unfit as problem:
             raise plugins.DATA.refusal(name, str(problem)) from None
         except (Exception, SystemExit) as problem:
+            if lost := loss_of_worker(problem, getattr(loader, "num_workers", 0)):
+                raise lost from None
             raise plugins.DATA.refusal(name, f"{what} ({_words(problem, file)})") from None
         yield batch
         number += 1
+
+
+@contextmanager
+def _blame(loader: Any, name: str, what: str, file: Path | None = None) -> Iterator[None]:
+    """As `plugins.blame`. But the death of a worker is no mistake in the data: it may come of a signal to the
+    whole job, or of a want of memory.
+    """
+    lost = None
+    with plugins.blame(plugins.DATA, name, what, file):
+        try:
+            yield
+        except Exception as problem:
+            if not (lost := loss_of_worker(problem, getattr(loader, "num_workers", 0))):
+                raise
+    if lost is not None:
+        raise lost from None
 
 
 def _seed(loader: Any, seed: int, epoch: int) -> None:

@@ -7,17 +7,22 @@ training says so: by the loader's end, by a SIGTERM of the training itself, or w
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from typing import Any
 
 from torch.utils.data import DataLoader
 
 FOR_THE_TRAINING = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+HELD = (*FOR_THE_TRAINING, signal.SIGTERM)
+SECONDS = 1.0  # between the end of a process's connections and the word of its death
 TELLS_SENDERS = hasattr(signal, "sigwaitinfo")  # not on macOS: there a worker ends by any SIGTERM
 
 
@@ -31,12 +36,33 @@ def begin(loader: Any) -> Iterator[Any]:
     if not isinstance(loader.worker_init_fn, _WorkOn):
         loader.worker_init_fn = _WorkOn(loader.worker_init_fn)
     with _held():
+        if (loader.multiprocessing_context or multiprocessing.get_context()).get_start_method() != "fork":
+            # What they share needs it. CPython 3.11, as it starts it, lets SIGINT and SIGTERM through to this
+            # thread from then on: so it comes first, and they are held again.
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
         return iter(loader)
 
 
-def is_loss_of_worker(problem: RuntimeError) -> bool:
+def is_loss_of_worker(problem: BaseException) -> bool:
     """Whether it is PyTorch's word that a worker has died: raised wherever the main thread is by then."""
-    return str(problem).startswith("DataLoader worker (pid")
+    return isinstance(problem, RuntimeError) and str(problem).startswith("DataLoader worker (pid")
+
+
+def loss_of_worker(problem: BaseException, workers: int) -> BaseException | None:
+    """PyTorch's word on the death of a worker, where an exception in the middle of the data comes of one."""
+    if is_loss_of_worker(problem):
+        cause = problem.__cause__  # of two words the one that says of what it died
+        return cause if cause is not None and is_loss_of_worker(cause) else problem
+    # A tensor of its that was not fetched yet. What the worker itself met begins otherwise.
+    if workers and isinstance(problem, ConnectionError | EOFError) and not str(problem).startswith("Caught "):
+        try:
+            time.sleep(SECONDS)  # PyTorch raises it here, when the system says so
+        except RuntimeError as told:
+            return told if is_loss_of_worker(told) else None
+        # It was raised before, where Python lets no exception out.
+        return RuntimeError("DataLoader worker (pid not known) has ended, and the connection to it")
+    return None
 
 
 @contextmanager
@@ -46,7 +72,7 @@ def _held() -> Iterator[None]:
     A signal to a process is taken by any of its threads that does not hold it. A worker that began to hold
     SIGTERM by itself would still die by one that came earlier, or that a library's thread took.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*FOR_THE_TRAINING, signal.SIGTERM])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
         yield
     finally:
@@ -55,24 +81,30 @@ def _held() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _WorkOn:
-    """What a worker does first, before what its loader asks for (`then`). It begins with its signals held."""
+    """What a worker does first, before what its loader asks for (`then`). It begins with its signals held.
+
+    One of a fork server that somebody else has started does not, nor do the threads that libraries have begun
+    in it: it ends by any SIGTERM, as PyTorch has it.
+    """
 
     then: Callable[[int], None] | None
 
     def __call__(self, number: int) -> None:
         for signum in FOR_THE_TRAINING:
             signal.signal(signum, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_TRAINING)
-        if TELLS_SENDERS:
-            threading.Thread(target=_end_when_told, args=(os.getppid(),), daemon=True).start()
+        held = signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_TRAINING)
+        if TELLS_SENDERS and signal.SIGTERM in held:
+            training = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server
+            assert training is not None
+            threading.Thread(target=_end_when_told, args=(training.pid,), daemon=True).start()
         else:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         if self.then is not None:
             self.then(number)
 
 
-def _end_when_told(parent: int) -> None:
+def _end_when_told(training: int) -> None:
     """Wait for a SIGTERM of the training itself: PyTorch sends it to a worker that does not end."""
-    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != training:
         pass
     os._exit(0)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import Config
 from ampcompare.demo import plan
 from ampcompare.errors import UserError
 from ampcompare.precision.backends import AUTO
+from ampcompare.program.child import answer_of, see_through
 from ampcompare.program.console import clock
 from ampcompare.program.place import as_typed
 from ampcompare.sweeps.order import in_blocks
@@ -87,7 +86,7 @@ def measured(words: Sequence[str], asked: str | None) -> plan.Costs:
     """What training costs here, from a process of its own. Raises UserError."""
     request = json.dumps({"words": [*CONFIG, *words], "dtype": asked})
     command = [sys.executable, "-m", "ampcompare.demo.measure", request]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    done = answer_of(command, _environment())
     if done.returncode:
         (last,) = done.stderr.strip().splitlines()[-1:] or [f"no message, exit code {done.returncode}"]
         if not (message := last.partition("UserError: ")[2]):
@@ -105,12 +104,8 @@ def _train(
         _announce(expected, taken, say)
         start = time.monotonic()
         command = [sys.executable, "-m", "ampcompare.demo.train", *CONFIG, "wandb.mode=offline", *words]
-        training = subprocess.Popen([*command, *plan.options_of(backend, dtype)], env=_environment())
-        while training.poll() is None:
-            with suppress(KeyboardInterrupt):  # the training hears the Ctrl-C too, and ends its record
-                training.wait()
-        if training.returncode:
-            return training.returncode, taken
+        if code := see_through([*command, *plan.options_of(backend, dtype)], _environment()):
+            return code, taken
         taken.append(time.monotonic() - start)
     return 0, taken
 

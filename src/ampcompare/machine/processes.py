@@ -195,31 +195,39 @@ def check_last_batch(count: int, batch_size: int, world: World) -> None:
 
 
 class CollectiveFlags:
-    """Asks all processes what one of them may know, so that all do it at one step: when a log interval ends,
-    and where that lasts, every two seconds or at each longer step.
+    """Asks all processes what one of them may know, so that all do it at one step: every `every` steps, where
+    there is such a number, and where that lasts, every two seconds or at each longer step.
 
     Whether to stop, whether a checkpoint is due: signals reach one process, and clocks differ.
     """
 
-    def __init__(self, world: World, every: int) -> None:
+    def __init__(self, world: World, every: int = 0) -> None:
         self.world, self.every = world, every
-        self._asked_at, self._next = time.monotonic(), 0
-        self._asked: int | None = None  # the step; a run that goes on does not begin at 0
+        self._gap = 0  # steps from the last question to the next
+        self.begin(0)
 
-    def at(self, step: int, *questions: Callable[[], bool]) -> list[bool]:
-        """An answer to each question, yes where any process says so. Alone, at every step."""
+    def begin(self, step: int) -> None:
+        """Time counts from now on, behind this step; the next one is asked. What was before, an evaluation,
+        says nothing of how long a step takes.
+        """
+        self._asked_at, self._asked, self._next = time.monotonic(), step, step
+
+    def at(self, step: int, *questions: Callable[[], bool], ends: bool = False) -> list[bool]:
+        """An answer to each question, yes where any process says so. Alone, at every step; where something
+        `ends` with this one, in any case. All processes come here with the same steps.
+        """
         if self.world.size == 1:
             return [asked() for asked in questions]
-        if step % self.every and step < self._next:
+        if not (ends or step >= self._next or (self.every and step % self.every == 0)):
             return [False] * len(questions)
         now = time.monotonic()
         said = [float(asked()) for asked in questions]
-        said.append(
-            (now - self._asked_at) / (1 if self._asked is None else step - self._asked)
-        )  # a step's seconds here
+        said.append((now - self._asked_at) / max(1, step - self._asked))  # a step's seconds here
         counts = self.world.sum_(torch.tensor(said, dtype=torch.float32, device=self.world.device))
         *answers, seconds = counts.tolist()  # sync: an answer for the host
-        # By the sum of all clocks, which is the same number everywhere.
-        self._next = step + max(1, int(ASK_SECONDS * self.world.size / max(seconds, 1e-6)))
-        self._asked_at, self._asked = now, step
+        # By the sum of all clocks, which is the same number everywhere. At most twofold: a few fast steps do
+        # not promise that those to come are, too.
+        wanted = int(ASK_SECONDS * self.world.size / max(seconds, 1e-6))
+        self._gap = max(1, min(wanted, 2 * self._gap))
+        self._asked_at, self._asked, self._next = now, step, step + self._gap
         return [count > 0 for count in answers]

@@ -7,12 +7,13 @@ once. This module must stay free of torch: the entrypoint needs it before it kno
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -36,7 +37,8 @@ class StopRequest:
     def __init__(self) -> None:
         self.reason = ""
         self.exit_code = EXIT_INTERRUPTED
-        self._by_wandb = False
+        self._by_wandb = self._by_another = False
+        self._end_late: tuple[float, Callable[[], None]] | None = None
         self._is_local = bool(os.environ.get("AMPCOMPARE_LOCAL_SWEEP"))  # the tracker takes it away
         self._before: dict[signal.Signals, Any] = {}
 
@@ -50,9 +52,30 @@ class StopRequest:
             # What comes behind the end of the record finds nothing left to save: the process ends anyway.
             signal.signal(number, signal.SIG_IGN if handler is _take_away else handler)
 
+    @contextmanager
+    def hurried(self, seconds: float, end: Callable[[], None]) -> Iterator[None]:
+        """Within there is no step to look at the request: what is not over so long after a signal is ended by
+        `end`, in the main thread, whatever that waits for.
+        """
+        if not self._before:  # another thread's
+            yield
+            return
+        self._end_late = seconds, end
+        before = signal.signal(signal.SIGALRM, lambda number, frame: end())
+        try:
+            yield
+        finally:
+            self._end_late = None
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
     def is_made(self) -> bool:
         """Whether anyone has asked."""
         return bool(self.reason)
+
+    def is_interruption(self) -> bool:
+        """Whether somebody has; else it is the record that has failed."""
+        return self.is_made() and self.exit_code != EXIT_FAILED
 
     def is_preemption(self) -> bool:
         """Whether a batch system takes the machine, as far as this process can tell."""
@@ -68,14 +91,26 @@ class StopRequest:
         if not self.reason:
             self.reason, self.exit_code = why, EXIT_FAILED
 
+    def adopt(self, exit_code: int) -> None:
+        """Several processes of one run end with the code of one of them, which may have heard it alone."""
+        if not self.reason or exit_code != self.exit_code:
+            # Its own signal may still be on its way: a first Ctrl-C is no second one.
+            self._by_another = True
+            words = {128 + number: word for number, word in WORDS.items()}
+            self.reason, self.exit_code = words.get(exit_code, "another process was asked to"), exit_code
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.reason and number == signal.SIGINT:
-            raise KeyboardInterrupt
+            if not self._by_another:
+                raise KeyboardInterrupt
+            self._by_another = False
         self._ask(WORDS[signal.Signals(number)], number)
 
     def _ask(self, reason: str, number: int) -> None:
         if not self.reason:  # an agent may repeat itself
             self.reason, self.exit_code = reason, 128 + number
+            if self._end_late:
+                signal.setitimer(signal.ITIMER_REAL, self._end_late[0])
 
 
 def is_preemption(exit_code: int, is_local: bool = False) -> bool:
@@ -101,24 +136,27 @@ def heard(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
     return [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
 
 
-class Taken(BaseException):
-    """The machine is taken away before there is a run that could be stopped in order."""
+_tell: list[Callable[[int], None]] = []  # as `watch` was told
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+
+def watch(tell: Callable[[int], None]) -> list[signal.Signals]:
+    """From here on, until there is a StopRequest, what takes the machine away ends this program at once,
+    while it imports and prepares. `tell` is called before, and may become another program that tells W&B.
+    Handlers that somebody has set stay; returns the signals that are watched now.
+    """
+    _tell[:] = [tell]
+    # Of several processes one that waits in PyTorch for the others would not hear it: the default ends it.
+    alone = threading.current_thread() is threading.main_thread() and os.environ.get("WORLD_SIZE", "1") == "1"
+    taken = [n for n in TAKEN_AWAY if alone and signal.getsignal(n) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _take_away)
+    return taken
 
 
 @contextmanager
-def watching() -> Iterator[None]:
-    """Until there is a StopRequest, what takes the machine away raises Taken: from the start of the program,
-    while it imports and prepares. Handlers that somebody has set stay.
-    """
-    # Of several processes one that waits in PyTorch for the others would not hear it: the default ends it.
-    watches = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
-    taken = [n for n in TAKEN_AWAY if watches and signal.getsignal(n) is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, _take_away)
+def watching(tell: Callable[[int], None]) -> Iterator[None]:
+    """`watch` while entered. Where the program has begun to before, it goes on."""
+    taken = watch(tell)
     try:
         yield
     finally:
@@ -127,7 +165,26 @@ def watching() -> Iterator[None]:
 
 
 def _take_away(number: int, frame: FrameType | None) -> None:
-    raise Taken(number)
+    """No exception: whatever is under way, an import or somebody's code, might take it for its own."""
+    _ignore()  # a second one (a warning, then the end) changes nothing, for what `tell` becomes neither
+    _flush()
+    with suppress(OSError):
+        os.write(1, f"{signal.Signals(number).name} before the first step: nothing is lost\n".encode())
+    for tell in _tell:
+        with suppress(OSError):
+            tell(number)
+    leave(128 + number)
+
+
+def _ignore() -> None:
+    for number in (*TAKEN_AWAY, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # a full disk, a closed pipe, a print that a signal came into
+            stream.flush()
 
 
 def leave(code: int) -> None:
@@ -138,10 +195,15 @@ def leave(code: int) -> None:
     """
     number = code - 128
     if number in list(WORDS):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if os.environ.get("WANDB_SWEEP_ID"):
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+        die_of(number)
         os._exit(code)  # W&B's exit hooks may wait for a server; the record has been ended
+    atexit.register(_ignore)  # what comes while Python ends: all is done
     sys.exit(code)
+
+
+def die_of(number: int) -> None:
+    """Under W&B's agent end at once, by the signal; elsewhere nothing."""
+    _flush()
+    if os.environ.get("WANDB_SWEEP_ID"):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

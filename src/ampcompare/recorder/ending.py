@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ampcompare.program.stopping import EXIT_FAILED, heard, is_preemption
+from ampcompare.program.stopping import EXIT_FAILED, die_of, heard, is_preemption
 from ampcompare.tracking.tracker import Tracker
 
 # Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # A batch system's warning. Lightning sets its handler for that as training begins, and only where there is
-# none; submitit before the program. So these are taken with the first step.
+# none; submitit before the program. So under a trainer these are taken with the first step.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+
+# As the program began: the first record that is begun takes it away, and there may be several.
+_IS_LOCAL_SWEEP = bool(os.environ.get("AMPCOMPARE_LOCAL_SWEEP"))
+_LAST: dict[int, int] = {}  # by process, as a fork has a copy: the signal that it was asked to end by
+
+
+def _at_exit() -> None:
+    """W&B's agent counts an exit code as a failure, as `program.stopping.leave` tells."""
+    if number := _LAST.get(os.getpid()):
+        die_of(number)
+
+
+# What is registered first runs last: behind W&B's own hook, which ends a run that is open. One that is open
+# already has its hook before ours, and the exit code has to do.
+if getattr(sys.modules.get("wandb"), "run", None) is None:
+    atexit.register(_at_exit)
 
 
 class Ending:
@@ -56,12 +75,13 @@ class Ending:
     def leave(self) -> None:
         """Exit, if that was asked for meanwhile."""
         if self.asked is not None:
-            raise SystemExit(128 + self.asked)
+            # Not `raise SystemExit`: W&B's client watches this call for the exit code of a run that is open.
+            sys.exit(128 + self.asked)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.asked = number
+        self.asked = _LAST[os.getpid()] = number
         if not self.is_at_work:
-            raise SystemExit(128 + number)
+            self.leave()
 
 
 def end(
@@ -77,7 +97,7 @@ def end(
     code = exit_code(problem)
     if code is None:
         stopped = problem.code if isinstance(problem, SystemExit) and isinstance(problem.code, int) else 0
-        if not tracker.finish_stopped(summary, preempted=is_preemption(stopped)):
+        if not tracker.finish_stopped(summary, preempted=is_preemption(stopped, _IS_LOCAL_SWEEP)):
             say("the record is on the disk, but was not sent whole in time")
     elif lack := tracker.finish(summary, code):
         say(f"error: {lack}")

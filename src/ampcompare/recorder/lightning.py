@@ -38,7 +38,7 @@ class RecorderCallback(library.Callback):
         told |= {"batch_size": getattr(trainer.train_dataloader, "batch_size", None)}
         told |= {"run": getattr(sys.modules.get("wandb"), "run", None)}
         told |= {"start_step": trainer.global_step}  # of a checkpoint
-        self.record = Recorder(**told | self._options).__enter__()
+        self.record = Recorder(**told | self._options).begin()
         self._step, self._samples, self._loss = trainer.global_step, 0, None
 
     def on_train_batch_start(self, *_: Any) -> None:

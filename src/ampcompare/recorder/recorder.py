@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +27,7 @@ from ampcompare.program.console import print_line
 from ampcompare.recorder.begin import about, device_of, rank_and_size, start, type_of, word_of
 from ampcompare.recorder.checks import check_count, check_parts
 from ampcompare.recorder.course import Course
-from ampcompare.recorder.ending import Ending, end
+from ampcompare.recorder.ending import WARNINGS, Ending, end
 from ampcompare.recorder.energy import StepEnergy
 from ampcompare.recorder.gradients import Looks, bare
 from ampcompare.recorder.scaling import scaling_of
@@ -57,8 +58,8 @@ class Recorder(Course):
 
     `step` waits for nothing. It is an optimizer's step: with micro-batches to be called once, behind the last
     one and `scaler.update()`. Gradients are looked at where the optimizer takes them, after clipping, so
-    `zero_grad` may stand anywhere. SIGTERM ends loop and record with a SystemExit, unless the program has a
-    handler for it. Raises UserError for what cannot be.
+    `zero_grad` may stand anywhere. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 end loop and record by `sys.exit`,
+    unless the program has a handler for them. Raises UserError for what cannot be.
 
     >>> model = torch.nn.Linear(4, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -152,7 +153,16 @@ class Recorder(Course):
             self._about.facts[metrics.TEST_IMAGES] = test_samples
 
     def __enter__(self) -> Recorder:
-        """Begin the record."""
+        """Begin the record, in the loop's own program."""
+        self.begin()
+        if not self.rank:
+            self._ending.listen(WARNINGS)
+        return self
+
+    def begin(self) -> Recorder:
+        """Begin the record, within somebody's trainer, to which a batch system's warnings are left up to the
+        first step; `close` ends it.
+        """
         if self.rank:
             return self
         if self._was_entered:
@@ -196,9 +206,10 @@ class Recorder(Course):
     def _abandoned(self) -> None:
         """The program ends and nobody has ended the record: a trainer does not tell of its exceptions."""
         asked = None if self._ending.asked is None else SystemExit(128 + self._ending.asked)
-        self.close(
-            asked or getattr(sys, "last_value", None) or RuntimeError("the program ended within the loop")
-        )
+        with suppress(SystemExit):  # Python ends already, and would show it
+            self.close(
+                asked or getattr(sys, "last_value", None) or RuntimeError("the program ended within the loop")
+            )
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None

@@ -41,7 +41,7 @@ class RecorderCallback(TrainerCallback):
         self._step = args.train_batch_size * args.gradient_accumulation_steps
         data = getattr(given.get("train_dataloader"), "dataset", ())
         self._epoch = -(-len(data) // args.world_size) if hasattr(data, "__len__") else 0  # 0: not known
-        self.record = Recorder(**told | self._options).__enter__()
+        self.record = Recorder(**told | self._options).begin()
 
     def on_epoch_begin(self, *_: Any, **given: Any) -> None:
         self._left = self._epoch or sys.maxsize

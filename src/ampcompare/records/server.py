@@ -72,6 +72,15 @@ def read_sweep_config(source: str, *, seconds: int | None = None) -> dict[str, A
     return dict(config) if isinstance(config, Mapping) else {}
 
 
+def usual_place(*, seconds: int | None = None) -> tuple[str, str]:
+    """The entity and the project that W&B's client takes where nobody names them; empty where it has none.
+    Raises UserError as `read_sweep_config`.
+    """
+    with _told_in_one_line(API_PREFIX):
+        api = _api(seconds)
+        return api.settings["entity"] or api.default_entity or "", api.settings["project"] or ""
+
+
 def _read_source(source: str, *, brief: bool = False) -> list[RunRecord]:
     entity, project, sweep = parse_source(source)
 

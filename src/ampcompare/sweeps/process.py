@@ -41,33 +41,56 @@ for number in (signal.SIGTERM, signal.SIGKILL):
 
 
 class Guard:
-    """Ends the runs of this process should it die without doing so itself."""
+    """Ends the runs of this process should it die without doing so itself.
+
+    A guard that was killed has a successor as soon as there is something to tell it. Where none can be
+    started all goes on without: the runs are worth more than what ends them in an emergency.
+    """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # a Ctrl-C in the terminal is not for it
-        )
-        assert self._process.stdin
-        self._pipe = self._process.stdin
         self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._process = self._started()
 
     def watch(self, group: int) -> None:
-        self._say(f"+{group}")
+        with self._lock:
+            self._groups.add(group)
+            self._say(f"+{group}")
 
     def forget(self, group: int) -> None:
-        self._say(f"-{group}")
+        with self._lock:
+            self._groups.discard(group)
+            self._say(f"-{group}")
 
     def close(self) -> None:
         """There is nothing left to guard."""
-        self._pipe.close()
-        self._process.wait()
+        with self._lock, contextlib.suppress(OSError):
+            self._pipe.close()
+            self._process.wait()
+
+    @staticmethod
+    def _started() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD],
+            stdin=subprocess.PIPE,
+            bufsize=0,  # what a dead guard did not read would be written again as the pipe is closed
+            start_new_session=True,  # a Ctrl-C in the terminal is not for it
+        )
+
+    @property
+    def _pipe(self) -> IO[bytes]:
+        assert self._process.stdin
+        return self._process.stdin
 
     def _say(self, line: str) -> None:
-        with self._lock:
-            print(line, file=self._pipe, flush=True)
+        try:
+            self._pipe.write(f"{line}\n".encode())
+        except (OSError, ValueError):  # it has been killed; a pipe that is closed had no successor
+            with contextlib.suppress(OSError):
+                self._pipe.close()
+                self._process.wait()
+                self._process = self._started()
+                self._pipe.write("".join(f"+{group}\n" for group in sorted(self._groups)).encode())
 
 
 class Run:
@@ -88,11 +111,7 @@ class Run:
         except BaseException:
             self._log.close()
             raise
-        try:
-            guard.watch(self._process.pid)
-        except OSError:  # without a guard it might be left behind
-            self.kill()
-            raise
+        guard.watch(self._process.pid)
 
     def wait(self, seconds: float) -> int | None:
         """The exit code, None if it has not ended after `seconds`. A signal's number comes negative."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ampcompare.errors import UserError
 from ampcompare.sweeps.attempts import Attempt
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.search import Search
@@ -25,7 +24,7 @@ class Pulse(threading.Thread):
         self._ended = threading.Event()
         self._held: dict[int, Attempt] = {}
         self._lost: set[int] = set()
-        self._problem: UserError | None = None
+        self._problem: Exception | None = None
 
     def __enter__(self) -> Pulse:
         self.start()
@@ -44,7 +43,9 @@ class Pulse(threading.Thread):
         self._held.pop(attempt.trial.number, None)
 
     def is_lost(self, attempt: Attempt) -> bool:
-        """Whether another worker has taken it over. Raises UserError for a database that cannot be used."""
+        """Whether another worker has taken it over. Raises what ended the signs of life, as a UserError for a
+        database that cannot be used: a run without them is taken over.
+        """
         if self._problem:
             raise self._problem
         return attempt.trial.number in self._lost
@@ -53,7 +54,7 @@ class Pulse(threading.Thread):
         try:
             while not self._ended.wait(self._search.heartbeat_seconds):
                 self._beat()
-        except UserError as problem:
+        except Exception as problem:  # of whatever kind: told by the worker whose run goes on unheard
             self._problem = problem
 
     def _beat(self) -> None:

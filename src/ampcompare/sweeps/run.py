@@ -25,6 +25,7 @@ from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed, find_shipped
 from ampcompare.program.stopping import TAKEN_AWAY, heard
 from ampcompare.sweeps.check import problems_of, trains_here
+from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
@@ -36,8 +37,8 @@ from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.pulse import Pulse
 from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.sweeps.worker import Worker, WorkerContext
 
 EXIT_FAILED_RUNS = 1
@@ -72,9 +73,7 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, words, is_whole))
     sweep = sweep if request.name is None else dataclasses.replace(sweep, name=request.name)
     check_name(sweep.name)
-    if request.storage is not None and not request.storage.strip():
-        expected = "expected the URL of a database, or leave the option out"
-        raise UserError(f"--storage {request.storage!r}: {expected}")
+    check_storage(request.storage)
     plan = plan_of(sweep, words)
     sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, request.control))
     same = same_runs(sweep, words)
@@ -83,6 +82,11 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     if looks:
         check_can_be_decided(sweep, looks)
     folder = make_output(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    book = Book(folder)
+    if book.sweep() is not None and book.has_begun():
+        is_filled = (folder / "sweep.db").exists()  # then it is no array's alone
+        todo = "run the rest here with --fill" if is_filled else "go on with --cluster, or here with --fill"
+        raise UserError(f"output_dir={folder}: the sweep in there is a job array; see --missing, {todo}")
     own = [word for word in words if split_override(word)[0] != "output_dir"]
     here = trains_here(sweep)
     told = told_to_runs(sweep, plan, looks, here)
@@ -139,7 +143,7 @@ class Rounds:
             self.console, search.sweep, count, before, search.total, lambda: self._known(display)
         )
         guard = Guard()
-        with _signals(self.stop, self.kill, display.say) as received, display:
+        with stopped_by_signals(self.stop, self.kill, display.say) as received, display:
             search.contact.heed(display.say, self.stop, self.kill)
             decisions = Decisions(self.search, looks, self._look, display.say, self.stop)
             with Pulse(search, display.update if display.is_live else None) as pulse:
@@ -208,6 +212,12 @@ def tell_how_to_go_on(
     path: str, request: Request, given: Mapping[str, str], url: str, console: Console, *asked: str
 ) -> None:
     """Say how to go on with what a signal ended; `asked` are options without a value."""
+    command = command_again(path, request, given, url, *asked)
+    print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
+
+
+def command_again(path: str, request: Request, given: Mapping[str, str], url: str, *asked: str) -> str:
+    """The command that goes on with what was asked for; `asked` are options without a value."""
     grace = request.grace_seconds if request.grace_seconds != GRACE_SECONDS else None
     options = {
         "--workers": request.workers,
@@ -218,8 +228,7 @@ def tell_how_to_go_on(
     }
     words = [*asked, *(["--until-decided"] if request.until_decided else [])]
     words += [f"{key}={value}" for key, value in (options | dict(given)).items() if value is not None]
-    command = as_typed("ampcompare", "sweep", path, *words)
-    print_line(console, one_line(f"stopped: finished runs stay finished; go on with: {command}"))
+    return as_typed("ampcompare", "sweep", path, *words)
 
 
 def find_sweep(name: str) -> Path:
@@ -238,8 +247,11 @@ def check_name(name: str) -> None:
 
 
 @contextmanager
-def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
-    """Ctrl-C, a batch system, the terminal's end: once, let the runs end; twice, at once. Yields them."""
+def stopped_by_signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
+    """Ctrl-C, a batch system, the terminal's end: let the runs end; a further Ctrl-C: at once. Yields them.
+
+    A batch system warns with one signal and ends with another, and the runs need the time in between.
+    """
     received: list[int] = []
     last = -math.inf
 
@@ -252,8 +264,8 @@ def _signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator
         received.append(number)
         if len(received) == 1:
             stop.set()
-            say("stopping: waiting for the runs to end (again: at once)")
-        else:
+            say("stopping: waiting for the runs to end (Ctrl-C: at once)")
+        elif number == signal.SIGINT:
             kill.set()
 
     before = {number: signal.signal(number, handle) for number in heard(STOP_SIGNALS)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 import optuna
@@ -17,6 +17,9 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 
 from ampcompare.errors import UserError, reason
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 TRIES, PAUSE_SECONDS = 4, 0.25
 BUSY_SECONDS = 30.0  # for a server that is there and takes nobody at the moment
@@ -33,6 +36,15 @@ LIBPQ = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
+# What names a secret, in whatever case: a key, and a key with its value, as in a connection string.
+SECRET = re.compile(r"pass|pwd|secret|token", re.IGNORECASE)
+SAID_SECRET = re.compile(rf"((?:{SECRET.pattern})\w*\s*=\s*)([^&;\s]*)", re.IGNORECASE)
+QUERY = re.compile(r"([?&][^=&]*)=([^&]*)")
+# Without a user what stands in place of the port may be a password whose @ was forgotten.
+NO_USER = re.compile(r"(//[^/@:?[]*):(\d+)(?=[/?]|$)")
+USUAL_PORTS = ("5432", "5433", "6432", "3306", "1433", "1521", "26257")
+LONG = 4  # letters of a password that no word has by chance
+T = TypeVar("T")
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 # Ask-and-tell sends its own: Search.alive.
@@ -45,17 +57,67 @@ def sqlite_url(folder: Path) -> str:
     return f"sqlite:///file:{quote(quote(str(folder.resolve() / 'sweep.db')))}?uri=true"
 
 
+def check_storage(given: str | None) -> None:
+    """Raises UserError for what --storage cannot mean."""
+    if given is None:
+        return
+    if not given.strip():
+        raise UserError(f"--storage {given!r}: expected the URL of a database, or leave the option out")
+    url = _parsed(given)
+    if url is None or url.get_backend_name() != "sqlite":
+        return
+    if not url.database or ":memory:" in url.database or url.query.get("mode") == "memory":
+        todo = "name a file, sqlite:///sweep.db, or leave the option out"
+        raise UserError(f"--storage {given}: a database in memory is gone with its process; {todo}")
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of an SQLite database; None of any other. Raises what SQLAlchemy does for what is no URL."""
+    from sqlalchemy import make_url
+
+    given = make_url(url)
+    if given.get_backend_name() != "sqlite" or not given.database:
+        return None
+    if not given.database.startswith("file:"):
+        return Path(given.database)
+    return Path(unquote(re.sub(r"file:(//[^/]*)?", "", given.database, count=1)))
+
+
 def shown(url: str) -> str:
-    """The URL as it may be shown: without password, our own database by its path."""
+    """The URL as it may be shown: without password, our own database by its path. Of what is no URL, and may
+    be anything, no more than the beginning that looks like one.
+    """
     if own := re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url):
         return unquote(unquote(own[1]))
-    if url.startswith("sqlite"):  # a path, which may have any of these characters
+    if _is_of_file(url) or re.fullmatch(r"[\w./\\-]*", url):  # a path, which may have any of these characters
         return url
+    if _parsed(url) is None:
+        scheme = re.match(r"[\w+.-]+://", url)
+        return f"{scheme[0] if scheme else ''}***"
     # The same password as SQLAlchemy's, but up to the last @: one that was left unquoted is no host.
-    url = re.sub(r"(?s)(//[^/@:?]*):.*@", r"\1:***@", url)
-    # One whose @ was forgotten stands where the port would.
-    url = re.sub(r"(//[^/@:?[]*):(?!\*\*\*@)(?!\d*(?:[/?]|$))[^/?]*", r"\1:***", url)
-    return re.sub(r"([?&][^=&]*password=)[^&]*", r"\1***", url)
+    url = re.sub(r"(?s)(//[^/:]*):.*@", r"\1:***@", url)
+    url = NO_USER.sub(lambda m: m[0] if m[2] in USUAL_PORTS else f"{m[1]}:***", url)
+    url = QUERY.sub(lambda m: f"{m[1]}=***" if _is_secret(m) else m[0], url)
+    return SAID_SECRET.sub(r"\1***", url)
+
+
+def _is_of_file(url: str) -> bool:
+    return re.match(r"sqlite(\+pysqlite|\+aiosqlite)?:", url) is not None
+
+
+def _parsed(url: str) -> URL | None:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        return None
+
+
+def _is_secret(option: re.Match[str]) -> bool:
+    """Whether a word of the query is to be hidden: by its name, or as a connection string that has one."""
+    return bool(SECRET.search(unquote(option[1])) or SAID_SECRET.search(unquote(unquote(option[2]))))
 
 
 class SweepStorage(RDBStorage):
@@ -94,19 +156,44 @@ def open_storage(url: str, heartbeat_seconds: float, grace_seconds: float) -> Sw
     `postgresql://` and `postgres://` take the driver that is installed. Raises what the database raises, and
     ImportError for a missing driver.
     """
+    url = _with_driver(url)
+    return _patiently(
+        lambda: SweepStorage(
+            url,
+            engine_kwargs=_engine_options(url),
+            heartbeat_interval=max(1, round(heartbeat_seconds)),
+            grace_period=max(2, round(grace_seconds)),
+        )
+    )
+
+
+def holds_studies(url: str) -> bool:
+    """Whether Optuna has made its tables in the database, found out without making them. Raises as
+    `open_storage`.
+    """
+    from sqlalchemy import create_engine, inspect
+
+    url = _with_driver(url)
+    engine = create_engine(url, **_engine_options(url))
+    try:
+        return _patiently(lambda: {"studies", "trials"} <= {*inspect(engine).get_table_names()})
+    finally:
+        engine.dispose()
+
+
+def _with_driver(url: str) -> str:
+    if scheme := POSTGRES.match(url):
+        return f"postgresql{scheme[1] or f'+{_driver()}'}{url[scheme.end() :]}"
+    return url
+
+
+def _patiently(act: Callable[[], T]) -> T:
     from sqlalchemy.exc import DatabaseError
 
-    if scheme := POSTGRES.match(url):
-        url = f"postgresql{scheme[1] or f'+{_driver()}'}{url[scheme.end() :]}"
     began, tries = time.monotonic(), 0
     while True:
         try:
-            return SweepStorage(
-                url,
-                engine_kwargs=_engine_options(url),
-                heartbeat_interval=max(1, round(heartbeat_seconds)),
-                grace_period=max(2, round(grace_seconds)),
-            )
+            return act()
         # Another worker makes the same tables at this moment, or it is a real one.
         except (DatabaseError, StorageInternalError) as problem:
             tries += 1
@@ -150,6 +237,9 @@ def as_user_error(url: str) -> Iterator[None]:
 
 def why(problem: BaseException, url: str) -> str:
     """What is wrong with the database at this URL, in words that may be shown."""
+    parsed = _parsed(url)
+    if parsed is None:  # whatever it has may be a password
+        return "not the URL of a database; expected such as postgresql://user@host/database"
     cause = problem
     while isinstance(cause, StorageInternalError | ImportError) and cause.__cause__:
         cause = cause.__cause__
@@ -161,19 +251,25 @@ def why(problem: BaseException, url: str) -> str:
     said = reason(cause)
     if getattr(cause, "sqlstate", None) == "42501":  # PostgreSQL 15 gives it to owners only
         said += "; its user has to be allowed to make tables there"
-    for secret in _secrets(url):
-        said = said.replace(secret, "***")
+    said = said.replace(url, shown(url))
+    for secret in _secrets(url, parsed):
+        # A short one is part of many words: hidden where it stands by itself, as in quotes.
+        pattern = re.escape(secret)
+        said = re.sub(pattern if len(secret) >= LONG else rf"(?<=[^\w\s]){pattern}(?=[^\w\s])", "***", said)
     return said
 
 
-def _secrets(url: str) -> list[str]:
+def _secrets(url: str, parsed: URL) -> list[str]:
     """Passwords in a URL as messages may have them: as written, as meant, and what an @ within leaves."""
-    if url.startswith("sqlite"):
+    if _is_of_file(url):
         return []
-    found = [match[1] for match in re.finditer(r"(?s)//[^/@:?]*:(.*)@", url)]
-    found += re.findall(r"[?&][^=&]*password=([^&]*)", url)
-    # Written in place of a port, as where the @ was forgotten.
-    found += re.findall(r"//[^/@:?[]*:(?!\d*(?:[/?]|$))([^@/?]*)", url)
-    pieces = [piece for secret in found for piece in (secret, *secret.split("@"))]
+    found = [match[1] for match in re.finditer(r"(?s)//[^/:]*:(.*)@", url)]
+    found += [str(parsed.password or "")]
+    found += [part for part in (parsed.host, parsed.database) if part and "@" in part]
+    found += [m[2] for m in NO_USER.finditer(url) if m[2] not in USUAL_PORTS]
+    for option in QUERY.finditer(url):
+        if _is_secret(option):
+            found += [option[2], *(m[2] for m in SAID_SECRET.finditer(unquote(unquote(option[2]))))]
+    pieces = [piece for secret in found for piece in (secret, *re.split("[@/:?#]", secret))]
     forms = {form for piece in pieces for form in (piece, unquote(piece)) if form}
     return sorted(forms, key=len, reverse=True)

@@ -24,6 +24,7 @@ from ampcompare.errors import UserError, reason
 from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
+from ampcompare.tracking import taken
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.wandb_client import account
@@ -97,7 +98,7 @@ def begin(
     logging.raiseExceptions = False  # the client's log on a full disk: a traceback on stderr for each line
     _hide_local_sweep()
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
-    run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+    run_id = _run_id(resumed)
     resume = "allow" if resumed or start.goes_on else None
     try:
         run = _init(start, _mode(start.options, say), run_id, on_stop, resume)
@@ -118,6 +119,22 @@ def begin(
     run.define_metric("*", step_metric=metrics.STEP)
     run.summary["environment"] = dict(start.logged["environment"])
     return WandbRun(run, run_id, say, on_lost, resumed["record"] if resumed else None)
+
+
+class Unbegun(NoRecord):
+    """Of a run that was stopped as its record began: by a signal that ended W&B's service, too."""
+
+    def __init__(self, resumed: Mapping[str, Any] | None) -> None:
+        super().__init__(_run_id(resumed))
+
+    def where(self, output_dir: Path) -> list[str]:
+        return []
+
+    def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
+        """As `Tracker.finish_stopped`: a sweep on W&B's server is told by a process of its own."""
+        if preempted:
+            taken.tell_beside()
+        return True
 
 
 def lend(
@@ -148,6 +165,10 @@ def lend(
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
     run.summary["environment"] = dict(logged["environment"])
     return WandbRun(run, run.id, say, on_lost, lent=True)
+
+
+def _run_id(resumed: Mapping[str, Any] | None) -> str:
+    return resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
 
 
 def _hide_local_sweep() -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from ampcompare.program.stopping import TAKEN_AWAY, is_preemption, leave
 
 SECONDS = 4.0
 _SOURCE = str(Path(__file__).resolve().parents[2])
@@ -24,20 +25,22 @@ _RUN = "import sys; sys.path.insert(0, sys.argv.pop()); from ampcompare.tracking
 def tell(number: int) -> None:
     """Become the program that tells W&B, and ends by the signal. Returns where no sweep is to be told."""
     if _is_of_sweep():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execv(sys.executable, _words(number))  # noqa: S606 - our own words
+        os.execve(sys.executable, _words(number), _environment())  # noqa: S606 - our own words
 
 
-def tell_beside() -> bool:
-    """Have W&B told by a process beside this one; whether it was."""
+def tell_beside(seconds: float = 2 * SECONDS) -> bool:
+    """Have W&B told by a process beside this one, within so long; whether it was."""
     if not _is_of_sweep():
         return False
-    given = {
-        key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"
-    }  # the one that is gone
+    import subprocess
+
+    def outlive() -> None:  # what is sent to every process of the job once more
+        for number in TAKEN_AWAY:
+            signal.signal(number, signal.SIG_IGN)
+
+    words = _words(signal.SIGUSR1)
     try:
-        done = subprocess.run(_words(signal.SIGUSR1), env=given, timeout=2 * SECONDS, check=False)
+        done = subprocess.run(words, env=_environment(), timeout=seconds, check=False, preexec_fn=outlive)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == -signal.SIGUSR1
@@ -46,6 +49,11 @@ def tell_beside() -> bool:
 def _is_of_sweep() -> bool:
     given = os.environ.get
     return bool(given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") and not given("AMPCOMPARE_LOCAL_SWEEP"))
+
+
+def _environment() -> dict[str, str]:
+    """Without the service of this process, which is gone or ends with it."""
+    return {key: value for key, value in os.environ.items() if key != "WANDB_SERVICE"}
 
 
 def _words(number: int) -> list[str]:
@@ -57,7 +65,6 @@ def main() -> None:
     number = int(sys.argv[1])
     import wandb
 
-    from ampcompare.program.stopping import is_preemption, leave
     from ampcompare.tracking import stop_flag
     from ampcompare.wandb_client.service import end_service
 
@@ -69,7 +76,7 @@ def main() -> None:
         if is_preemption(128 + number) and not stop_flag.is_set(run):
             run.mark_preempting()
         run.finish(exit_code=255)
-    except (wandb.errors.Error, TimeoutError, ConnectionError) as problem:
+    except Exception as problem:  # whatever it is, the end is that of the signal
         sys.stderr.write(f"W&B could not be told: {problem}\n")
     end_service(SECONDS)
     leave(128 + number)

@@ -6,7 +6,7 @@ A second way to record is one file: a subclass of `Tracker`, and a line in `star
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,12 @@ class Tracker(ABC):
     @abstractmethod
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         """End the record: finished with exit code 0, else failed. Returns in words what it lacks on disk."""
+
+    def hurry_when(self, asked: Callable[[], bool]) -> None:  # noqa: B027 - a tracker may leave it out
+        """From when `asked()` holds, `finish` may take seconds only, and returns what was not sent."""
+
+    def tell_taken_away(self) -> None:  # noqa: B027 - likewise
+        """The end was cut short as the machine is taken away: the run may be started again to complete it."""
 
     @abstractmethod
     def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:

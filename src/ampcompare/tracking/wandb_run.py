@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from ampcompare.tracking.tracker import Tracker
 from ampcompare.wandb_client.service import USUAL_SECONDS, end_service
 
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
+LOOK_SECONDS = 0.1  # whether a request to stop has come
 STOPPED_EXIT_CODE = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 TAIL_ROWS = 500  # at least so many are kept in a checkpoint: rows that did not reach the record before a kill
 FRESH_SECONDS = 5.0  # what is older is on the disk, even if the power fails
@@ -52,6 +55,7 @@ class WandbRun(Tracker):
         self._watched = True
         self._ended = False  # the client's service, before its time
         self._say, self._on_lost = say, on_lost
+        self._is_hurried: Callable[[], bool] = lambda: False
         self._files: dict[str, bytes] = {}
         self._rows: RowQueue[Mapping[str, Any]] = RowQueue(self._log)
         self._lent_rows = LentRows(run, self._log) if lent else None
@@ -169,42 +173,49 @@ class WandbRun(Tracker):
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         """As `Tracker.finish`. Raises what W&B raised."""
-        try:
-            self._close_rows()
-        finally:
-            self._finish(summary, exit_code, USUAL_SECONDS)
+
+        def end() -> None:
+            try:
+                self._close_rows()
+            finally:
+                self._finish(summary, exit_code, USUAL_SECONDS)
+
+        if not _beside(end, self._is_hurried):
+            return f"the record {self._file.path} could not be sent whole in time"
         ends = self._run.offline and not (self._ended or self._lent)
         why = self._file.trouble_at_end() if ends else None
         if why or self._ended:
             return f"the record {self._file.path} is not whole: {why or SERVICE_ENDED}"
         return None
 
+    def hurry_when(self, asked: Callable[[], bool]) -> None:
+        """As `Tracker.hurry_when`."""
+        self._is_hurried = asked
+
     def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
         """As `Tracker.finish_stopped`. What is on the disk is whole anyway; `wandb sync` sends the rest."""
-        ends: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
 
         def end() -> None:
-            try:
-                self._close_rows()
-                if preempted and not (self._ended or self._lent or stop_flag.is_set(self._run)):
-                    self._run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
-                self._finish(summary, STOPPED_EXIT_CODE, STOPPED_SECONDS / 2)
-                ends.put(None)
-            except Exception as problem:
-                ends.put(problem)
+            self._close_rows()
+            if preempted and not (self._ended or stop_flag.is_set(self._run)):
+                self._run.mark_preempting()  # of such a run W&B's sweep starts again what ends above 0
+            self._finish(summary, STOPPED_EXIT_CODE, STOPPED_SECONDS / 2)
 
-        threading.Thread(target=end, daemon=True, name="finish").start()
         try:
-            problem = ends.get(timeout=STOPPED_SECONDS)
-        except queue.Empty:
-            return False
-        if problem and not isinstance(problem, ConnectionError):
-            raise problem
-        if not (self._ended or problem):
+            if not _beside(end, lambda: True):
+                return False
+        except ConnectionError:
+            self._ended = True
+        if not self._ended:
             return True
-        if preempted and not (self._lent or self._run.offline):  # the rows come with the checkpoint
-            taken.tell_beside()
+        if preempted:
+            self.tell_taken_away()  # the rows come with the checkpoint
         return bool(self._run.offline)
+
+    def tell_taken_away(self) -> None:
+        """As `Tracker.tell_taken_away`: where the client's service has ended, by a process of its own."""
+        if self._ended and not (self._lent or self._run.offline):
+            taken.tell_beside()
 
     def _close_rows(self) -> None:
         if self._lent_rows is not None:
@@ -237,6 +248,37 @@ class WandbRun(Tracker):
                 self._say(f"{name} {where}: the record ends without it")
                 continue
             self._run.save(str(folder / name), base_path=str(folder), policy="now", glob=False)
+
+
+def _beside(end: Callable[[], None], is_hurried: Callable[[], bool]) -> bool:
+    """Run `end` in a thread; whether it came to its end. From when it `is_hurried` it has STOPPED_SECONDS.
+
+    Raises what it raised.
+    """
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            end()
+        except BaseException as problem:
+            ends.put(problem)
+        else:
+            ends.put(None)
+
+    try:
+        threading.Thread(target=run, daemon=True, name="finish").start()
+    except RuntimeError:  # Python ends already: from 3.12 on it begins no threads then
+        run()
+    until = math.inf
+    while time.monotonic() < until:
+        if until == math.inf and is_hurried():
+            until = time.monotonic() + STOPPED_SECONDS
+        left = until - time.monotonic()
+        with suppress(queue.Empty):
+            if problem := ends.get(timeout=max(0.0, min(LOOK_SECONDS, left))):
+                raise problem
+            return True
+    return False
 
 
 def _logged(value: Any) -> Any:

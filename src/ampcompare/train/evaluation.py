@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,16 +66,18 @@ class Evaluation:
     ) -> dict[str, float] | None:
         """Every score under its key (`eval/loss`, ...); None if `should_stop` says so between batches.
 
-        Waits for the device once. Raises TrainingError for a metric's values of a wrong shape.
+        Of several processes each asks `should_stop` equally often, so that it may ask them all: one whose
+        share has fewer batches goes on asking when it has none left. But for that it waits for the device
+        once. Raises TrainingError for a metric's values of a wrong shape.
         """
         world = world or World()
         self.model.eval()
         self._totals.zero_()
         self._answers = []
-        for batch in self.batches():
+        for _, batch in zip_longest(range(len(self.loader)), self.batches()):
             if should_stop():
                 return None
-            if (given := self.add(batch)) is not None:
+            if batch is not None and (given := self.add(batch)) is not None:
                 self._answers.append(given)
         totals = world.sum_(self._totals)
         answers = start_copy(self._gathered(world))[0] if self.task.answers else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 from ampcompare import metrics
@@ -39,8 +40,8 @@ class Fit:
 
     `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`.
     `should_stop` is asked after each step and within the evaluation; then the training ends with the row of
-    the last step. With `lag` rows are read one interval late; None is what the device needs. `keeper` is told
-    when a state can be saved.
+    the last step. As that is decided `on_stop` is called, in all processes at one place. With `lag` rows are
+    read one interval late; None is what the device needs. `keeper` is told when a state can be saved.
 
     Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph
     and memory do not wait for the garbage collector, which may come within another one's capture.
@@ -57,6 +58,7 @@ class Fit:
         on_step: Callable[[int], None] = lambda step: None,
         on_note: Callable[[str], None] = lambda note: None,
         should_stop: Callable[[], bool] = lambda: False,
+        on_stop: Callable[[], None] = lambda: None,
         lag: bool | None = None,
         world: World | None = None,
         keeper: Keeper | None = None,
@@ -83,7 +85,7 @@ class Fit:
             min_scale=config.precision.min_scale_warning,
             lag=lag,
         )
-        self._should_stop = should_stop
+        self._should_stop, self._on_stop = should_stop, on_stop
         self._ask = CollectiveFlags(self.world, config.log.every)
         self.stopped = False
         self.precision = trainer.precision
@@ -160,6 +162,7 @@ class Fit:
         images = 0  # that count for the energy
         self.evaluated = self._is_best = False
         self.trainer.begin()
+        self._ask.begin(self.step)
         self._resume()
         accumulate = config.training.accumulate
         feed = self.trainer.feed(self.train, epoch, start * accumulate)
@@ -182,7 +185,12 @@ class Fit:
             if self.timer.warm and (result.cold or not self._counts):  # what was compiled is no step's energy
                 self._begin_to_count()
                 images = 0
-            self.stopped, self._due = self._ask.at(self.step, self._should_stop, self._clock_is_due)
+            ends = number == self.steps_per_epoch or self.step == self.total_steps
+            self.stopped, self._due = self._ask.at(
+                self.step, self._should_stop, self._clock_is_due, ends=ends
+            )
+            if self.stopped:
+                self._on_stop()
             last = self.stopped or self.step == self.total_steps
             if diagnose:
                 self.rows.look(self.step, position, result.gradients)
@@ -223,14 +231,16 @@ class Fit:
     def _evaluate(self, epoch: int) -> None:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
         self.world.share_buffers(self.trainer.model)
+        ask, numbers = CollectiveFlags(self.world), count()
         with tf32_as(self.config.eval.tf32):
             try:
-                found = self.evaluation.run(lambda: self.world.size == 1 and self._should_stop(), self.world)
+                found = self.evaluation.run(lambda: ask.at(next(numbers), self._should_stop)[0], self.world)
             except OddBatch as problem:
                 where = f"data.source={self.config.data.source!r}: the evaluation at step {self.step}"
                 raise UserError(f"{where}: {problem}") from None
         if found is None:
             self.stopped = True
+            self._on_stop()
             if len(self.rows.interval):  # the steps since the last row
                 self._resume()
                 self._log(*self._last)

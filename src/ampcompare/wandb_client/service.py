@@ -22,6 +22,9 @@ def end_service(seconds: float = USUAL_SECONDS) -> bool:
 
     # A daemon: neither the waiting nor W&B's own exit hook, taken off by then, holds up our exit.
     waiting = threading.Thread(target=tear_down, daemon=True, name="wandb.teardown")
-    waiting.start()
+    try:
+        waiting.start()
+    except RuntimeError:  # Python ends already: from 3.12 on it begins no threads then
+        return False
     waiting.join(seconds)
     return not waiting.is_alive()

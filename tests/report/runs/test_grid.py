@@ -98,3 +98,24 @@ def test_a_search_has_the_points_that_it_drew_and_misses_those_it_is_to_draw():
     assert open_end.counts == {State.FINISHED: 1, State.FAILED: 1}
     capped = holes_of(Grid("s", ("lr",), None, planned=5), drawn)
     assert capped.counts == {State.FINISHED: 1, State.FAILED: 1, State.MISSING: 3}
+
+
+def drawn(state, number, is_draw=False):
+    return Attempt(str(number), state, config={"x": 1}, began=number, is_draw=is_draw)
+
+
+def test_draws_of_a_search_that_coincide_are_a_point_each():
+    search = Grid("s", ("x",), None, planned=3)
+    assert holes_of(search, [drawn(State.FINISHED, n) for n in range(3)]).is_whole
+    going = holes_of(search, [drawn(State.FINISHED, 0), drawn(State.RUNNING, 1)])
+    assert going.counts == {State.FINISHED: 1, State.RUNNING: 1, State.MISSING: 1}
+    assert going.sentence == "1 of the 3 points of sweep s are done: 1 running, 1 missing."
+
+
+def test_a_failed_draw_is_no_hole_where_a_repetition_of_it_is_done_and_one_where_it_is_a_draw_of_its_own():
+    search = Grid("s", ("x",), None, planned=2)
+    again = holes_of(search, [drawn(State.FAILED, 0), drawn(State.FINISHED, 1)])
+    assert again.counts == {State.FINISHED: 1, State.MISSING: 1}
+    twice = [drawn(State.FAILED, 0, is_draw=True), drawn(State.FINISHED, 1, is_draw=True)]
+    assert holes_of(search, twice).counts == {State.FINISHED: 1, State.FAILED: 1}
+    assert holes_of(search, [*twice, drawn(State.FINISHED, 2)]).is_whole

@@ -47,6 +47,7 @@ def nothing_logged(made):
         (255, "failed", "", Outcome.STOPPED),  # what W&B's client writes after Ctrl-C, and ours after a stop
         (130, "failed", "", Outcome.STOPPED),
         (143, "failed", "", Outcome.STOPPED),
+        (138, "preempted", "", Outcome.STOPPED),
         (None, "crashed", "", Outcome.FAILED),
         (None, "failed", "", Outcome.FAILED),
         (None, "failed", "killed", Outcome.STOPPED),

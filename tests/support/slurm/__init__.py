@@ -19,7 +19,9 @@ As in Slurm's documentation (from memory of its pages; nothing was compared with
 - srun hands on the signals that it gets; one that runs in a job's script starts a step. The highest exit code
   is its own.
 
-What it does not do: users, partitions and their limits, memory, GPUs, several machines (every node is
+- squeue shows a job to everybody; `-u`, and the SQUEUE_ variables, leave out what is another LOGNAME's.
+
+What it does not do: accounts, partitions and their limits, memory, GPUs, several machines (every node is
 localhost), time limits (a test preempts), priorities, `salloc`, scripts from the input. A process of a job is
 known by its environment, as Slurm knows it by its cgroup: one that clears its environment escapes.
 """

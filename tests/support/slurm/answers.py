@@ -53,6 +53,8 @@ def sbatch(slurm: Slurm, asked: dict[str, Any]) -> Answer:
         if not all(slurm.find(word) for word in dependency.ids):
             raise BadOption("Batch job submission failed: Job dependency problem")
     indices, most = array(options["array"]) if "array" in options else ([], 0)
+    if indices and max(indices) >= slurm.max_array_size:
+        raise BadOption("Batch job submission failed: Invalid job array specification")
     first = slurm.next_id
     spooled = slurm.folder / "spool" / f"{first}"
     spooled.write_text(text)
@@ -77,7 +79,7 @@ def sbatch(slurm: Slurm, asked: dict[str, Any]) -> Answer:
 
 
 def scontrol(slurm: Slurm, asked: dict[str, Any]) -> Answer:
-    """`requeue ID`, `show hostnames [LIST]`, `show job ID`."""
+    """`requeue ID`, `show hostnames [LIST]`, `show job ID`, `show config`."""
     words = [word for word in asked["words"] if word not in ("-o", "--oneliner")]
     if words[:1] == ["requeue"] and len(words) > 1:
         for word in numbered(words[1:]):
@@ -92,6 +94,8 @@ def scontrol(slurm: Slurm, asked: dict[str, Any]) -> Answer:
     if words[:2] in (["show", "hostnames"], ["show", "hostname"]):
         listed = words[2] if len(words) > 2 else asked["env"].get("SLURM_JOB_NODELIST", "")
         return said("".join(f"{name}\n" for name in listed.split(",") if name))
+    if words == ["show", "config"]:
+        return said(f"MaxArraySize            = {slurm.max_array_size}\nMaxJobCount             = 10000\n")
     if words[:2] == ["show", "job"] and len(words) > 2:
         lines = [
             f"JobId={job.id} ArrayJobId={job.array_id or job.id} JobName={job.options['job-name']} "
@@ -142,16 +146,23 @@ def squeue(slurm: Slurm, asked: dict[str, Any]) -> Answer:
         "--name": "name",
         "-t": "states",
         "--states": "states",
+        "-M": "clusters",
+        "--clusters": "clusters",
     }
-    options, _ = _options(asked["words"], flags, valued)
+    env = asked["env"]  # an option goes before its variable
+    by_env = {"states": env.get("SQUEUE_STATES"), "user": env.get("SQUEUE_USERS")}
+    by_env |= {"format": env.get("SQUEUE_FORMAT"), "clusters": env.get("SLURM_CLUSTERS")}
+    options = {name: value for name, value in by_env.items() if value}
+    options |= _options(asked["words"], flags, valued)[0]
     pattern = options.get("format", "%i %j %T %R")
     titles = {"i": "JOBID", "j": "NAME", "T": "STATE", "t": "ST", "R": "NODELIST(REASON)", "r": "REASON"}
-    titles |= {"A": "JOBID", "F": "ARRAY_JOB_ID", "K": "ARRAY_TASK_ID"}
+    titles |= {"A": "JOBID", "F": "ARRAY_JOB_ID", "K": "ARRAY_TASK_ID", "k": "COMMENT"}
 
     def line(values: dict[str, object]) -> str:
         return re.sub(r"%[.\d]*([a-zA-Z])", lambda m: str(values.get(m[1], "")), pattern) + "\n"
 
-    lines = [] if {"-h", "--noheader"} & options.keys() else [line(dict(titles))]
+    lines = [f"CLUSTER: {options['clusters']}\n"] if "clusters" in options else []
+    lines += [] if {"-h", "--noheader"} & options.keys() else [line(dict(titles))]
     states = options.get("states", "PENDING,RUNNING").upper().split(",")
     for job in _chosen(slurm, options):
         wanted = "ALL" in states or job.state in states or job.state[:2].replace("RU", "R") in states
@@ -159,9 +170,12 @@ def squeue(slurm: Slurm, asked: dict[str, Any]) -> Answer:
             continue
         if options.get("name", job.options["job-name"]) != job.options["job-name"]:
             continue
+        if options.get("user", job.env.get("LOGNAME")) != job.env.get("LOGNAME"):
+            continue
         where = "localhost" if job.state == "RUNNING" else f"({job.reason})"
         values = {"i": job.name, "j": job.options["job-name"], "T": job.state, "t": job.state[:2], "R": where}
         values |= {"r": job.reason, "A": str(job.id), "F": str(job.array_id or job.id), "K": str(job.index)}
+        values["k"] = job.options.get("comment", "(null)")
         lines.append(line(dict(values)))
     return said("".join(lines))
 

@@ -77,6 +77,7 @@ class Slurm:
         self.jobs: list[Job] = []
         self.lock = threading.RLock()
         self.next_id = 101
+        self.max_array_size = 1001  # Slurm's own
         self._closed = threading.Event()
         self._scheduler = threading.Thread(target=self._schedule, name="slurm", daemon=True)
         self._server: socketserver.ThreadingTCPServer | None = None

@@ -19,6 +19,7 @@ SHORT = {
     "G": "gpus",
     "H": "hold",
     "J": "job-name",
+    "M": "clusters",
     "l": "label",
     "N": "nodes",
     "n": "ntasks",
@@ -36,7 +37,7 @@ FLAGS |= set("contiguous kill-on-bad-exit overcommit overlap quiet wait".split()
 VALUED = {*SHORT.values(), *"comment cpu-bind cpus-per-gpu export gpus-per-node gpus-per-task".split()}
 VALUED |= set("gpu-bind gres kill-on-invalid-dep mail-type mail-user mem mem-per-cpu mem-per-gpu".split())
 VALUED |= set("mem-bind nice ntasks-per-node ntasks-per-gpu open-mode reservation signal wckey wrap".split())
-VALUED |= set("mpi licenses time-min distribution threads-per-core".split())
+VALUED |= set("clusters mpi licenses time-min distribution threads-per-core".split())
 VALUED -= FLAGS
 
 

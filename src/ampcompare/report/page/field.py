@@ -62,7 +62,7 @@ class Field:
     counts: tuple[tuple[Mark, int], ...]
     sentence: str
     left_out: tuple[str, ...]
-    has_seeds: bool  # whether there is more than one mark in a cell
+    has_seeds: bool  # whether there is more than one in a cell
     has_same: bool
 
 
@@ -103,7 +103,7 @@ def field_of(holes: Holes, compared: Sequence[str] = ()) -> Field | None:
         counts,
         holes.sentence.partition(":")[0].rstrip(".") + ".",
         holes.grid.left_out,
-        any(len(cell.marks) > 1 for _, cells in rows for cell in cells),
+        SEED in holes.grid.keys and any(len(cell.marks) > 1 for _, cells in rows for cell in cells),
         any(cell.says == SAME for _, cells in rows for cell in cells),
     )
 

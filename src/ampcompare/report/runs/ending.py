@@ -13,11 +13,13 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 
 # Exit codes of a run that was asked to stop: W&B's client writes 255 for Ctrl-C, and ours for every such
-# request; shells write 128 + SIGHUP, SIGINT, SIGTERM.
+# request; shells and recorded loops write 128 + the signal, here in Linux' numbers.
 STOP_CODES = {
     255: "it was asked to stop (Ctrl-C, SIGTERM, W&B's page or a sweep's early termination)",
     129: "its terminal went away",
     130: "Ctrl-C",
+    138: "SIGUSR1",
+    140: "SIGUSR2",
     143: "SIGTERM",
 }
 GOING_ON = {"running": "", "preempting": "it is about to lose its machine", "pending": "it has not begun"}

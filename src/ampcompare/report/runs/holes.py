@@ -39,7 +39,7 @@ class State(Enum):
 @dataclass(frozen=True)
 class Attempt:
     """One run of a sweep: what its record says, and what the sweep's own database does. `config` tells which
-    point it is.
+    point it is. `is_draw`: of a search it is known to be a draw of its own, and to repeat no other.
     """
 
     run_id: str
@@ -48,6 +48,7 @@ class Attempt:
     config: Any = field(default_factory=dict, repr=False)
     began: float = 0.0  # seconds since 1970
     value: float | None = None  # the last of the sweep's metric
+    is_draw: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,16 +159,28 @@ def _standing(point: GridPoint, found: Sequence[tuple[Attempt, bool]]) -> Standi
 
 
 def _of_search(grid: Grid, tried: Sequence[Attempt]) -> Holes:
-    """A search has the points that it has drawn: each set of values is one."""
+    """A search has the points that it has drawn: each set of values is one, and more where it was drawn more
+    than once.
+    """
     by_values: dict[Any, list[Attempt]] = {}
     for attempt in tried:
         drawn = tuple(typed(lookup(attempt.config, key)) for key in grid.keys)
         by_values.setdefault(drawn, []).append(attempt)
-    standings = []
-    for number, of_point in enumerate(
-        sorted(by_values.values(), key=lambda some: min(a.began for a in some))
-    ):
-        values = {key: lookup(of_point[0].config, key) for key in grid.keys}
-        standings.append(_standing(GridPoint(number, values), [(a, True) for a in of_point]))
+    standings: list[Standing] = []
+    for of_values in sorted(by_values.values(), key=lambda some: min(a.began for a in some)):
+        values = {key: lookup(of_values[0].config, key) for key in grid.keys}
+        for some in _by_draw(of_values):
+            standings.append(_standing(GridPoint(len(standings), values), [(a, True) for a in some]))
     left = None if grid.planned is None else max(0, grid.planned - len(standings))
     return Holes(grid, tuple(standings), (), left)
+
+
+def _by_draw(tried: Sequence[Attempt]) -> list[Sequence[Attempt]]:
+    """The attempts at one set of values, those that are done first, by the draws that they are attempts at.
+
+    What is whole or goes on is not run again, so that each such run was drawn by itself. Of the others only
+    the sweep's own notes tell which repeats which.
+    """
+    settled = sum(attempt.state.is_whole or attempt.state is State.RUNNING for attempt in tried)
+    count = max(1, settled, sum(attempt.is_draw for attempt in tried))
+    return [*([attempt] for attempt in tried[: count - 1]), tried[count - 1 :]]

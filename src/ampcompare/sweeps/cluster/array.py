@@ -58,13 +58,15 @@ class Draws:
 
 
 def planned_run(
-    sweep: Sweep, began: Mapping[str, Any], told: Mapping[str, Any] | None, index: int
+    sweep: Sweep, began: Mapping[str, Any], told: Mapping[str, Any] | None, index: int, salt: str = ""
 ) -> PlannedRun:
     """The run of an index. `began` is the sweep's definition as it began (definition.py), `told` what of the
     plan every run is told, None: nothing of it.
+
+    With a salt of its folder the same sweep has other ids in another one, and so other runs at W&B.
     """
     name = json.dumps([sweep.name, began])
-    run_id = hashlib.sha256(json.dumps([name, index]).encode()).hexdigest()[:12]
+    run_id = hashlib.sha256(json.dumps([salt or name, index]).encode()).hexdigest()[:12]
     plan = {} if told is None else {**told, "place": index}
     if not sweep.is_grid:
         draws = cast("Trial", Draws(name, index))

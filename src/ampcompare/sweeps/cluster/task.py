@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,12 +25,46 @@ from ampcompare.sweeps.cluster.array import PlannedRun
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.process import Guard, Run, run_environment
-from ampcompare.sweeps.worker import planned, save_parameters
+from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
+from ampcompare.sweeps.worker import KILLED, SAME_SIGNAL_SECONDS, planned, save_parameters
 
-ATTEMPTS = 2  # of a run that somebody, or the machine for want of memory, kills
+ATTEMPTS = 2  # of a run that a signal ends which is not for this job: somebody's, or for want of memory
 LOOK_SECONDS = 0.1
+AT_ONCE = "at once"
+HELD_SECONDS = 150.0  # for the lock of a job whose machine has died: file servers keep it for a minute or two
+EXIT_HELD = 75  # EX_TEMPFAIL
 WAIT_SECONDS = 120.0  # for the batch system to end what it has sent SIGTERM
+
+
+@dataclass(frozen=True)
+class OnThisMachine:
+    """What a run knows of the command that waits for it on this machine.
+
+    `stop` is a file that is there once the runs are to end, with AT_ONCE in it: without time to do so in
+    order. `unheard` are the signals of a whole terminal, which are for the command; `devices` is the
+    CUDA_VISIBLE_DEVICES of the run, whatever submitit says.
+    """
+
+    command: int
+    stop: Path
+    unheard: Sequence[int]
+    devices: str | None
+
+    def is_over(self) -> bool:
+        """Whether the runs are to end, or nobody is left who waits for them."""
+        try:
+            os.kill(self.command, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # it is somebody's now
+            return True
+        return self.stop.exists()
+
+    def is_over_at_once(self) -> bool:
+        try:
+            return self.stop.read_text() == AT_ONCE
+        except OSError:
+            return False
 
 
 @dataclass
@@ -50,27 +85,46 @@ class RunTask:
     environment: Mapping[str, str]
     here: bool  # whether it is our own training
     patience: float
+    local: OnThisMachine | None = None
     _going: _Going | None = field(default=None, init=False, repr=False)
 
     def __call__(self) -> int:
         """Run; returns 0, or ends the job with the exit code of the run."""
         book, run_id = Book(self.folder), self.run.run_id
-        if (code := book.ended(run_id)) == 0:
-            print(f"run {run_id} is finished already", flush=True)
-            return 0
-        with contextlib.ExitStack() as stack:
-            guard = Guard()
-            stack.callback(guard.close)
-            for _ in range(ATTEMPTS):
-                code = self._attempt(book, guard)
-                if code != -signal.SIGKILL:
-                    break
-        assert code is not None
-        book.note(run_id, exit_code=code)
-        print(f"run {run_id} ended with exit code {code}", flush=True)
+        if self.local and self.local.is_over():
+            raise SystemExit(128 + signal.SIGTERM)
+        until = time.monotonic() + HELD_SECONDS
+        while (code := self._try(book)) is None:
+            if time.monotonic() > until:  # nothing is noted: the same command again submits it, if it has to
+                print(f"run {run_id} goes on in another job: nothing is done here", flush=True)
+                raise SystemExit(EXIT_HELD)
+            time.sleep(1.0)
         if code:
             raise SystemExit(code if code > 0 else 128 - code)
         return 0
+
+    def _try(self, book: Book) -> int | None:
+        """The exit code of the run, None where another job has it."""
+        with book.held(self.run.run_id) as is_ours:
+            if not is_ours:
+                return None
+            if book.ended(self.run.run_id) == 0:
+                print(f"run {self.run.run_id} is finished already", flush=True)
+                return 0
+            return self._see_through(book)
+
+    def _see_through(self, book: Book) -> int:
+        if self.local:
+            for number in self.local.unheard:  # unlike one that is ignored, the program does not inherit it
+                signal.signal(number, lambda number, frame: None)
+        with contextlib.closing(Guard()) as guard:
+            for _ in range(ATTEMPTS):
+                code = self._attempt(book, guard)
+                if code not in KILLED:
+                    break
+        book.note(self.run.run_id, exit_code=code)
+        print(f"run {self.run.run_id} ended with exit code {code}", flush=True)
+        return code
 
     def checkpoint(self, *args: Any, **kwargs: Any) -> Any:
         """The warning: end the run in order. What is returned goes on with it when the job starts again."""
@@ -105,13 +159,26 @@ class RunTask:
 
         before = signal.signal(signal.SIGTERM, told)
         try:
-            code = going.wait()
+            code = going.wait(self._heed)
+            if code in KILLED:  # the signal of a scheduler may reach the program before it reaches us
+                going.hear(SAME_SIGNAL_SECONDS)
             if going.asked and (code != 0 or not self.here):
-                _wait_to_be_ended()
+                if self.local is None:
+                    _wait_to_be_ended()
+                raise SystemExit(128 + signal.SIGTERM)
         finally:
             going.end(signal.SIGTERM, self.patience)
             signal.signal(signal.SIGTERM, before)
         return code
+
+    def _heed(self, going: _Going) -> None:
+        """What the command on this machine wants, if there is one."""
+        if self.local is None:
+            return
+        if not going.asked and self.local.is_over():
+            going.ask(self._forwarded)
+        if going.asked and (going.is_late(STOP_SECONDS) or self.local.is_over_at_once()):
+            going.run.kill()
 
     def _words(self) -> list[str]:
         files = self.folder / "wandb" / f"sweep-{self.sweep_name}"
@@ -129,29 +196,59 @@ class RunTask:
         of_run = run_environment(
             self.sweep_name, self.run.run_id, own, self.folder, self.project, self.entity, resumes=resumes
         )
-        return {**self.environment} | of_run
+        found = {**self.environment} | of_run
+        if self.local:
+            found.pop("CUDA_VISIBLE_DEVICES", None)
+            found |= {} if self.local.devices is None else {"CUDA_VISIBLE_DEVICES": self.local.devices}
+        return found
 
 
 class _Going:
     """A run that goes on. No lock of ours: a signal's handler may wait for it while the program does."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.code, self.asked = run, None, False  # type: tuple[Run, int | None, bool]
+        self.run, self.asked = run, False
+        self._asked_at = math.inf
+        self._code: int | None = None
+        self._problem: BaseException | None = None
         threading.Thread(target=self._wait, daemon=True).start()
 
     def _wait(self) -> None:
-        while (code := self.run.wait(60)) is None:
-            pass
-        self.code = code
+        try:
+            while (code := self.run.wait(60)) is None:
+                pass
+            self._code = code
+        except BaseException as problem:  # whoever waits has to hear of it
+            self.run.kill()
+            self._problem = problem
 
-    def wait(self) -> int:
+    @property
+    def code(self) -> int | None:
+        """The exit code, None while it runs. Raises what made waiting for it impossible."""
+        if self._problem:
+            raise self._problem
+        return self._code
+
+    def wait(self, look: Callable[[_Going], None] = lambda going: None) -> int:
+        """The exit code; until then `look` is called again and again."""
         while (code := self.code) is None:
+            look(self)
             time.sleep(LOOK_SECONDS)
         return code
 
+    def hear(self, seconds: float) -> None:
+        """Wait for somebody to ask for the end, so long at most."""
+        until = time.monotonic() + seconds
+        while not self.asked and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+
+    def is_late(self, seconds: float) -> bool:
+        """Whether it was asked to end so long ago."""
+        return time.monotonic() - self._asked_at > seconds
+
     def ask(self, number: signal.Signals) -> None:
         """Have the program end; its helpers are left to it."""
-        self.asked = True
+        self.asked, self._asked_at = True, min(self._asked_at, time.monotonic())
         if self.code is None:
             self.run.tell(number)
 
@@ -189,7 +286,6 @@ def _wait_to_be_ended() -> None:
     until = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < until:
         time.sleep(LOOK_SECONDS)
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ampcompare.sweeps.cluster.array import PlannedRun, planned_run
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.cluster.task import RunTask
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.holes.note import note
+from ampcompare.sweeps.holes.note import NAME, folder_of, note
 from ampcompare.sweeps.plan import plan_of, told_to_runs, with_control
 from ampcompare.sweeps.process import of_others
 from ampcompare.sweeps.run import EXIT_FAILED_RUNS, make_output
@@ -41,25 +42,33 @@ class WholeArray:
         self.told = told_to_runs(self.sweep, plan, (), self.here)
         self.others = {} if self.here else of_others()
         output = Path(given.get("output_dir") or Path("runs") / sweep.name)
-        if "%" in str(output.absolute()) or not str(output.absolute()).isprintable():
-            raise UserError(
-                f"output_dir={str(output)!r}: expected a printable path without %, which sbatch fills in"
-            )
+        place = str(output.absolute())
+        if "%" in place or "\\" in place or not place.isprintable():
+            expected = "expected a printable path without % and \\, which mean something to sbatch"
+            raise UserError(f"output_dir={str(output)!r}: {expected}")
         if (output / "sweep.db").exists():
             what = "a sweep was run or filled there without --cluster, and its database goes on with it"
+            todo = "go on with --fill" if Book(output).has_begun() else "leave --cluster out"
+            raise UserError(f"output_dir={str(output)!r}: {what}; name another folder, or {todo}")
+        self.folder = make_output(output)
+        self.book = Book(self.folder)
+        # With --storage its database is elsewhere; what it is to have is noted beside its records.
+        noted = folder_of(self.folder, sweep.name) / NAME
+        if self.book.sweep() is None and noted.exists():
+            what = f"sweep {sweep.name} was run there without --cluster"
             raise UserError(
                 f"output_dir={str(output)!r}: {what}; name another folder, or leave --cluster out"
             )
         self.own = [word for word in words if split_override(word)[0] != "output_dir"]
         self.on_cpu = given.get("device", "").startswith("cpu")
-        self.folder = make_output(output)
-        self.book = Book(self.folder)
         self.book.make()
 
     def agree(self) -> None:
         """Go on with what began in this folder. Raises UserError if that was something else."""
         ours = definition.definition(self.sweep, self.own)
-        kept = self.book.sweep() or {"definition": ours, "added": []}
+        kept = self.book.sweep()
+        if kept is None or not self.book.has_begun():  # a submission that was refused binds nobody
+            kept = {"definition": ours, "added": [], "salt": secrets.token_hex(8)}
         try:
             self.sweep, more = definition.agreed(self.sweep, kept["definition"], ours)
         except definition.Changed as changed:
@@ -69,7 +78,7 @@ class WholeArray:
         if new := [seed for seed in more if seed not in known]:
             kept["added"].append(new)
         self.book.keep_sweep(kept)
-        self.began = kept["definition"]
+        self.began, self.salt = kept["definition"], kept["salt"]
         self.sweep = dataclasses.replace(self.sweep, added=tuple(map(tuple, kept["added"])))
         note(self.sweep, self.own, self.folder)
         for line in self.same.said(self.sweep):
@@ -80,7 +89,8 @@ class WholeArray:
 
     def runs(self) -> list[PlannedRun]:
         total = self.sweep.total() or 0
-        return [planned_run(self.sweep, self.began, self.told, index) for index in range(total)]
+        of_sweep = (self.sweep, self.began, self.told)
+        return [planned_run(*of_sweep, index, self.salt) for index in range(total)]
 
     def task(self, run: PlannedRun, patience: float) -> RunTask:
         sweep = self.sweep

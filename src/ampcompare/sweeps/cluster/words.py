@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ MINUTES = 240  # of a run, where nobody says; submitit's own 5 would end most tr
 STRUCTURED = {"additional_parameters": dict, "setup": list, "teardown": list, "srun_args": list}
 # A point is one process; an array's own options are not for a word.
 OURS = ("nodes", "ntasks_per_node", "use_srun")
+# sbatch would not name the job then, or the array would not be ours.
+NOT_MORE = ("array", "parsable", "quiet", "test-only")
+LEAST_DELAY = 30  # seconds: of them the run has those that ending the job leaves
 _GPU = ("gpus_per_node", "gpus_per_task", "num_gpus", "gres", "mem_per_gpu", "cpus_per_gpu")
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
@@ -47,8 +51,34 @@ def parameters(given: Mapping[str, str], known: Mapping[str, Any], workers: int 
     if workers is not None:
         found["array_parallelism"] = workers
     found.setdefault("time", MINUTES)
-    found["additional_parameters"] = {"requeue": True, **found.get("additional_parameters", {})}
+    if found.get("signal_delay_s", LEAST_DELAY) < LEAST_DELAY:
+        expected = f"expected {LEAST_DELAY} seconds or more, in which a run ends and is queued again"
+        raise UserError(f"slurm.signal_delay_s={found['signal_delay_s']}: {expected}")
+    # true is an option without a value, false one that is left out, such as our requeue
+    found["additional_parameters"] = {
+        name: value
+        for name, value in {"requeue": True, **found.get("additional_parameters", {})}.items()
+        if value is not False
+    }
     return found
+
+
+def clusters_of(found: Mapping[str, Any]) -> str:
+    """The clusters that these parameters, or the variable that goes before them, name; "": the usual one."""
+    return os.environ.get("SBATCH_CLUSTERS") or str(found["additional_parameters"].get("clusters", ""))
+
+
+def marked(found: Mapping[str, Any], mark: str) -> dict[str, Any]:
+    """With a mark by which the job is known in the queue: as its comment, or behind its name where the
+    comment is the user's.
+    """
+    extra = found["additional_parameters"]
+    if not (found.get("comment") or "comment" in extra or os.environ.get("SBATCH_COMMENT")):
+        return {**found, "comment": mark}
+    for key in ("job-name", "job_name"):
+        if key in extra:
+            return {**found, "additional_parameters": {**extra, key: f"{extra[key]}-{mark}"}}
+    return {**found, "job_name": f"{found['job_name']}-{mark}"}
 
 
 def of_report(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +103,7 @@ def _typed(name: str, text: str, default: Any) -> Any:
         if not isinstance(value, kind):
             example = '{"reservation": "mine"}' if kind is dict else '["module load cuda"]'
             raise UserError(f"slurm.{name}={text!r}: expected JSON, such as {example}")
-        return value
+        return _more(text, value) if isinstance(value, dict) else _lines(name, text, value)
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if isinstance(default, bool):
@@ -81,6 +111,24 @@ def _typed(name: str, text: str, default: Any) -> Any:
     if isinstance(default, int) and not (text.isascii() and text.isdigit() and int(text)):
         raise UserError(f"slurm.{name}={text!r}: expected a whole number above 0")
     return int(text) if isinstance(default, int) else text
+
+
+def _lines(name: str, text: str, items: Sequence[Any]) -> list[str]:
+    for item in items:
+        if not isinstance(item, str) or not item.isprintable() or not item.strip():
+            raise UserError(f"slurm.{name}={text!r}: expected printable words, one in a line, not {item!r}")
+    return [*items]
+
+
+def _more(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    said = f"slurm.additional_parameters={text!r}"
+    for key, value in options.items():
+        if key.replace("_", "-") in NOT_MORE:
+            raise UserError(f"{said}: goes without {key}, which is for this command to say")
+        is_word = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", key)
+        if not is_word or not isinstance(value, str | int | float) or not str(value).isprintable():
+            raise UserError(f"{said}: expected options of sbatch and printable words, not {key!r}: {value!r}")
+    return {**options}
 
 
 def minutes(text: str) -> int:

@@ -11,7 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps.holes.look import look
 from ampcompare.sweeps.holes.show import show
 from ampcompare.sweeps.holes.target import is_on_server, target_of
-from ampcompare.sweeps.run import Request
+from ampcompare.sweeps.run import Request, command_again
 
 
 def see_holes(
@@ -29,7 +29,8 @@ def see_holes(
         raise UserError("--until-decided: adds seeds, and this looks at those there are; leave it out")
     target = target_of(source, words, request)
     if missing:
-        return show(look(target, request.grace_seconds), console, source, words)
+        again = command_again(source, request, target.given, target.url, "--fill")
+        return show(look(target, request.grace_seconds), console, again)
     from ampcompare.sweeps.holes.fill import fill_holes
 
     return fill_holes(target, request, source, words, console)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.engine import make_url
 
 from ampcompare.errors import UserError
 from ampcompare.report.runs.holes import Attempt, State
@@ -22,7 +20,7 @@ from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.holes.target import DATABASE, Target
 from ampcompare.sweeps.ledger import Ledger
-from ampcompare.sweeps.storage import as_user_error, open_storage
+from ampcompare.sweeps.storage import SweepStorage, as_user_error, holds_studies, open_storage, sqlite_path
 from ampcompare.sweeps.worker import planned
 
 STATES = {
@@ -35,6 +33,8 @@ STATES = {
     "waiting": State.MISSING,
 }
 ELSEWHERE = "elsewhere"  # of a run that somebody else had begun when the holes were filled
+# Of a run that was queued again, by what became of it before; else it failed, and its hole is being filled.
+QUEUED_AGAIN = {"interrupted": State.STOPPED, "lost": State.CRASHED, ELSEWHERE: State.MISSING}
 SAID = {
     "lost": "its worker went away",
     "interrupted": "it was interrupted; the sweep's command goes on with it",
@@ -58,32 +58,41 @@ def read_database(target: Target, grace_seconds: float) -> Known | None:
     if not _is_there(target):
         return None
     with as_user_error(target.url):
+        if not holds_studies(target.url):  # Optuna would make its tables there
+            return None
         storage = open_storage(target.url, 1.0, grace_seconds)
         try:
-            study = optuna.load_study(study_name=target.sweep.name, storage=storage)
-        except KeyError:  # it has others
-            return None
-        written = study.user_attrs
-        if definition.KEY not in written:
-            return None
-        sweep = _agreed(target, written)
-        stale = set(storage._get_stale_trial_ids(study._study_id))
-        trials = study.get_trials(deepcopy=False)
-        storage.engine.dispose()
+            return _known(target, storage)
+        finally:
+            storage.engine.dispose()
+
+
+def _known(target: Target, storage: SweepStorage) -> Known | None:
+    try:
+        study = optuna.load_study(study_name=target.sweep.name, storage=storage)
+    except KeyError:  # it has others
+        return None
+    written = study.user_attrs
+    if definition.KEY not in written:
+        return None
+    sweep = _agreed(target, written)
+    stale = set(storage._get_stale_trial_ids(study._study_id))
+    trials = study.get_trials(deepcopy=False)
     dropped = {"surplus", "beyond"}
     counted = [t for t in trials if not dropped & t.user_attrs.keys()]
     by_run = {attempts.run_of(t).get("id") or t.number: t for t in counted}  # of one run the last try
-    return Known(sweep, tuple(a for t in by_run.values() if (a := _attempt(t, t._trial_id in stale))))
+    draws = {attempts.run_of(t).get("id") for t in counted if attempts.is_first(t)}
+    before = {t.number: attempts.state_of(t) for t in trials}
+    found = [_attempt(t, t._trial_id in stale, before) for t in by_run.values()]
+    return Known(sweep, tuple(dataclasses.replace(a, is_draw=a.run_id in draws) for a in found if a))
 
 
 def _is_there(target: Target) -> bool:
     if target.has_own_database:
         return (target.folder / DATABASE).is_file()
     with as_user_error(target.url):
-        url = make_url(target.url)
-        if url.get_backend_name() == "sqlite" and url.database and not url.database.startswith("file:"):
-            return Path(url.database).is_file()
-    return True
+        path = sqlite_path(target.url)
+    return path is None or path.is_file()
 
 
 def _agreed(target: Target, written: dict[str, Any]) -> Sweep:
@@ -103,7 +112,8 @@ def _agreed(target: Target, written: dict[str, Any]) -> Sweep:
     return dataclasses.replace(sweep, added=(*added, *([Added(beyond).seeds] if beyond else [])))
 
 
-def _attempt(trial: FrozenTrial, is_stale: bool) -> Attempt | None:
+def _attempt(trial: FrozenTrial, is_stale: bool, before: Mapping[int, str]) -> Attempt | None:
+    """What a trial says of its run. `before` has the state of every trial by its number."""
     run, word = attempts.run_of(trial), attempts.state_of(trial)
     # Its worker has not decided yet, or died before it did; of a run of others' their record tells.
     if "parameters" not in run or word == ELSEWHERE:
@@ -111,6 +121,8 @@ def _attempt(trial: FrozenTrial, is_stale: bool) -> Attempt | None:
     state, why = STATES.get(word, State.RUNNING), SAID.get(word, "")
     if word == "running" and is_stale:
         state, why = State.CRASHED, "its worker gives no sign of life"
+    if word == "waiting" and (repeated := trial.user_attrs.get("repeats")) is not None:
+        state = QUEUED_AGAIN.get(before.get(repeated, ""), State.FAILED)
     began = math.inf if trial.state == TrialState.WAITING else _seconds(trial)
     config = planned(run["parameters"], run.get("plan", {}))
     return Attempt(run.get("id", ""), state, why, config, began, trial.value if trial.values else None)
@@ -132,7 +144,7 @@ def _joined(known: Attempt, record: Attempt | None) -> Attempt:
     if record is None:
         return known
     value = record.value if known.value is None else known.value
-    told = dataclasses.replace(record, config=known.config, value=value)
+    told = dataclasses.replace(record, config=known.config, value=value, is_draw=known.is_draw)
     is_told = record.state in (State.FAILED, State.REFUSED)
     if known.state is State.EARLY or (known.state is State.FINISHED and not is_told):
         return dataclasses.replace(told, state=known.state, why="")
@@ -143,6 +155,6 @@ def _joined(known: Attempt, record: Attempt | None) -> Attempt:
     if known.state is State.FAILED:
         return told if is_told else dataclasses.replace(told, state=State.FAILED, why=known.why)
     if record.state is State.RUNNING:
-        return told
-    why = "" if known.state is State.RUNNING else known.why or record.why
+        return dataclasses.replace(told, why=known.why if known.state is State.RUNNING else "")
+    why = known.why if known.state is State.RUNNING else known.why or record.why
     return dataclasses.replace(told, state=known.state, why=why, began=known.began)

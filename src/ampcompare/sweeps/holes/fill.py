@@ -12,12 +12,14 @@ import dataclasses
 import json
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from rich.console import Console
 
-from ampcompare.errors import one_line
+from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.place import as_typed
 from ampcompare.records.tree import lookup
@@ -26,13 +28,14 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps import attempts
 from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.attempts import run_of, state_of
+from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.file.parameters import nested
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.holes.database import ELSEWHERE
 from ampcompare.sweeps.holes.look import Seen, look
 from ampcompare.sweeps.holes.note import note
-from ampcompare.sweeps.holes.show import counted, in_words
+from ampcompare.sweeps.holes.show import EXIT_HOLES, counted, in_words
 from ampcompare.sweeps.holes.target import Target, target_of
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,
@@ -49,11 +52,17 @@ ENDED = ("failed", "lost", "finished", "stopped", ELSEWHERE)  # of a database's 
 
 
 def fill_holes(target: Target, request: Request, name: str, words: Sequence[str], console: Console) -> int:
-    """Run what is missing or failed; returns the exit code as `run_sweep` does. Raises UserError."""
+    """Run what is missing or failed; returns the exit code as `run_sweep` does, and 3 where nothing failed
+    and something is left that cannot be run here, or not now. Raises UserError.
+    """
     seen = look(target, request.grace_seconds)
     print_line(console, one_line(counted(seen.sweep.name, seen.holes)))
     for remark in seen.remarks:
         print_line(console, one_line(remark))
+    if seen.unasked:
+        todo = "run it where squeue answers"
+        gone = f"or, if none of its jobs is left, remove {Book(target.folder).place}/submitted-*.json"
+        raise UserError(f"--fill: {seen.unasked}, and what runs would be run again; {todo}, {gone}")
     going_on = [s for s in seen.holes.standings if s.state is State.RUNNING]
     if going_on:
         are = "is" if len(going_on) == 1 else "are"
@@ -64,7 +73,7 @@ def fill_holes(target: Target, request: Request, name: str, words: Sequence[str]
     if len(seen.holes.open) == len(going_on) and not watched and not not_begun:
         if seen.holes.not_begun:
             print_line(console, "what has not begun can be handed out only by what runs the sweep")
-        return 0
+        return 0 if seen.holes.is_whole else EXIT_HOLES
     folder = make_output(target.folder)
     search = FillSearch(seen, request.grace_seconds)
     note(search.sweep, target.words, folder)
@@ -83,9 +92,12 @@ def fill_holes(target: Target, request: Request, name: str, words: Sequence[str]
         print_line(console, one_line(f"{standing.state.value}: {in_words(standing)}{reason}"))
     if target.on_server is not None:  # this disk has those runs only that filled holes
         print_line(console, one_line(f"compare them with: {as_typed('ampcompare', 'report', name)}"))
-        return EXIT_FAILED_RUNS if bad else 0
-    status = report(console, search.sweep, folder) if request.report else 0
-    return EXIT_FAILED_RUNS if bad else status
+        status = 0
+    else:
+        status = report(console, search.sweep, folder) if request.report else 0
+    if bad:
+        return EXIT_FAILED_RUNS
+    return status if status or after.holes.is_whole else EXIT_HOLES
 
 
 class FillSearch(Search):
@@ -125,52 +137,58 @@ class FillSearch(Search):
 
     def _hand_over(self, turn: Turn, others: Attempt) -> None:
         run = run_of(turn.trial)
-        turn.trial.set_user_attr("run", json.dumps({**run, "id": others.run_id}))
         words = {State.FINISHED: "finished", State.EARLY: "stopped"}
-        self.finish(turn, words.get(others.state, ELSEWHERE), others.value)
+        with suppress(UpdateFinishedTrialError):  # it was taken over while the database was away
+            self._set(turn.trial, "run", json.dumps({**run, "id": others.run_id}))
+            self.finish(turn, words.get(others.state, ELSEWHERE), others.value)
 
     def queue_holes(self) -> None:
         """Queue every hole that the database takes for settled once more, as a new run.
 
         Two may do so at once: of repetitions of one trial the first counts (`attempts.is_surplus`).
         """
+        handed_over = any(state_of(t) == ELSEWHERE for t in self._trials())
         for standing in self.seen.holes.open:
-            if standing.state in (State.RUNNING, State.MISSING) or standing.attempt is None:
+            if standing.state is State.RUNNING or not (standing.attempts or handed_over):
                 continue
             if (trial := self._settled(standing)) is not None:
                 run = run_of(trial)
                 again = {**run, "id": secrets.token_hex(4), "attempt": 1}
                 attributes = {"repeats": trial.number, "run": json.dumps(again)}
-                self.study.add_trial(
-                    create_trial(
-                        state=TrialState.WAITING,
-                        params=trial.params,
-                        distributions=trial.distributions,
-                        user_attrs=attributes,
-                    )
-                )
+                drawn: dict[str, Any] = {"params": trial.params, "distributions": trial.distributions}
+                self._add(create_trial(state=TrialState.WAITING, **drawn, user_attrs=attributes))
         if _is_bound(self.seen):
             firsts = sum(map(attempts.is_first, self._trials()))
             self.sweep = dataclasses.replace(self.sweep, run_cap=firsts)
+
+    def _add(self, trial: FrozenTrial) -> None:
+        self.wait(lambda: self.study.add_trial(trial))
 
     def _settled(self, standing: Standing) -> FrozenTrial | None:
         """The trial of this hole that nothing would repeat by itself; one is made where points are not listed
         and the run was another's.
         """
-        assert standing.attempt
         ids = {attempt.run_id for attempt in standing.attempts}
         trials = self._trials()
         again = attempts.repeated(trials)
         mine = [t for t in trials if run_of(t).get("id") in ids and "surplus" not in t.user_attrs]
+        if not mine:  # another's that is gone without a trace, as a job that was cancelled in its queue
+            mine = [t for t in trials if state_of(t) == ELSEWHERE and self._is_at(t, standing)]
         newest = [t for t in mine if t.number not in again]
         if newest:
             is_open = any(t.state in (TrialState.RUNNING, TrialState.WAITING) for t in newest)
             repeated = {t.number for t, _ in attempts.to_repeat(trials, self.sweep.total())}
             settled = [t for t in newest if state_of(t) in ENDED and t.number not in repeated]
             return settled[0] if settled and not is_open else None
-        if mine or not _is_bound(self.seen):
+        if mine or not ids or not _is_bound(self.seen):
             return None  # queued by another by now; or its turn comes with its number
         return self._adopted(standing)
+
+    def _is_at(self, trial: FrozenTrial, standing: Standing) -> bool:
+        """Whether the trial is one of this point."""
+        run, grid = run_of(trial), self.seen.holes.grid
+        numbers, _ = grid.candidates(planned(run.get("parameters", {}), run.get("plan", {})))
+        return standing.point in [grid.points[number] for number in numbers if grid.points]
 
     def _adopted(self, standing: Standing) -> FrozenTrial:
         """A trial for a run of others."""
@@ -184,7 +202,7 @@ class FillSearch(Search):
             "plan": {},
         }
         told = {"run": json.dumps(run), "state": "failed"}
-        self.study.add_trial(create_trial(state=TrialState.FAIL, user_attrs=told))
+        self._add(create_trial(state=TrialState.FAIL, user_attrs=told))
         mine = [
             t
             for t in self._trials()

@@ -13,7 +13,7 @@ from ampcompare.report.runs.holes import Attempt, Holes, Standing, State, attemp
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import has_records
 from ampcompare.sweeps.check import config_of
-from ampcompare.sweeps.cluster.noted import noted_ends
+from ampcompare.sweeps.cluster.noted import Noted, noted_runs
 from ampcompare.sweeps.file.sweep import Objective, Sweep
 from ampcompare.sweeps.holes.database import Known, joined, read_database
 from ampcompare.sweeps.holes.expected import grid_of
@@ -26,7 +26,9 @@ OF_CLIENT = "wandb:"  # lines of W&B's, which says good-bye after the reason
 
 @dataclass(frozen=True)
 class Seen:
-    """A sweep as it stands: as it began where a database knows (`is_known`), else as its file says."""
+    """A sweep as it stands: as it began where a database knows (`is_known`), else as its file says.
+    `unasked`: why nobody knows which runs of its array still wait or run.
+    """
 
     target: Target
     sweep: Sweep
@@ -34,6 +36,7 @@ class Seen:
     is_known: bool
     in_database: frozenset[str] = frozenset()  # the ids of runs that a worker of the sweep has or had
     remarks: tuple[str, ...] = ()
+    unasked: str = ""
 
     def log(self, attempt: Attempt) -> Path | None:
         """What the run printed, where it is on this disk."""
@@ -48,20 +51,22 @@ def look(target: Target, grace_seconds: float = 60.0) -> Seen:
     grid = grid_of(sweep, target.same)
     metric = sweep.metric.name if sweep.metric else None
     recorded = [attempt_of(run, prunes=grid.prunes, metric=metric) for run in _records(target)]
-    attempts = joined(_told(target, known), recorded)
+    jobs = noted_runs(target.sweep, target.words, target.told, target.folder)
+    attempts = joined(_told(known, jobs), recorded)
     attempts = [_with_last_words(attempt, target) for attempt in attempts]
     holes = holes_of(grid, attempts)
     holes, remarks = _without_needless(target, sweep, holes)
     ids = frozenset(attempt.run_id for attempt in (known.attempts if known else ()))
-    return Seen(target, sweep, holes, known is not None, ids, (*_said(known, holes), *remarks))
+    unasked = "" if holes.is_whole else jobs.unasked
+    said = (*_said(holes), *remarks, *([f"{unasked}: some of them may run"] if unasked else []))
+    return Seen(target, sweep, holes, known is not None, ids, said, unasked)
 
 
-def _told(target: Target, known: Known | None) -> list[Attempt]:
+def _told(known: Known | None, jobs: Noted) -> list[Attempt]:
     """What is known beside the records: by the database, and by the jobs of an array."""
     found = list(known.attempts if known else ())
     ids = {attempt.run_id for attempt in found}
-    jobs = noted_ends(target.sweep, target.words, target.told, target.folder)
-    return [*found, *(attempt for attempt in jobs if attempt.run_id not in ids)]
+    return [*found, *(attempt for attempt in jobs.attempts if attempt.run_id not in ids)]
 
 
 def _records(target: Target) -> list[RunRecord]:
@@ -95,7 +100,7 @@ def _last_line(log: Path) -> str:
     return lines[-1].strip()[:LONGEST] if lines else ""
 
 
-def _said(known: Known | None, holes: Holes) -> Iterable[str]:
+def _said(holes: Holes) -> Iterable[str]:
     if holes.grid.points is None and holes.not_begun is None:
         yield "a search without run_cap has no end, so that no point of it is missing"
     strays = [attempt for attempt in holes.strays if attempt.state is not State.REFUSED]

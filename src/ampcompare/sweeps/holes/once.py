@@ -18,7 +18,7 @@ from typing import Any
 
 from ampcompare.config.sweep_choice import chosen
 from ampcompare.errors import UserError, one_line
-from ampcompare.records.server import API_PREFIX, read_sweep_config
+from ampcompare.records.server import API_PREFIX, read_sweep_config, usual_place
 from ampcompare.records.tree import lookup
 from ampcompare.report.runs.grid import typed
 from ampcompare.sweeps.holes.note import of_server
@@ -45,8 +45,11 @@ def _same() -> Same:
     """What the points of this run's sweep come to; nothing where that cannot be told."""
     given = os.environ.get
     entity, project, name = (given(f"WANDB_{part}") or "" for part in ("ENTITY", "PROJECT", "SWEEP_ID"))
-    source = f"{API_PREFIX}{entity}/{project}/{name}"
     try:
+        if not (entity and project):  # an agent that was given an id alone hands no more on
+            usual = usual_place(seconds=SECONDS)
+            entity, project = entity or usual[0], project or usual[1]
+        source = f"{API_PREFIX}{entity}/{project}/{name}"
         sweep = of_server(read_sweep_config(source, seconds=SECONDS), name, source)
         return Same() if sweep.run_cap is not None else same_runs(sweep, ())
     except UserError as problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from rich.text import Text
 
 from ampcompare.errors import one_line
 from ampcompare.program.console import print_line
-from ampcompare.program.place import as_typed
 from ampcompare.report.runs.holes import Attempt, Holes, Standing, State
 from ampcompare.report.words import plural
 from ampcompare.sweeps.holes.look import Seen
@@ -24,8 +23,10 @@ WIDE = 400  # columns where no terminal says how many: no line is folded that a 
 STYLES = {State.FAILED: "red", State.CRASHED: "red", State.REFUSED: "red", State.RUNNING: "yellow"}
 
 
-def show(seen: Seen, console: Console, name: str, words: Sequence[str]) -> int:
-    """Print the holes and how many there are; returns the exit code: 0 where the sweep is whole, else 3."""
+def show(seen: Seen, console: Console, again: str) -> int:
+    """Print the holes and how many there are; returns the exit code: 0 where the sweep is whole, else 3.
+    `again` is the command that fills them.
+    """
     holes = seen.holes
     if holes.open:
         _table(seen, console)
@@ -33,9 +34,7 @@ def show(seen: Seen, console: Console, name: str, words: Sequence[str]) -> int:
         print_line(console, one_line(line))
     fillable = [s for s in holes.open if s.state is not State.RUNNING] or holes.not_begun
     if fillable:
-        print_line(
-            console, one_line(f"to fill them: {as_typed('ampcompare', 'sweep', name, '--fill', *words)}")
-        )
+        print_line(console, one_line(f"to fill them: {again}"))
     return 0 if holes.is_whole else EXIT_HOLES
 
 

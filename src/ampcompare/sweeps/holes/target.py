@@ -13,12 +13,13 @@ from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
 from ampcompare.sweeps.check import problems_of, trains_here
+from ampcompare.sweeps.cluster.words import split
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
 from ampcompare.sweeps.holes.note import of_server
 from ampcompare.sweeps.plan import plan_of, told_to_runs, with_control
 from ampcompare.sweeps.run import Request, check_name, find_sweep
 from ampcompare.sweeps.same import Same, same_runs
-from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.storage import check_storage, sqlite_url
 
 DATABASE = "sweep.db"
 
@@ -70,8 +71,10 @@ def is_on_server(name: str) -> bool:
 def target_of(name: str, words: Sequence[str], request: Request) -> Target:
     """The sweep of this file or `wandb:ENTITY/PROJECT/SWEEP`, asked for with the words that it was run with.
 
-    Raises UserError for bad input; nothing has been written or started.
+    Those of a batch system are none of its runs'. Raises UserError for bad input; nothing has been written or
+    started.
     """
+    _, words = split(words)
     return _of_server(name, words, request) if is_on_server(name) else _of_file(name, words, request)
 
 
@@ -115,9 +118,7 @@ def _target(
     told: Mapping[str, Any] | None,
     on_server: tuple[RunRecord, ...] | None = None,
 ) -> Target:
-    if request.storage is not None and not request.storage.strip():
-        expected = "expected the URL of a database, or leave the option out"
-        raise UserError(f"--storage {request.storage!r}: {expected}")
+    check_storage(request.storage)
     folder = Path(given.get("output_dir") or Path("runs") / sweep.name)
     own = tuple(word for word in words if split_override(word)[0] != "output_dir")
     url = request.storage or sqlite_url(folder)

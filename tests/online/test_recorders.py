@@ -1,0 +1,99 @@
+"""Loops of people's own under the recorder that are told to end, by real signals: what the server has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.quick import HANG, ROOT
+from support.wandb_server import Run, Server
+from support.wandb_server.clients import environment
+
+pytestmark = pytest.mark.rest
+
+LOOP = """
+import os, signal, sys
+import torch
+import wandb
+from ampcompare import Recorder
+
+kind, at, number = sys.argv[1], int(sys.argv[2]), signal.Signals[sys.argv[3]]
+
+
+def loop(record):
+    for step in range(1, 6):
+        if step == at:
+            print("there", flush=True)
+            sys.stdin.readline()
+            os.kill(os.getpid(), number)
+        record.step(loss=torch.tensor(1.0), samples=8)
+
+
+how = {"backend": "none", "seed": 1, "every": 1, "quiet": True}
+if kind == "lent":
+    run = wandb.init(project="p", settings=wandb.Settings(console="off", quiet=True))
+    with Recorder(run=run, **how) as record:
+        loop(record)
+    run.finish()
+else:
+    with Recorder(project="p", **how) as record:
+        loop(record)
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+    assert not server.errors
+
+
+def end_of(server: Server, folder: Path, *words: str, stopped: bool = False, **env: str) -> tuple[Run, int]:
+    """What the server has of the loop, and the exit code; with `stopped` W&B's page has stopped the run."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOP, *words],
+        cwd=ROOT,
+        env=environment(server, folder, **env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        (run,) = server.runs.values()
+        if stopped:
+            server.stop_run(run.id)
+        process.communicate("\n", timeout=HANG)
+    return run, process.returncode
+
+
+@pytest.mark.parametrize("at", ["1", "4"], ids=["before the first step", "later"])
+@pytest.mark.parametrize(("kind", "code"), [("own", 255), ("lent", 138)])
+def test_a_loop_whose_machine_is_taken_away_is_preempted(
+    server: Server, tmp_path: Path, kind: str, code: int, at: str
+):
+    """Of a lent run the end is its owner's: here the end of the program, of which W&B's client is told."""
+    run, exit_code = end_of(server, tmp_path, kind, at, "SIGUSR1")
+    assert exit_code == 138
+    assert (run.state, run.preempting, run.exit_code) == ("preempted", True, code)
+
+
+@pytest.mark.parametrize("kind", ["own", "lent"])
+def test_a_loop_that_w_and_b_stops_is_not_preempted(server: Server, tmp_path: Path, kind: str):
+    run, _ = end_of(server, tmp_path, kind, "4", "SIGUSR1", stopped=True)
+    assert (run.state, run.preempting) == ("killed", False)
+
+
+@pytest.mark.parametrize(("sweep", "state"), [("", "preempted"), ("local", "killed")])
+def test_a_loop_of_a_local_sweep_that_stops_is_not_preempted(
+    server: Server, tmp_path: Path, sweep: str, state: str
+):
+    """`ampcompare sweep` ends its runs by SIGTERM, as a batch system does."""
+    of_sweep = {"AMPCOMPARE_LOCAL_SWEEP": sweep, "WANDB_SWEEP_ID": sweep} if sweep else {}
+    run, exit_code = end_of(server, tmp_path, "own", "4", "SIGTERM", **of_sweep)
+    assert exit_code == 143
+    assert (run.state, run.preempting) == (state, not sweep)

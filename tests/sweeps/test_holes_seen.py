@@ -1,0 +1,255 @@
+"""`--missing` and `--fill` in this process: job arrays, databases that are away or of others, the hint."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sqlite3
+import threading
+from types import SimpleNamespace
+
+import pytest
+from optuna import Study, Trial
+from rich.console import Console
+from sqlalchemy.exc import OperationalError
+
+from ampcompare.cli import main
+from ampcompare.errors import UserError
+from ampcompare.sweeps import contact, run
+from ampcompare.sweeps.cluster import noted
+from ampcompare.sweeps.cluster.whole import WholeArray
+from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.pulse import Pulse
+from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.storage import sqlite_url
+
+XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
+
+
+@pytest.fixture
+def said(place, monkeypatch, capsys):
+    """The command: its exit code and what it says."""
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("COLUMNS", "1000")
+
+    def ask(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["sweep", "sweep.yaml", *words, f"output_dir={place.out}"])
+        told = capsys.readouterr()
+        return ended.value.code or 0, told.out + told.err
+
+    return ask
+
+
+def array(place, monkeypatch, **content) -> WholeArray:
+    """An array of the sweep, submitted as job 101, none of whose runs has ended."""
+    file = place.file(**(content or XS))
+    monkeypatch.chdir(place.folder)
+    made = WholeArray("sweep.yaml", read_sweep(file), [f"output_dir={place.out}"], Console(quiet=True), None)
+    made.agree()
+    made.book.keep_submitted("101", [run.run_id for run in made.runs()])
+    return made
+
+
+def queued(monkeypatch, names: dict[str, str]) -> None:
+    monkeypatch.setattr(noted, "tasks_in_queue", lambda book: names)
+
+
+def ran(place) -> list[str]:
+    return sorted(event["given"]["x"] for event in place.events("ended"))
+
+
+def test_what_waits_or_runs_as_a_job_is_left_alone_until_it_is_gone(place, said, monkeypatch):
+    made = array(place, monkeypatch)
+    first = made.runs()[0]
+    queued(monkeypatch, {first.run_id: "101_0"})
+    code, told = said("--missing")
+    assert (code, "3 points: 1 running, 2 missing" in told) == (3, True), told
+    assert "in the queue as job 101_0" in told
+    code, told = said("--fill")
+    assert (code, "1 point is running: left alone" in told) == (3, True), told
+    left = str(first.parameters["x"])
+    assert ran(place) == sorted({"1", "2", "3"} - {left})
+    assert said("--fill")[0] == said("--missing")[0] == 3  # nothing is left to do here
+    queued(monkeypatch, {})  # cancelled before it began: no trace of it
+    assert said("--fill")[0] == 0
+    assert ran(place) == ["1", "2", "3"]
+    assert said("--missing")[0] == 0
+
+
+def test_what_a_job_without_a_queue_sees_through_is_running(place, said, monkeypatch):
+    """One of --cluster local, or one that squeue has lost."""
+    made = array(place, monkeypatch)
+    queued(monkeypatch, {})
+    with made.book.held(made.runs()[0].run_id):
+        code, told = said("--missing")
+        assert (code, "3 points: 1 running, 2 missing" in told) == (3, True), told
+    assert "3 points: 3 missing" in said("--missing")[1]
+
+
+def test_where_the_queue_cannot_be_asked_missing_says_so_and_fill_refuses(place, said, monkeypatch):
+    made = array(place, monkeypatch)
+    monkeypatch.setenv("PATH", str(place.folder))
+    code, told = said("--missing")
+    assert (code, "cannot be asked" in told) == (3, True), told
+    code, told = said("--fill")
+    assert (code, "what runs would be run again" in told) == (2, True), told
+    assert not place.events("began")
+    for planned in made.runs():
+        made.book.note(planned.run_id, exit_code=0)
+    code, told = said("--missing")
+    assert (code, "cannot be asked" in told) == (0, False), told
+
+
+def test_the_words_of_a_batch_system_are_no_words_of_the_runs(place, said, monkeypatch):
+    made = array(place, monkeypatch)
+    for planned in made.runs()[:2]:
+        made.book.note(planned.run_id, exit_code=0)
+    queued(monkeypatch, {})
+    code, told = said("--missing", "slurm.time=30", "slurm.partition=gpu")
+    assert (code, "3 points: 2 finished, 1 missing" in told) == (3, True), told
+    assert "slurm" not in told.rpartition("to fill them:")[2]
+
+
+def test_an_array_of_another_file_is_named(place, said, monkeypatch):
+    array(place, monkeypatch)
+    place.file(parameters={"x": {"values": [1, 2, 4]}})
+    for asked in ("--missing", "--fill"):
+        code, told = said(asked)
+        assert (code, "differs in parameters.x; give it the file" in told) == (2, True), told
+
+
+def test_an_array_that_was_refused_binds_nobody(place, said):
+    """And what its refusal advises is to be had."""
+    place.file(parameters={"x": {"values": [*range(9)]}})
+    code, told = said("--cluster", "local")
+    assert (code, "leave --cluster out, which runs them one after the other" in told) == (2, True), told
+    place.file(**XS)
+    assert said("--missing")[0] == 3
+    assert said()[0] == 0
+    assert ran(place) == ["1", "2", "3"]
+
+
+def test_a_plain_sweep_in_the_folder_of_an_array_runs_nothing(place, said, monkeypatch):
+    array(place, monkeypatch)
+    code, told = said()
+    why = "is a job array; see --missing, go on with --cluster, or here with --fill"
+    assert (code, why in told) == (2, True), told
+    assert not place.events("began")
+
+
+def test_an_array_in_the_folder_of_a_sweep_with_a_database_elsewhere_is_refused(place, said, monkeypatch):
+    place.file(parameters={"x": {"value": 1}})
+    assert said("--storage", f"sqlite:///{place.folder}/elsewhere.db")[0] == 0
+    with pytest.raises(UserError, match="was run there without --cluster"):
+        array(place, monkeypatch, parameters={"x": {"value": 1}})
+
+
+def fails_once(monkeypatch, owner, name, call=1) -> list[str]:
+    """What a method of Optuna's meets when the connection breaks, at the call of this number."""
+    real, broken, calls = getattr(owner, name), [], []
+
+    def act(self, *args, **more):
+        calls.append(name)
+        if len(calls) == call:
+            broken.append(name)
+            raise OperationalError("", {}, Exception("gone"))
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(owner, name, act)
+    return broken
+
+
+def test_a_fill_waits_for_a_database_that_goes_away(place, said, monkeypatch):
+    place.file(parameters={**XS["parameters"], "fail": {"value": 2}})
+    assert said()[0] == 1
+    monkeypatch.setattr(contact, "PAUSE_SECONDS", 0.01)
+    queues = fails_once(monkeypatch, Study, "add_trial")
+    assert said("--fill")[0] == 1
+    assert queues
+    assert [event["given"]["x"] for event in place.events("began")].count("2") == 2
+
+
+def test_what_is_anothers_is_noted_when_the_database_is_back(place, said, monkeypatch):
+    made = array(place, monkeypatch)
+    *_, last = made.runs()
+    for planned in made.runs():
+        made.book.note(planned.run_id, exit_code=int(planned == last))
+    monkeypatch.setattr(contact, "PAUSE_SECONDS", 0.01)
+    notes = fails_once(monkeypatch, Trial, "set_user_attr", call=2)  # behind that of whose turn it is
+    code, told = said("--fill")
+    assert (code, ran(place)) == (0, [str(last.parameters["x"])]), told
+    assert notes
+
+
+def test_the_hint_names_the_database_and_all_else_that_was_asked_with(place, said):
+    place.file(**XS)
+    url = f"sqlite:///{place.folder}/other.db"
+    options = ["--storage", url, "--name=mine", "--grace=70", "--control=bookends", "fail=9"]
+    hint = said("--missing", *options)[1].rpartition("to fill them: ")[2].splitlines()[0]
+    words = {"--fill", f"--storage={url}", "--name=mine", "--grace=70.0", "--control=bookends", "fail=9"}
+    assert {*shlex.split(hint)} >= words
+
+
+def test_looking_at_another_programs_database_leaves_it_as_it_is(place, said):
+    place.file(**XS)
+    path = place.folder / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE mine (x)")
+    before = path.read_bytes()
+    url = f"sqlite:///{path}"
+    assert "3 points: 3 missing" in said("--missing", "--storage", url)[1]
+    assert path.read_bytes() == before
+    missing = f"sqlite:///file:{place.folder}/none.db?uri=true"
+    assert "3 points: 3 missing" in said("--missing", "--storage", missing)[1]
+    assert not (place.folder / "none.db").exists()
+
+
+@pytest.mark.parametrize(("word", "state"), [("interrupted", "stopped"), ("lost", "crashed")])
+def test_a_run_that_is_queued_again_is_not_missing(place, said, word, state):
+    found = read_sweep(place.file(**XS))
+    place.out.mkdir()
+    search = Search(found, sqlite_url(place.out), "sweep")
+    assert search.give_up(search.next(), word)
+    assert f"3 points: 1 {state}, 2 missing" in said("--missing")[1]
+
+
+def test_draws_that_coincide_make_a_search_whole_and_failed_ones_are_filled(place, said):
+    one = {"method": "random", "run_cap": 2, "parameters": {"x": {"values": [1]}, "fail": {"value": 1}}}
+    place.file(**one)
+    said()
+    code, told = said("--missing")
+    assert (code, "2 points: 2 failed" in told) == (3, True), told
+    program = place.folder / "program.py"
+    program.write_text(program.read_text().replace("sys.exit(3)", "pass"))
+    code, told = said("--fill")
+    assert (code, len(place.events("began"))) == (0, 4), told
+    code, told = said("--missing")
+    assert (code, "2 points: 2 finished; whole" in told) == (0, True), told
+
+
+def test_of_further_signals_only_ctrl_c_means_at_once(monkeypatch):
+    """Slurm warns with one signal and ends with another; the runs need the time in between."""
+    monkeypatch.setattr(run, "SAME_REQUEST_SECONDS", 0)
+    stop, kill = threading.Event(), threading.Event()
+    with run.stopped_by_signals(stop, kill, lambda line: None) as received:
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert stop.is_set()
+        assert not kill.is_set()
+        signal.raise_signal(signal.SIGINT)
+        assert kill.is_set()
+    assert received[0] == signal.SIGUSR1
+
+
+def test_whatever_ends_the_signs_of_life_is_told():
+    def broken(attempt):
+        raise RuntimeError("as nobody foresaw")
+
+    attempt = SimpleNamespace(trial=SimpleNamespace(number=1))
+    pulse = Pulse(SimpleNamespace(heartbeat_seconds=0, alive=broken), None)
+    pulse.hold(attempt)
+    with pulse:
+        pulse.join()
+    with pytest.raises(RuntimeError, match="foresaw"):
+        pulse.is_lost(attempt)

@@ -1,0 +1,96 @@
+"""The process of a run and what guards it: a guard that was killed, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support.quick import HANG, ROOT
+from support.wandb_server.clients import wait_until
+from support.zygote import children_of, of_process
+
+from ampcompare.sweeps.cluster.task import _Going
+from ampcompare.sweeps.process import Guard
+from sweeps.conftest import Place, is_alive
+
+# Two runs, the guard killed between them; then the process dies without a word.
+DIES = """
+import os, signal, sys
+from pathlib import Path
+from ampcompare.sweeps.process import Guard, Run
+guard = Guard()
+def start():
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    return Run([sys.executable, "-c", code], os.environ, Path(sys.argv[1]), guard)
+first = start()
+guard._process.kill()
+guard._process.wait()
+second = start()
+sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def guards_of(process: subprocess.Popen[str]) -> list[int]:
+    """The guards that a sweep has started."""
+    children = [int(child) for child in children_of(process.pid)]
+    return [pid for pid in children if b"\0-S\0" in of_process(pid, "cmdline")]
+
+
+def test_a_new_guard_ends_what_the_killed_one_knew(tmp_path: Path):
+    log = tmp_path / "log"
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen([sys.executable, "-c", DIES, str(log)], stdin=subprocess.PIPE, env=env)
+    wait_until(lambda: log.exists() and len(log.read_text().split()) == 2, "two runs")
+    runs = [int(word) for word in log.read_text().split()]
+    process.communicate(timeout=HANG)
+    wait_until(lambda: not any(map(is_alive, runs)), "the end of both")
+
+
+def test_nothing_fails_where_no_new_guard_can_be_started(monkeypatch: pytest.MonkeyPatch):
+    def refused() -> None:
+        raise BlockingIOError("no more processes")
+
+    guard = Guard()
+    guard._process.kill()
+    guard._process.wait()
+    monkeypatch.setattr(guard, "_started", refused)
+    guard.watch(2**30)
+    guard.forget(2**30)
+    guard.close()
+
+
+def test_a_sweep_goes_on_when_its_guard_is_killed(place: Place):
+    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+    place.hold()
+    process = place.start("--workers", "2")
+    place.wait_for("began", 2)
+    (guard,) = guards_of(process)
+    os.kill(guard, signal.SIGKILL)
+    place.release()
+    said, _ = process.communicate(timeout=HANG)
+    assert (process.returncode, len(place.events("began"))) == (0, 2), said
+
+
+def test_who_waits_for_a_run_hears_what_made_it_impossible():
+    class Breaks:
+        killed = threading.Event()
+
+        def wait(self, seconds: float) -> int:
+            raise OSError("no such drive")
+
+        def kill(self) -> None:
+            self.killed.set()
+
+    run = Breaks()
+    going = _Going(run)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="no such drive"):
+        going.wait()
+    with pytest.raises(OSError, match="no such drive"):
+        going.end(signal.SIGTERM, 1.0)
+    assert run.killed.is_set()
