@@ -31,6 +31,26 @@ def leave(code: int, **env: str) -> int:
     return subprocess.run([sys.executable, "-c", LEAVE, str(code)], env={**os.environ, **env}).returncode
 
 
+ABORTS = """
+import atexit, os, sys
+
+class Thread:  # of a library, that needs the interpreter while it ends
+    def __del__(self, abort=os.abort):
+        abort()
+
+held = Thread()
+atexit.register(print, "at exit")
+"""
+
+
+@pytest.mark.parametrize(("size", "code"), [("2", 0), ("2", 1), ("1", -signal.SIGABRT)])
+def test_one_of_several_processes_does_without_pythons_own_end(size: str, code: int):
+    command = [sys.executable, "-c", ABORTS + LEAVE, str(max(0, code))]
+    env = {**os.environ, "WORLD_SIZE": size}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANG)
+    assert (ended.returncode, ended.stdout) == (code, "at exit\n")
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [

@@ -13,6 +13,7 @@ from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.processes import join
 from ampcompare.precision import REGISTRY
+from ampcompare.program.stopping import leave
 from ampcompare.train import build
 from ampcompare.train.fit import Fit
 
@@ -84,3 +85,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave(0)

@@ -189,6 +189,7 @@ def _flush() -> None:
 
 def leave(code: int) -> None:
     """Exit with the code: at once where the run was stopped; under W&B's agent it ends by its signal instead.
+    One of several processes does without Python's own end, but for what is to be done at exit.
 
     The agent counts every exit code above 0 as a failure and gives up after three in its first minute. Death
     by a signal, which is how a program ends that knows nothing of W&B's stops, is no failure to it.
@@ -198,6 +199,12 @@ def leave(code: int) -> None:
         die_of(number)
         os._exit(code)  # W&B's exit hooks may wait for a server; the record has been ended
     atexit.register(_ignore)  # what comes while Python ends: all is done
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        # PyTorch 2.14 leaves the threads of a group running behind DDP; one that needs the interpreter while
+        # it ends aborts the process, and torchrun then ends the others: process 0 may still send its record.
+        atexit._run_exitfuncs()
+        _flush()
+        os._exit(code)
     sys.exit(code)
 
 
