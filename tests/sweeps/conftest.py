@@ -75,7 +75,7 @@ class Place:
         return path
 
     def command(self, *words: str, out: Path | None = None) -> list[str]:
-        code = f"{self.before}; import sys; from ampcompare.cli import main; main(sys.argv[1:])"
+        code = f"{self.before}\nimport sys; from ampcompare.cli import main; main(sys.argv[1:])"
         return [sys.executable, "-c", code, "sweep", "sweep.yaml", *words, f"output_dir={out or self.out}"]
 
     def start(

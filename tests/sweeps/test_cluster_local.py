@@ -70,6 +70,26 @@ def test_a_signal_ends_the_runs_in_order_and_it_says_how_to_go_on(
     assert (code, ends(place)) == (0, ["1", "2"]), said
 
 
+def test_a_signal_while_the_runs_are_being_started_is_not_lost(place: Place):
+    place.file(parameters=XS)
+    place.hold()
+    place.before = """
+import os, signal
+from submitit import LocalExecutor
+submit = LocalExecutor.submit
+def signalled(*words):
+    job = submit(*words)
+    os.killpg(0, signal.SIGINT)
+    return job
+LocalExecutor.submit = signalled
+"""
+    process = started(place)
+    said, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 130, said
+    assert "stopped: finished runs stay finished" in said
+    assert not any(map(is_alive, programs(place)))
+
+
 def test_a_second_signal_ends_at_once_what_does_not_listen(place: Place):
     program = place.folder / "program.py"
     program.write_text(TELLS.replace("sys.exit(5)", "pass") + program.read_text())

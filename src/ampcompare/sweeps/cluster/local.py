@@ -99,7 +99,7 @@ class Local:
                 device = gpus[place % len(gpus)] if gpus else os.environ.get("CUDA_VISIBLE_DEVICES")
                 knows = OnThisMachine(os.getpid(), self.file, self.unheard, device)
                 task = dataclasses.replace(self.array.task(run, 60.0), local=knows)
-                with _ignored(self.unheard):
+                with _held(self.unheard):
                     jobs.append(self.executor.submit(task))
             while any(job._process.poll() is None for job in jobs):
                 if self.stop.is_set():
@@ -120,11 +120,12 @@ class Local:
 
 
 @contextlib.contextmanager
-def _ignored(numbers: Sequence[int]) -> Iterator[None]:
-    """What is started within ignores these signals: those of a terminal come to every process there."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+def _held(numbers: Sequence[int]) -> Iterator[None]:
+    """What is started within does not hear these signals, until it says so itself: those of a terminal come
+    to every process there. Here they wait for the end of this.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

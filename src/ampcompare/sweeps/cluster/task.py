@@ -117,6 +117,7 @@ class RunTask:
         if self.local:
             for number in self.local.unheard:  # unlike one that is ignored, the program does not inherit it
                 signal.signal(number, lambda number, frame: None)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.local.unheard)  # the command has held them
         with contextlib.closing(Guard()) as guard:
             for _ in range(ATTEMPTS):
                 code = self._attempt(book, guard)
