@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,11 +24,20 @@ from ampcompare import Recorder
 kind, at, number = sys.argv[1], int(sys.argv[2]), signal.Signals[sys.argv[3]]
 
 
+def end_service():
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        for child in map(int, file.read().split()):
+            os.kill(child, number)
+            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+
 def loop(record):
     for step in range(1, 6):
         if step == at:
             print("there", flush=True)
             sys.stdin.readline()
+            if os.environ.get("TO_ALL"):
+                end_service()
             os.kill(os.getpid(), number)
         record.step(loss=torch.tensor(1.0), samples=8)
 
@@ -80,6 +90,17 @@ def test_a_loop_whose_machine_is_taken_away_is_preempted(
     run, exit_code = end_of(server, tmp_path, kind, at, "SIGUSR1")
     assert exit_code == 138
     assert (run.state, run.preempting, run.exit_code) == ("preempted", True, code)
+
+
+@pytest.mark.parametrize("kind", ["own", "lent"])
+def test_a_loop_of_a_sweep_is_preempted_where_every_process_of_it_is_told_to_end(
+    server: Server, tmp_path: Path, kind: str
+):
+    """W&B's client has ended before it could say so."""
+    of_sweep = {"TO_ALL": "1", "WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}
+    run, exit_code = end_of(server, tmp_path, kind, "4", "SIGTERM", **of_sweep)
+    assert (run.state, run.preempting) == ("preempted", True)
+    assert exit_code in (143, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize("kind", ["own", "lent"])

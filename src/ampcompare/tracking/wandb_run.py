@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import queue
 import threading
 import time
@@ -23,7 +24,7 @@ from ampcompare.tracking.lent_rows import LentRows
 from ampcompare.tracking.record_file import RecordFile
 from ampcompare.tracking.row_queue import RowQueue
 from ampcompare.tracking.tracker import Tracker
-from ampcompare.wandb_client.service import USUAL_SECONDS, end_service
+from ampcompare.wandb_client.service import USUAL_SECONDS, end_service, gone
 
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 LOOK_SECONDS = 0.1  # whether a request to stop has come
@@ -156,7 +157,7 @@ class WandbRun(Tracker):
             return
         try:
             self._run.log({key: _logged(value) for key, value in row.items()}, commit=commit)
-        except ConnectionError:
+        except gone():
             self._ended = True
             self._lose(SERVICE_ENDED)
         if trouble:
@@ -204,7 +205,7 @@ class WandbRun(Tracker):
         try:
             if not _beside(end, lambda: True):
                 return False
-        except ConnectionError:
+        except gone():
             self._ended = True
         if not self._ended:
             return True
@@ -213,8 +214,11 @@ class WandbRun(Tracker):
         return bool(self._run.offline)
 
     def tell_taken_away(self) -> None:
-        """As `Tracker.tell_taken_away`: where the client's service has ended, by a process of its own."""
-        if self._ended and not (self._lent or self._run.offline):
+        """As `Tracker.tell_taken_away`: where the client's service has ended, by a process of its own. That
+        ends a run that was lent, too, which nothing else could any more.
+        """
+        is_of_agent = not self._lent or self._run.id == os.environ.get("WANDB_RUN_ID")
+        if self._ended and is_of_agent and not self._run.offline:
             taken.tell_beside()
 
     def _close_rows(self) -> None:
@@ -229,7 +233,7 @@ class WandbRun(Tracker):
             if self._lent:
                 return
             self._run.finish(exit_code=exit_code)
-        except ConnectionError:
+        except gone():
             self._ended = True
         except OSError as problem:  # of its own log, closed last; the record is checked for itself
             self._say(f"W&B's client could not write its log to the end ({problem.strerror})")

@@ -1,4 +1,4 @@
-"""The end of W&B's service process, which its client starts beside ours."""
+"""The end of W&B's service process, which its client starts beside ours, in order and out of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import contextlib
 import threading
 
 USUAL_SECONDS = 15.0  # the end takes 0.1 s, where nothing is wrong
+
+
+def gone() -> tuple[type[Exception], ...]:
+    """What W&B's client raises where its service has ended: as it sends, and as it waits (wandb 0.31)."""
+    from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
+
+    return ConnectionError, MailboxClosedError, HandleAbandonedError
 
 
 def end_service(seconds: float = USUAL_SECONDS) -> bool:
@@ -17,7 +24,7 @@ def end_service(seconds: float = USUAL_SECONDS) -> bool:
     import wandb
 
     def tear_down() -> None:
-        with contextlib.suppress(ConnectionError):  # it had ended before
+        with contextlib.suppress(*gone()):  # it had ended before
             wandb.teardown()
 
     # A daemon: neither the waiting nor W&B's own exit hook, taken off by then, holds up our exit.
