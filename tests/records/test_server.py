@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -179,6 +180,26 @@ def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
     with pytest.raises(UserError) as caught:
         load_runs([source])
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [SOURCE, f"{SOURCE}/s"])
+def test_a_server_that_refuses_any_of_the_requests_is_one_line(server: Server, source: str):
+    """With a page of HTML, as what stands in front of a server does."""
+    project = server.project("tester", "p")
+    project.sweeps["s"] = Sweep("s", project, "method: random\nparameters: {}\n")
+    add_run(server, "one", sweep=project.sweeps["s"])
+    refused = set()
+    for answered in range(100):
+        server.fail(404, after=answered)
+        try:
+            load_runs([source])
+        except UserError as problem:
+            refused.add(str(problem))
+        else:
+            break
+    assert answered > 3
+    assert all(said.startswith(f"{source}: W&B's server ") for said in refused)
+    assert all(re.search(r"(HTTP 404 Not Found|error 404); ", said) for said in refused)
 
 
 @pytest.mark.rest

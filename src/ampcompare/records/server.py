@@ -16,6 +16,7 @@ from ampcompare.records.predictions import keeps_predictions
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
 from ampcompare.records.tree import flatten
+from ampcompare.wandb_client.api_errors import api_errors, api_reason
 from ampcompare.wandb_client.service import end_service
 
 API_PREFIX = "wandb:"
@@ -107,6 +108,8 @@ def _told_in_one_line(source: str) -> Iterator[None]:
     """Errors of W&B's client as a UserError."""
     import wandb
 
+    # ValueError: what is not there, and an answer that is no JSON.
+    known: tuple[type[Exception], ...] = (*api_errors(), ValueError)
     try:
         yield
     except wandb.errors.UsageError as problem:
@@ -115,10 +118,9 @@ def _told_in_one_line(source: str) -> Iterator[None]:
         ) from None
     except wandb.errors.AuthenticationError as problem:
         todo = f"see WANDB_BASE_URL, WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
-        raise UserError(f"{source}: W&B's server cannot be asked: {reason(problem)}; {todo}") from None
-    # ValueError: what is not there, and an answer that is no JSON.
-    except (wandb.errors.Error, ValueError, TimeoutError, ConnectionError) as problem:
-        raise UserError(f"{source}: W&B's server says: {reason(problem)}; expected {FORMS}") from None
+        raise UserError(f"{source}: W&B's server cannot be asked: {api_reason(problem)}; {todo}") from None
+    except known as problem:
+        raise UserError(f"{source}: W&B's server says: {api_reason(problem)}; expected {FORMS}") from None
     finally:
         # Leave the process as it was: the client holds a service and what it read of settings.
         if wandb.run is None:

@@ -29,6 +29,7 @@ class Server:
         self.charts: dict[str, Any] = {}  # presets of custom charts, by name
         self.errors: list[str] = []  # queries that this server broke on
         self.status = 200
+        self.before_trouble = 0  # requests that are still answered
         self._calm = threading.Event()  # cleared while requests hang
         self._calm.set()
         self._port = 0
@@ -48,13 +49,14 @@ class Server:
         """Take requests and never answer them."""
         self._calm.clear()
 
-    def fail(self, status: int = 500) -> None:
-        """Answer every request with this status."""
-        self.status = status
+    def fail(self, status: int = 500, after: int = 0) -> None:
+        """Answer every request with this status; `after` so many more."""
+        self.status, self.before_trouble = status, after
 
     def come_back(self) -> None:
         """Answer again, with all that was known before."""
         self.status = 200
+        self.before_trouble = 0  # requests that are still answered
         self._calm.set()
         if self._http is None:
             handler = type("BoundHandler", (Handler,), {"server_state": self})
@@ -286,7 +288,10 @@ class Handler(BaseHTTPRequestHandler):
             state._calm.wait()
             self.close_connection = True
             return False
-        if state.status != 200:
+        with state.lock:
+            fails = state.status != 200 and state.before_trouble == 0
+            state.before_trouble = max(0, state.before_trouble - 1)
+        if fails:
             self.send_error(state.status)
             return False
         return True

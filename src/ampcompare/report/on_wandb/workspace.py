@@ -19,6 +19,7 @@ from ampcompare.report.runs.figures import label_of
 from ampcompare.report.runs.groups import BACKEND
 from ampcompare.report.runs.settings import DTYPE
 from ampcompare.report.words import capital
+from ampcompare.wandb_client.api_errors import api_errors, api_reason
 
 VIEW_TITLE = "AMP Compare"
 VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one
@@ -156,7 +157,6 @@ def save(
 ) -> None:
     """Create or update charts, view and, if asked for, Report. Raises UserError where W&B refuses."""
     import wandb
-    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
     try:
         api = wandb.Api()
@@ -173,9 +173,11 @@ def save(
             say(f"report: {report.save().url}")
         if charts:
             _log_tables(charts, entity, project, say)
-    except (wandb.errors.Error, ConnectionError, TimeoutError, WandbApiFailedError) as problem:
+    except api_errors() as problem:
         advice = f"check the name and `{as_typed('wandb', 'login')}`"
-        raise UserError(f"{entity}/{project}: W&B does not take it: {reason(problem)}; {advice}") from None
+        raise UserError(
+            f"{entity}/{project}: W&B does not take it: {api_reason(problem)}; {advice}"
+        ) from None
 
 
 def table_key(name: str) -> str:
@@ -188,17 +190,14 @@ def _keep_presets(api: Any, entity: str, charts: Mapping[str, Spec]) -> str | No
 
     One of the same name has the very same content, so that it is there already is fine.
     """
-    import wandb
-    from wandb.sdk.lib.service.service_connection import WandbApiFailedError
-
     for name, spec in charts.items():
         chart = custom_chart(spec)
         title = f"AMP Compare: {chart['title']['text']}"
         try:
             api.create_custom_chart(entity, preset_name(name, chart), title, "vega2", "private", chart)
-        except (wandb.errors.Error, WandbApiFailedError) as problem:
+        except api_errors() as problem:
             if not any(word in str(problem).lower() for word in ("exist", "duplicate")):
-                return reason(problem)
+                return api_reason(problem)
     return None
 
 

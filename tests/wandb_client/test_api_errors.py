@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from wandb.errors import CommError
+from wandb.sdk.lib.service.service_connection import WandbApiFailedError
+
+from ampcompare.wandb_client.api_errors import api_reason
+
+PAGE = "<!DOCTYPE html>\n<html><title>Error</title></html>"
+
+
+def failed(said: str, status: int) -> WandbApiFailedError:
+    problem = WandbApiFailedError(said)
+    problem.response = SimpleNamespace(http_status=status)  # type: ignore[assignment]
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (CommError("Could not find project a < b"), "Could not find project a < b"),
+        (failed(PAGE, 502), "HTTP 502 Bad Gateway"),
+        (failed(PAGE, 520), "HTTP 520"),  # of no standard
+        (failed(f"Failed to verify: {PAGE}", 403), "Failed to verify: HTTP 403 Forbidden"),
+        (failed('returned error 404: {"data": null}', 0), "returned error 404"),
+        (CommError(PAGE), "an answer that is none of W&B's"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_a_page_in_place_of_an_answer_is_told_by_its_number(problem: Exception, why: str):
+    assert api_reason(problem) == why
+
+
+def test_the_number_is_that_of_what_the_error_came_from():
+    problem = CommError(PAGE)
+    problem.__cause__ = failed(PAGE, 503)
+    assert api_reason(problem) == "HTTP 503 Service Unavailable"
