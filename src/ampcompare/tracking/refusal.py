@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from ampcompare import metrics
-from ampcompare.errors import EXIT_BAD_INPUT, UserError, one_line
+from ampcompare.errors import EXIT_BAD_INPUT, UserError
+from ampcompare.wandb_client.api_errors import api_reason
 from ampcompare.wandb_client.service import end_service
 
 SECONDS = 15.0
@@ -30,6 +31,6 @@ def record_refusal(problem: UserError) -> None:
         run = wandb.init(group=sweep, job_type="train", notes=str(problem), settings=settings)
         run.summary[metrics.REFUSED] = str(problem)  # the server tells no exit code
         run.finish(exit_code=EXIT_BAD_INPUT)
-    except (wandb.errors.Error, TimeoutError) as reason:
-        sys.stderr.write(f"W&B could not be told: {one_line(reason)}\n")
+    except Exception as failure:  # whatever it is, the refusal is what the run ends with
+        sys.stderr.write(f"W&B could not be told: {api_reason(failure)}\n")
     end_service()

@@ -28,6 +28,7 @@ from ampcompare.tracking import taken
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.wandb_client import account
+from ampcompare.wandb_client.api_errors import api_reason
 from ampcompare.wandb_client.service import end_service
 from ampcompare.wandb_client.values import leave_pandas_out
 
@@ -109,7 +110,7 @@ def begin(
         what = f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
         raise UserError(f"W&B refuses to start the run: {what}; mend it or unset it") from None
     except (wandb.errors.CommError, TimeoutError) as problem:
-        say(f"W&B's server cannot be reached ({reason(problem)}): this run is recorded offline")
+        say(f"W&B's server cannot be reached ({api_reason(problem)}): this run is recorded offline")
         end_service()  # it still holds the failed start
         run = _init(start, "offline", run_id, on_stop)
     if run.disabled:
