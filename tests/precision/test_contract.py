@@ -50,6 +50,20 @@ def _build(kind: str) -> Precision:
     return build_precision(name, **options)
 
 
+def _assert_near(kind: str, found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    """Hold each gradient to what its type's rounding u does to a network with ReLUs.
+
+    Rounding puts a share of about u of the activations on the other side of ReLU's corner. There a term of the
+    gradient's sum is wholly another one, and a share u of independent terms is sqrt(u) of the sum's norm. Four
+    times that is allowed of each tensor as a whole, on whatever processor; single elements may be further off.
+    """
+    half = torch.bfloat16 if "bf" in kind else torch.float16
+    dtype = torch.float32 if kind == "none" else half
+    allowed = 4 * math.sqrt(torch.finfo(dtype).eps / 2)
+    for a, b in zip(found, wanted, strict=True):
+        assert (a - b).norm() <= allowed * b.norm()
+
+
 def _net() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
@@ -119,7 +133,9 @@ def test_same_run_twice_is_the_same(precision):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_gradients_are_true_after_unscaling_however_often(precision):
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_gradients_are_true_after_unscaling_however_often(kind):
+    precision = _build(kind)
     model, (images, labels) = _net(), _batch(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     precision.prepare(model, optimizer)
@@ -130,8 +146,7 @@ def test_gradients_are_true_after_unscaling_however_often(precision):
     precision.backward(loss)
     for _ in range(3):
         precision.unscale_(optimizer)
-    for a, b in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=0.1, atol=1e-2)
+    _assert_near(kind, [p.grad for p in model.parameters()], [p.grad for p in reference.parameters()])
 
 
 def test_clipping_holds_on_true_gradients(precision):
@@ -166,8 +181,7 @@ def test_penalty_on_gradients_through_the_scale(kind):
         return [p.grad for p in model.parameters()]
 
     expected = gradients(Precision(), copy.deepcopy(model))
-    for found, wanted in zip(gradients(precision, model), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=0.2, atol=2e-2)
+    _assert_near(kind, gradients(precision, model), expected)
 
 
 def test_scale_and_skipped_steps_are_scalars_on_the_device(precision):
