@@ -7,7 +7,7 @@ OLDEST_VENV := .venv-$(OLDEST)
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
-PIP := --disable-pip-version-check --progress-bar off
+PIP := --disable-pip-version-check
 
 .PHONY: help setup demo test test-rest test-all rehearse rehearse-oldest wheel-check lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
@@ -29,9 +29,9 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, %s is %d.%d: set PYTHON=..." % (sys.executable, *v))'
 	@$(PYTHON) -m venv $(VENV)
-	@$(PYTHON) .ci/install.py "installing into $(VENV): PyTorch with its CUDA libraries and what else is needed," \
-	  "about 3 GB to download and 6 GB on the disk, some minutes" -- \
-	  $(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e '.[test]'
+	@echo "installing into $(VENV): PyTorch with its CUDA libraries and what else is needed, about 3 GB to download" \
+	  "and 6 GB on the disk, some minutes"
+	@$(VENV)/bin/python -m pip install $(PIP) -c constraints.txt -e '.[test]'
 	@touch $@
 
 demo: setup
@@ -59,9 +59,9 @@ rehearse-oldest: $(OLDEST_VENV)/.installed
 # PyTorch alone: all else, the CUDA libraries that its import loads too, is that of $(VENV).
 $(OLDEST_VENV)/.installed: | setup
 	@$(PYTHON) -m venv --without-pip --clear $(OLDEST_VENV)
-	@$(PYTHON) .ci/install.py "installing PyTorch $(OLDEST) into $(OLDEST_VENV)," \
-	  "some hundred MB to download" -- $(VENV)/bin/python -m pip --python $(OLDEST_VENV)/bin/python install \
-	  $(PIP) --no-deps 'torch==$(OLDEST).*' 'torchvision==0.26.*'
+	@echo "installing PyTorch $(OLDEST) into $(OLDEST_VENV), some hundred MB to download"
+	@$(VENV)/bin/python -m pip --python $(OLDEST_VENV)/bin/python install $(PIP) --no-deps \
+	  'torch==$(OLDEST).*' 'torchvision==0.26.*'
 	@folder() { $$1/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }; \
 	  folder $(VENV) > "$$(folder $(OLDEST_VENV))/shared.pth"
 	@touch $@
