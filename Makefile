@@ -7,15 +7,16 @@ OLDEST_VENV := .venv-$(OLDEST)
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
 BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
 ARGS ?=
+MARKS ?= not slow
 PIP := --disable-pip-version-check
 
-.PHONY: help setup demo test test-rest test-all rehearse rehearse-oldest wheel-check lint reproduce gpu-check clean
+.PHONY: help setup demo test test-all rehearse rehearse-oldest wheel-check lint reproduce gpu-check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       ResNet50 in fp32 and mixed precision on made-up images, in minutes, and the page"
 	@echo "make test       the tests that tell most, in a few minutes (ARGS=tests/test_cli.py: those)"
-	@echo "make test-rest  the others: long runs, many kills, every scene with a server; make test-all: both"
+	@echo "make test-all   the slow ones, too: long runs, many kills, every scene with a server"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, three seeds, on a machine with a GPU (again: goes on)"
 	@echo "make gpu-check  GPU tests, benchmarks, trainings, part by part (ARGS='--minutes 9': end within them)"
@@ -37,24 +38,22 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: setup
 	@$(VENV)/bin/ampcompare demo $(ARGS)
 
-# What tells most for its time, and the rest. Files of tests beside each other, three as they wait a lot.
+# Files of tests beside each other, three as they wait a lot; MARKS= (none): the slow tests, too.
 test: setup
 ifeq ($(strip $(ARGS)),)
-	$(PYTEST) $(BESIDE) -m "not rest"
+	$(PYTEST) $(BESIDE) -m "$(MARKS)"
 else
 	$(PYTEST) $(ARGS)
 endif
 
-test-rest: setup
-	$(PYTEST) $(BESIDE) -m "rest"
-
-test-all: test test-rest
+test-all:
+	@$(MAKE) test MARKS=
 
 rehearse: setup
 	$(PYTEST) -n 2 tests/rehearsal $(ARGS)
 
 rehearse-oldest: $(OLDEST_VENV)/.installed
-	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 -m "not rest" tests/rehearsal $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src $(OLDEST_VENV)/bin/python -m pytest -n 2 -m "not slow" tests/rehearsal $(ARGS)
 
 # PyTorch alone: all else, the CUDA libraries that its import loads too, is that of $(VENV).
 $(OLDEST_VENV)/.installed: | setup
