@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from rehearsal.stage import stage
-from rehearsal.watch import LATE_WAIT, QUEUED_TO_HOST, READ, Contact
 from support.a_loop import Kept
+from support.rehearsal.stage import stage
+from support.rehearsal.watch import LATE_WAIT, QUEUED_TO_HOST, READ, Contact
 
 from ampcompare import Recorder, metrics
 from ampcompare.recorder import recorder

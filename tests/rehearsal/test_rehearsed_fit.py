@@ -3,73 +3,95 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import cycle
 from pathlib import Path
 
 import pytest
-from rehearsal.stage import Rehearsed, rehearse
-from rehearsal.watch import (
-    LATE_WAIT,
-    QUEUED_TO_DEVICE,
-    QUEUED_TO_HOST,
-    READ,
-    STRIDES,
-    WAIT,
-    Contact,
-)
 from support.own_data import OWN
-from support.rehearsal_cases import ALL, name_of
+from support.rehearsal.stage import Rehearsed, rehearse
+from support.rehearsal.watch import LATE_WAIT, QUEUED_TO_DEVICE, QUEUED_TO_HOST, READ, STRIDES, WAIT
 from torch import Tensor
 
 from ampcompare.data import host
+from ampcompare.precision import REGISTRY
 
-# All contacts that a run may have, and what each is for, by kind and by who asked for it: the place or one of
-# its callers. Each is counted below.
-PLAN = (QUEUED_TO_DEVICE, "data/loader.py Planned._plan")  # the plan of an epoch
-ROW = (QUEUED_TO_HOST, "train/interval.py Reading.__init__")  # the copy of a row
-ROW_READ = (LATE_WAIT, "train/interval.py Reading.read")  # one interval later
-EVALUATION = (READ, "train/evaluation.py Evaluation.run")  # its result
-ANSWERS = (QUEUED_TO_HOST, "train/evaluation.py Evaluation.run")  # what it answered, which has come with that
-COUNTING = (
-    WAIT,
-    "train/fit.py Fit._begin_to_count",
-)  # after warm-up, and after a step in which something was compiled
-EPOCH_END = (WAIT, "machine/device.py wait_for")
-CAPTURE = (WAIT, "train/graph.py capture")  # once a graph
-ALLOWED = (PLAN, ROW, ROW_READ, EVALUATION, ANSWERS, COUNTING, EPOCH_END, CAPTURE)
-
+GRAPH = "execution=cuda_graph"
+LOOKS = "diagnostics.every=3"
 SMALLEST_STEP = 40  # ops; the tiny network's step has some fifty
 
+# Each option once, dealt to the backends in turn; a captured run has eager steps too: the first three, the
+# short ones, the looks.
+EAGER = (
+    (LOOKS, "training.clip_norm=1", "training.clip_value=1"),
+    ("training.accumulate=2", LOOKS, "training.clip_norm=1"),
+    ("memory_format=channels_last", LOOKS),
+    ("training.gradient_penalty=0.1", "training.accumulate=2", "epochs=1"),
+    ("fuse=true", LOOKS, "training.clip_norm=1", "training.accumulate=2"),
+    ("fuse=true", "training.gradient_penalty=0.1", "epochs=1"),
+)
+CAPTURED = (
+    ("optimizer.momentum=0.9", LOOKS),
+    ("memory_format=channels_last", "training.clip_norm=1", "training.clip_value=1"),
+    ("memory_format=contiguous", "eval.autocast=true"),
+    ("optimizer.name=adamw", "training.label_smoothing=0.1"),
+    ("fuse=true", "optimizer.momentum=0.9", "eval.tf32=true"),
+)
+# What only some backends take.
+SPECIAL = (
+    ("backend=native", "precision.loss_scale=128"),
+    ("backend=apex_o1", "precision.loss_scale=1"),
+    ("backend=apex_o1", "precision.keep_fp32=1,3", "fuse=true"),
+    ("backend=apex_o2", "precision.keep_batchnorm_fp32=false"),
+    ("backend=fp16", "precision.keep_batchnorm_fp32=true"),
+    ("backend=native", "precision.dtype=bfloat16"),
+    ("backend=apex_o1", "precision.dtype=bfloat16"),
+)
+CASES = [
+    *((f"backend={name}", *words) for name, words in zip(REGISTRY, cycle(EAGER), strict=False)),
+    *((f"backend={name}", GRAPH, *words) for name, words in zip(REGISTRY, cycle(CAPTURED), strict=False)),
+    *((*words, GRAPH, "optimizer.momentum=0.9") for words in SPECIAL),
+]
 
-def purpose(contact: Contact) -> tuple[str, str] | None:
-    """Which of ALLOWED it is."""
-    return next((a for a in ALLOWED if a[0] == contact.kind and a[1] in contact.trail), None)
 
-
-def of_steps(found: Rehearsed) -> int:
-    """How many rows with the figures of steps came."""
-    return sum("train/loss" in row for row in found.rows)
-
-
-@pytest.mark.parametrize("words", ALL, ids=lambda words: name_of(words))
-def test_a_training_touches_the_host_for_plans_rows_and_evaluations_alone(words: tuple[str, ...]):
-    found = rehearse(words)
-    captured = "execution=cuda_graph" in words
-    contacts = found.contacts
-    if any("penalty" in word for word in words):  # a convolution's second derivative comes back transposed
-        contacts = [contact for contact in contacts if contact.kind != STRIDES]
-    counts = Counter(map(purpose, contacts))
-    assert not counts[None], "\n".join(str(c) for c in contacts if purpose(c) is None)
-
+def assert_untouched(found: Rehearsed, *, captured: bool, plans: int = 1) -> None:
+    """Host and device met as often as a run has to, in each of the ways that there are: the `plans` of an
+    epoch's batches come to the device, rows and an evaluation's result to the host.
+    """
+    contacts = Counter(contact.kind for contact in found.contacts)
+    trail = "\n".join(map(str, found.contacts))
     epochs = round(found.rows[-1]["epoch"])
-    assert sum("eval/loss" in row for row in found.rows) == counts[EVALUATION] == counts[EPOCH_END] == epochs
-    assert counts[ANSWERS] == epochs
-    assert counts[PLAN] == epochs * (2 if captured else 1)  # an evaluation's plan as well
-    assert counts[ROW] == of_steps(found) > 0
-    assert counts[CAPTURE] == len(found.captures) == (2 if captured else 0)  # of a step, of an evaluation
-    assert counts[COUNTING] == (2 if captured else 1)  # the capture compiles nothing, but takes as long
+    rows = sum("train/loss" in row for row in found.rows)
+    assert rows > 0
+    assert sum("eval/loss" in row for row in found.rows) == epochs
+    assert len(found.captures) == (2 if captured else 0)  # a step, a batch of an evaluation
     assert found.launches > len(found.captures) or not captured
+    assert contacts.pop(LATE_WAIT, 0) <= rows, trail  # for a row, which may have come with something else
+    assert contacts == {
+        QUEUED_TO_DEVICE: epochs * plans,
+        QUEUED_TO_HOST: rows + epochs,  # the copy of a row; what an evaluation answered
+        READ: epochs,  # an evaluation's result
+        # An epoch's end; where energy begins to count, and again after a capture; the captures.
+        WAIT: epochs + (4 if captured else 1),
+    }, trail
     # A row is read when at least a step has been queued behind it.
-    assert all(c.behind > SMALLEST_STEP for c in found.contacts if c.kind == LATE_WAIT)
+    assert all(c.behind > SMALLEST_STEP for c in found.contacts if c.kind == LATE_WAIT), trail
+
+
+@pytest.mark.parametrize("words", CASES, ids=" ".join)
+def test_a_training_waits_for_rows_evaluations_and_captures_alone(words: tuple[str, ...]):
+    found = rehearse(("model.name=tiny", *words))
+    if "training.gradient_penalty=0.1" in words:  # a convolution's second derivative comes back transposed
+        found.contacts = [contact for contact in found.contacts if contact.kind != STRIDES]
+    captured = GRAPH in words
+    assert_untouched(found, captured=captured, plans=1 + captured)  # an evaluation's plan as well
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", REGISTRY)
+def test_a_captured_resnet50_waits_for_no_more(backend: str):
+    words = ("model.name=resnet50", f"backend={backend}", GRAPH, "optimizer.momentum=0.9")
+    found = rehearse((*words, "epochs=1", "data.train_limit=192"))
+    assert_untouched(found, captured=True, plans=2)
 
 
 def test_rows_of_a_rehearsal_have_what_a_gpus_have():
@@ -111,8 +133,7 @@ def on_own(name: str, *more: str) -> list[str]:
 @pytest.mark.parametrize("more", [(), ("execution=cuda_graph", "optimizer.momentum=0.9")])
 def test_tensors_on_the_device_are_gathered_in_the_graph_without_a_wait(more: tuple[str, ...]):
     found = rehearse(on_own("images", "batch_size=8", "eval.batch_size=4", *more))
-    assert [contact for contact in found.contacts if not purpose(contact)] == []
-    assert len(found.captures) == (2 if more else 0)  # a step, a batch of an evaluation
+    assert_untouched(found, captured=bool(more), plans=2)
     assert all("train/loss" in row for row in found.rows[:2])
 
 
@@ -122,8 +143,7 @@ def test_batches_of_a_data_set_are_copied_to_the_device_without_a_wait(monkeypat
     used = []
     monkeypatch.setattr(Tensor, "record_stream", lambda tensor, stream: used.append(stream))  # nor streams
     found = rehearse(on_own("pictures", "batch_size=8", "eval.batch_size=4", "data.workers=0"))
-    others = [contact for contact in found.contacts if not purpose(contact)]
-    assert others
-    assert {contact.kind for contact in others} == {QUEUED_TO_DEVICE}
-    assert all("data/onto.py Onto._move" in contact.trail for contact in others)
-    assert len(used) == len(others)  # the memory of each is kept for the step that reads it
+    kinds = Counter(contact.kind for contact in found.contacts)
+    assert set(kinds) == {QUEUED_TO_DEVICE, QUEUED_TO_HOST, LATE_WAIT, READ, WAIT}
+    assert (kinds[READ], kinds[WAIT]) == (2, 3)  # two evaluations; two ends of an epoch, where energy counts
+    assert len(used) == kinds[QUEUED_TO_DEVICE] > 0  # the memory of each is kept for the step that reads it

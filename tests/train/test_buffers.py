@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from rehearsal.launches import step_ops
+from step_launches import step_ops
 from test_trainer import batch, trainer
 from torch import Tensor, nn
 

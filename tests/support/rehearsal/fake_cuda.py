@@ -22,7 +22,7 @@ from torch.utils import _foreach_utils
 
 from ampcompare.measure.traffic import Op, Traffic
 from ampcompare.precision.apex import cache
-from rehearsal.watch import LATE_WAIT, WAIT, Watch, number
+from support.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 
 NAME = "no GPU: a rehearsal"
 MEMORY = 80 * 2**30

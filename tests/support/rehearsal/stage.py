@@ -17,8 +17,8 @@ from ampcompare.measure.traffic import Op
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
 from ampcompare.why.explain.walk import walking
-from rehearsal.fake_cuda import FakeCuda
-from rehearsal.watch import Contact, Watch
+from support.rehearsal.fake_cuda import FakeCuda
+from support.rehearsal.watch import Contact, Watch
 
 # Short last batches, and enough full ones for warm-up, capture and launches of a graph, in training and
 # evaluation.
