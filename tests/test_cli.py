@@ -47,7 +47,7 @@ def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_report_with_another_baseline_over_an_older_page(runs, tmp_path):
     done = ampcompare("report", runs, "--out", tmp_path, "--baseline", "native", "--format", "html")
     assert "0.526×" in done.stdout

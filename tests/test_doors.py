@@ -201,7 +201,7 @@ def test_what_the_sweep_chose_is_recognised(here: Path, monkeypatch: pytest.Monk
         train("backend=none")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_throughput_benchmark_takes_it():
     text = io.StringIO()
     words = ["data.train_limit=64", "diagnostics.every=null"]
@@ -238,7 +238,7 @@ def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     assert record.config["backend"] == "careful"
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_several_processes_take_it():
     words = [*QUICK, "epochs=1", "output_dir=runs", MINE]
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

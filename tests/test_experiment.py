@@ -160,7 +160,7 @@ def test_throughput_leaves_the_warm_up_out(quick):
     assert last["throughput/images_per_second"] == pytest.approx(32 / last["throughput/step_time_ms"] * 1e3)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @backends(REGISTRY)
 def test_accuracy_on_synthetic_data_rises_well_above_chance(quick, backend: str):
     result, _, _ = quick(f"backend={backend}", "data.train_limit=512", "epochs=4", "optimizer.momentum=0.9")
@@ -377,7 +377,7 @@ def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_over
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_real_cifar10_trains_under_each_backend(quick, cifar_archive: Path):
     for backend in REGISTRY:
         words = (

@@ -268,7 +268,7 @@ def test_a_checkpoint_from_before_parameters_were_counted_goes_on():
     assert here.differences({"identity": saved}) == []
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["none", "native", "apex_o1", "apex_o2", "bf16"])
 @pytest.mark.parametrize("words", [VIT, CONVNEXT], ids=["vit", "convnext"])
 def test_timms_networks_train_under_every_kind_of_backend(
@@ -286,7 +286,7 @@ def test_timms_networks_train_under_every_kind_of_backend(
     assert record.config["model"]["kwargs"] == load_config(None, words).model.kwargs
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_vit_on_images_of_cifar_comes_from_the_command_line_to_the_report(tmp_path: Path):
     """As a user starts it, under none, native and apex_o1."""
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -313,7 +313,7 @@ def test_a_vit_on_images_of_cifar_comes_from_the_command_line_to_the_report(tmp_
     )
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("execution=compile", "backend=native_bf16"), ("fuse=true", "backend=native")]
 )
@@ -321,7 +321,7 @@ def test_timms_networks_take_other_executions(tmp_path: Path, words: tuple[str, 
     train(*CONVNEXT, *words, "epochs=1", f"output_dir={tmp_path}")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_two_processes_train_timms_network(tmp_path: Path):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     words = (*QUICK, *VIT, "epochs=1", "backend=apex_o1", "output_dir=runs")
@@ -333,7 +333,7 @@ def test_two_processes_train_timms_network(tmp_path: Path):
     assert record.config["environment"]["processes"] == 2
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_run_of_timms_network_goes_on_where_it_stopped_exactly(tmp_path: Path):
     def weights(folder: Path) -> dict[str, torch.Tensor]:
         (file,) = sorted(folder.glob("checkpoints/*/step-000000008*.pt"))

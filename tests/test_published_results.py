@@ -120,7 +120,7 @@ def test_a_result_has_its_publication_which_its_own_records_do_not_refute(path: 
         assert set(verdicts.values()) == {REPRODUCED}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_result_is_run_again_at_small_scale_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     path = RESULTS / DAY / "speed-resnet20" / "xeon-amx-speed-resnet20.yaml"

@@ -98,7 +98,7 @@ def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_
     assert run.group == "demo"
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_point_of_wandbs_sweep_that_has_no_type_trains_and_says_so(tmp_path: Path):
     """W&B's agent hands out every point of a grid: were it refused, none of `none` would be left."""
     chosen = {"backend": "none", "precision.dtype": "bfloat16"}

@@ -54,7 +54,7 @@ def test_a_way_is_short(way: str):
     assert len((text + blocks(way, "sh")[0]).splitlines()) < MOST_LINES
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "told"),
     [
@@ -72,7 +72,7 @@ def test_a_way_comes_to_its_verdict(tmp_path: Path, way: str, told: tuple[str, .
     assert (tmp_path / "report" / "index.html").is_file()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_sweep_of_the_page_drives_the_program_of_the_page_as_w_and_b_would(tmp_path: Path):
     (name,) = files("2")
     words = "backend, seed = (word.partition('=')[2] for word in sys.argv[1:])\nseed = int(seed)"

@@ -101,7 +101,7 @@ def test_a_file_that_cannot_be_written_is_a_line(amx, tmp_path: Path, capsys):
     assert capsys.readouterr().err.startswith("error: --json ")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_capped_machine_is_seen_as_it_is(tmp_path: Path):
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
     command = [sys.executable, "-m", "ampcompare", "doctor"]

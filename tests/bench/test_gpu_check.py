@@ -206,7 +206,7 @@ def test_each_start_ends_by_packing_also_when_a_part_fails(
         assert set(tar.getnames()) == {"out/summary.md", "out/bad.log", "out/states/bad.json"}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_every_gpu_test_is_in_some_part():
     """The parts' selections, put together, leave no test with the gpu mark out."""
 

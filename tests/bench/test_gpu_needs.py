@@ -161,7 +161,7 @@ def test_images_are_found_where_they_are_brought(tmp_path: Path):
     assert words("synthetic")[0] == "data.source=synthetic"
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_that_cifar10_cannot_be_fetched_is_found_out_beforehand(tmp_path: Path):
     closed = "http://127.0.0.1:9"  # nothing listens there
     env = needs.environment() | {
@@ -183,7 +183,7 @@ def with_omegaconf(refused: dict[str, str]) -> dict[str, str]:
     return refused
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_throughput_runs_without_wandb_and_goes_on_from_its_rounds(refused: dict[str, str], tmp_path: Path):
     options = ["--backends", "none", "--batch-sizes", "16", "--steps", "5", "--device", "cpu", "--go-on"]
     command = [sys.executable, "-m", "ampcompare.cli", "bench", "throughput", "data.train_limit=64", *options]
@@ -209,7 +209,7 @@ def test_throughput_runs_without_wandb_and_goes_on_from_its_rounds(refused: dict
     assert len(both) == 2
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_recipe_lacks_no_more_than_it_says(refused: dict[str, str], tmp_path: Path):
     words = [
         "width=16",

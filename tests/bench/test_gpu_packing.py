@@ -86,7 +86,7 @@ def test_what_is_too_large_stays_behind_and_so_do_the_oldest(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.tar.xz"]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_records_that_were_packed_are_read_elsewhere(tmp_path: Path):
     out, home = tmp_path / "gpu-check", tmp_path / "home"
     command = [sys.executable, "run_experiment.py", *QUICK, f"output_dir={out / 'runs-comparison'}"]

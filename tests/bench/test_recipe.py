@@ -50,7 +50,7 @@ def test_sizes_that_are_no_multiple_of_8_are_warned_of_with_the_reason():
     assert "Tensor Cores" in warning
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_table_says_that_a_cpu_is_scaled_down():
     text = io.StringIO()
     words = ["width=12", "batch_size=8", "epochs=1"]

@@ -117,7 +117,7 @@ def test_fewer_images_than_a_step_takes_are_refused():
         run_throughput([*WORDS, "training.accumulate=4"], warmup=1, steps=1)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_each_combination_is_a_row_with_its_files(tmp_path: Path):
     text = io.StringIO()
     console = Console(file=text, width=200)
@@ -144,7 +144,7 @@ def test_what_cannot_run_is_refused_before_anything_is_measured():
         combinations(["none"], ["fast"], [16], [], "cpu")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_when_nothing_runs_it_says_so():
     text = io.StringIO()
     with pytest.raises(UserError, match="nothing could be measured"):
@@ -152,7 +152,7 @@ def test_when_nothing_runs_it_says_so():
     assert "has no CUDA graphs" in text.getvalue()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     measure, calls = throughput_table.measure, []
 

@@ -85,7 +85,7 @@ def test_fingerprint_of_a_subset_is_not_that_of_the_whole(folder):
     assert build_dataset("image_folder", str(folder), train_limit=4).fingerprint != whole
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_real_images_are_all_there_with_their_labels(real):
     dataset = real.dataset
     assert dataset.classes == CIFAR_CLASSES
@@ -95,7 +95,7 @@ def test_real_images_are_all_there_with_their_labels(real):
     assert torch.bincount(dataset.test.labels).tolist() == [1000] * 10
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_real_images_lie_sorted_and_equal_what_pillow_decodes(real, real_archive):
     with tarfile.open(real_archive) as archive:
         for member, _ in zip((m for m in archive if m.isfile()), range(400), strict=False):
@@ -108,12 +108,12 @@ def test_real_images_lie_sorted_and_equal_what_pillow_decodes(real, real_archive
             np.testing.assert_array_equal(images.images[place].permute(1, 2, 0).numpy(), expected)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_first_load_of_the_real_images_is_lean(real):
     assert real.first_peak_mib < 1024
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_second_load_of_the_real_images_decodes_none(real, real_archive, monkeypatch):
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(real.cache))
     monkeypatch.setattr(image_folder, "_decode", lambda tree: pytest.fail("the cache was not used"))

@@ -88,7 +88,7 @@ def test_an_epoch_begun_at_a_batch_is_the_rest_of_the_whole(name: str):
         list(loader.epoch(0, 4))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["samples", "named_samples"])
 def test_the_number_of_workers_changes_no_bit(name: str):
     """Also after an epoch that was left in the middle, with workers that live on."""

@@ -164,7 +164,7 @@ def test_arguments_of_the_function_are_checked_and_tell_runs_apart(here: Path):
     assert len(analyse_runs(load_runs(["runs"])).groups) == 2
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "then"),
     [
@@ -285,7 +285,7 @@ def torchrun(name: str, folder: str, *words: str, processes: int = 2) -> tuple[i
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"), [("tensors", ()), ("samples", ("data.workers=1",)), ("loader", ()), ("stream", ())]
 )
@@ -302,7 +302,7 @@ def test_two_processes_see_the_batches_of_one(here: Path, name: str, words: tupl
         assert one.predictions.classes.tolist() == two.predictions.classes.tolist()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_two_processes_with_a_loader_that_differs_between_them_are_one_line():
     code, said = torchrun("restless_loader", "two")
     assert code != 0
@@ -328,7 +328,7 @@ def shorter(train):
 """
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["drawn", "drawn_to_train", "shorter"])
 def test_two_processes_with_other_data_each_are_one_line(name: str):
     Path("data.py").write_text(UNSEEDED)
@@ -417,7 +417,7 @@ def late_to_test(train, batch_size):
             "late",
             ("execution=compile",),
             "step 3: a batch has inputs float32 [26, 5] instead of",
-            marks=pytest.mark.rest,
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -107,7 +107,7 @@ def test_what_it_cannot_do_is_said_before_anything_is_measured(word, why, monkey
 TINY = "model.name=tiny epochs=1 data.train_limit=32 data.test_limit=20 device=cpu".split()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_small_demo_measures_trains_three_times_and_writes_its_page(tmp_path: Path):
     command = [sys.executable, "-m", "ampcompare", "demo", *TINY, "output_dir=out"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=False)

@@ -14,7 +14,7 @@ from support.quick import HANG, QUICK, ROOT
 
 from faults.test_kill import assert_same_run, record_of
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 # 8 steps an epoch, 16 in all; with a checkpoint of every moment that allows one: 1, 2, 3, 6, 8, 9, 12, 15,
 # 16, and of the first two steps behind a resume.
 WORDS = (

@@ -38,7 +38,7 @@ def steps_of(folder: Path) -> list[float]:
     return record.history.loc[record.history["train/loss"].notna(), "global_step"].tolist()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote: Zygote, tmp_path: Path):
     done = zygote.run(*ROWS, f"output_dir={tmp_path}", file_limit=300_000)
     assert done["code"] == 1, done
@@ -78,7 +78,7 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
     assert done["code"] == 2  # there is nothing left to go on with
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_with_a_server_the_rows_go_there_and_the_run_goes_on(
     zygote: Zygote, wandb_server: Server, tmp_path: Path
 ):
@@ -116,7 +116,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_real_disk_that_is_full_of_the_run_itself(zygote: Zygote, small_disk: Path):
     """Record, client's logs and checkpoints all on it."""
     done = zygote.run(*ROWS, f"output_dir={small_disk}")

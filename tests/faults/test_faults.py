@@ -36,7 +36,7 @@ def assert_whole(folder: Path, steps: int = 8, *, cut: bool = False) -> None:
     assert record.history["global_step"].max() == steps
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygote, tmp_path: Path):
     """W&B's client dies with the training, as when the machine goes; alone it would write what it has."""
     words = (*QUICK, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=2")
@@ -227,7 +227,7 @@ def fresh(words: list[str], env: dict[str, str], **how: object) -> subprocess.Co
     return subprocess.run(command, env=given, capture_output=True, timeout=HANG, check=False, **how)  # type: ignore[call-overload]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together(tmp_path: Path):
     """No home folder, no terminal, a locale that is not UTF-8, a path with spaces and foreign letters."""
     odd = tmp_path / "out puts é 漢 'quoted'"
@@ -250,7 +250,7 @@ def test_a_home_that_cannot_be_written_a_foreign_locale_and_an_odd_path_together
     assert list((odd / "checkpoints").rglob("*.pt"))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_stops_the_run_as_sigterm_does(tmp_path: Path):
     """A lost connection: the kernel sends SIGHUP, and what is printed meets an error."""
     words = [*QUICK, "epochs=100000", "eval.every=1000", f"output_dir={tmp_path}"]
@@ -279,7 +279,7 @@ def test_no_file_that_a_run_writes_holds_a_secret(zygote: Zygote, tmp_path: Path
             assert secret.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path: Path):
     words = (
         *QUICK,

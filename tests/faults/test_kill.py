@@ -136,7 +136,7 @@ def stories(
     return found
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("words", STORIES, ids=" ".join)
 def test_a_run_killed_twice_and_resumed_is_bit_identical(
     stories: dict[tuple[str, ...], Story], words: tuple[str, ...]
@@ -152,7 +152,7 @@ def test_a_run_killed_twice_and_resumed_is_bit_identical(
     assert steps.tolist() == [3, 6, 9, 12, 15, 16]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(zygote: Zygote, tmp_path: Path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     words = (

@@ -54,7 +54,7 @@ def when_it_has_rows(server: Server, action: Callable[[int], None], zygote: Zygo
     when(lambda: "run" in server.runs and bool(server.runs["run"].history), action, zygote)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
     zygote: Zygote, wandb_server: Server, tmp_path: Path
 ):
@@ -105,7 +105,7 @@ def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, 
     assert steps == list(range(1, 17))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_server: Server, tmp_path: Path):
     """With the time that a run has to send its end longer than a hang: a run that is stopped has a shorter
     one.
@@ -132,7 +132,7 @@ def test_the_second_ctrl_c_ends_at_once(zygote: Zygote, tmp_path: Path):
     assert "Traceback" not in done["said"]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["", "die", "hang", "fail"])
 def test_a_second_ctrl_c_ends_at_once_even_while_the_end_is_sent(
     zygote: Zygote, wandb_server: Server, tmp_path: Path, trouble: str

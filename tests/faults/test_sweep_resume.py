@@ -97,7 +97,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Played:
     return played
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["Ctrl-C", "program killed", "sweep killed"])
 def test_the_same_command_goes_on_from_the_checkpoint(whole: Played, tmp_path: Path, fault: str):
     played = Played(tmp_path / "parts")

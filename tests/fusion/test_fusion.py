@@ -28,7 +28,7 @@ from ampcompare.records import load_runs
 from ampcompare.tracking.start import run_name
 from ampcompare.train.trainer import Trainer
 
-REST = pytest.mark.rest  # each case is compiled, which takes seconds
+REST = pytest.mark.slow  # each case is compiled, which takes seconds
 QUICK = ["model.name=tiny", "data.source=synthetic", "device=cpu", "wandb.mode=offline", "fuse=true"]
 # Rounded once instead of after each of three ops: a unit in the last place of fp16, or of fp32's sums over a
 # batch.
@@ -261,7 +261,7 @@ def test_a_gradient_penalty_is_that_of_plain_steps(backend: str):
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", "apex_o1"])
 def test_a_compiled_step_is_the_same_with_fuse(backend: str):
     losses = []

@@ -166,7 +166,7 @@ def test_no_run_in_bf16_is_called_nvidias_apex():
     assert run_name(load_config(None, ["backend=apex_o1"])) == "nvidia-apex-amp_resnet50_cifar"
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_two_processes_take_one_type_and_say_it_once(tmp_path: Path, quick_overrides):
     import subprocess
 

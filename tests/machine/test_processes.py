@@ -117,7 +117,7 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
     assert done.stdout.count("record: ") == 1
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -215,7 +215,7 @@ def test_hooks_are_gone_when_the_forward_fails():
     assert not model[0]._forward_hooks
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_compiled_part_is_seen_from_outside_and_compiled_once():
     traces: list[int] = []
 

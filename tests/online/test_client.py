@@ -64,7 +64,7 @@ def test_a_saved_workspace_and_report_come_back(server: Server):
     ]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_workspace_command_saves_view_and_report_once_however_often(
     server: Server, capsys: pytest.CaptureFixture[str]
 ):

@@ -22,7 +22,7 @@ from ampcompare.checkpoint.files import Store, read
 from ampcompare.records import load_runs
 from online.test_preemption import HELD, STEPS, WORDS, steps
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 TEXT = (ROOT / "docs" / "clusters.md").read_text()
 SCRIPTS = {

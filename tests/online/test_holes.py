@@ -14,7 +14,7 @@ from support.wandb_server.clients import create_sweep, environment, start_agent,
 
 from ampcompare import metrics
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import os, sys

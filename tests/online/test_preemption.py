@@ -17,7 +17,7 @@ from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start_agent, wait_until
 from support.zygote import children_of, of_process
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 HELD, STEPS = 59, 140  # the step behind the one where a run is held ends a log interval
 WORDS = [

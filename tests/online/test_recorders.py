@@ -13,7 +13,7 @@ from support.quick import HANG, ROOT
 from support.wandb_server import Run, Server
 from support.wandb_server.clients import environment
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 LOOP = """
 import os, signal, sys

@@ -14,7 +14,7 @@ from support.wandb_server.clients import asking, environment, wandb
 from ampcompare.records import RunRecord, load_runs
 from online.conftest import TROUBLES
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 
 def read_back(server: Server, folder: Path, source: str) -> RunRecord:

@@ -15,7 +15,7 @@ from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import OPEN
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 DEFINITIONS = sorted((ROOT / "sweeps").glob("*.yaml"))
 

@@ -311,7 +311,7 @@ def test_a_relu_that_a_fused_batchnorm_does_along_is_refused_in_one_line():
             check_kept(model, [name])
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["apex_o1"])
 def test_a_compiled_step_keeps_what_an_eager_one_keeps(name: str):
     found = {}

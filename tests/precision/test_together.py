@@ -117,7 +117,7 @@ def test_gradients_are_written_once_on_their_way_into_a_fused_step():
         assert seen.names.count("_amp_foreach_non_finite_check_and_unscale_") == 1
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(("backend", "fuse"), [("native", True), ("apex_o1", False)])
 def test_a_traced_step_casts_weights_together_too(backend: str, fuse: bool, monkeypatch: pytest.MonkeyPatch):
     from torch._dynamo.backends.common import aot_autograd

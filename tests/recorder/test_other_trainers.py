@@ -17,7 +17,7 @@ from ampcompare.records import RunRecord, load_runs
 from ampcompare.report.analysis.analysis import analyse_runs
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 # What every run of ours has, whatever it trains.
 ALWAYS = {
     metrics.STEP,

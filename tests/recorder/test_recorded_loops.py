@@ -148,7 +148,7 @@ with Recorder(backend="none", seed=1, batch_size=8, every=5, output_dir={folder!
 """
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
     [

@@ -202,7 +202,7 @@ def test_a_server_that_refuses_any_of_the_requests_is_one_line(server: Server, s
     assert all(re.search(r"(HTTP 404 Not Found|error 404); ", said) for said in refused)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(
     wandb_server: Server, tmp_path: Path, capfd
 ):
@@ -233,7 +233,7 @@ def ask(command: list[str], env: dict[str, str]) -> str:
     return ":".join(line.split(":")[:5]).removesuffix(" with http")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tmp_path: Path, capsys):
     from ampcompare.cli import main
 

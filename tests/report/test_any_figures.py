@@ -42,7 +42,7 @@ def record(number: int, backend: str, seed: int, figures: dict[str, Any]):
     return make(backend, seed, edit=edit, steps=20, epochs=2)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @example([("none", 0, {"memory/peak_mib": 5e-324}), ("native", 0, {"memory/peak_mib": 1.0})], None)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RUN, min_size=2, max_size=9), st.sampled_from((None, 0.5, 1e-300, 1e300)))

@@ -83,7 +83,7 @@ def write_long_record(path: Path, rows: int) -> None:
                 first = False
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_two_million_rows_are_reported_in_bounded_memory(tmp_path: Path):
     """0.5 GB were measured."""
     write_long_record(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", ROWS)

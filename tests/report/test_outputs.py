@@ -109,7 +109,7 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
     }
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_pictures_are_for_paper_whatever_the_names(tmp_path):
     runs = [make("none", seed, edit=full, name=HOSTILE, config={"backend": HOSTILE}) for seed in (1, 2)]
     written = write_report(analyse_runs(runs), tmp_path, ("png", "svg"))

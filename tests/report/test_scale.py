@@ -45,7 +45,7 @@ def many_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         path.unlink()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_200_runs_of_4000_rows_are_read_in_400_mb_with_and_without_a_cache(many_runs, tmp_path):
     for _ in range(2):
         said, peak = peak_kib(LOAD, str(many_runs), cache=tmp_path)
@@ -57,7 +57,7 @@ def test_200_runs_of_4000_rows_are_read_in_400_mb_with_and_without_a_cache(many_
     assert sum(entry.stat().st_size for entry in entries) < 150_000_000
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_200_runs_of_4000_rows(many_runs, tmp_path):
     words = ["report", str(many_runs), "--out", str(tmp_path / "out")]
     said, peak = peak_kib(REPORT, *words, cache=tmp_path / "cache")

@@ -169,7 +169,7 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, wo
     assert not [*paper.parent.glob("**/wandb/*")]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, monkeypatch, name):
     """No figure of it is judged, and title and section say why."""
@@ -191,7 +191,7 @@ def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, mon
     assert page.count("at scale 0.02 with the network tiny") > 2
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_publication_is_run_interrupted_and_gone_on_with_to_its_report(tmp_path, capsys):
     """And the same runs are judged by themselves."""
     words = ("tootouch", *IMAGES, *SMALL, "--out", tmp_path / "runs", "--seeds", "1")
@@ -251,7 +251,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(("printed", "status"), [(50, 0), (5000, 3)])
 def test_exit_code_3_says_that_a_figure_is_not_reproduced(twice, tmp_path, monkeypatch, printed, status):
     """Of runs that exist, and at the end of the sweep that made them."""

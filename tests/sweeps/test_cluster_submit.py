@@ -143,7 +143,7 @@ def test_an_answer_that_is_not_understood_is_no_refusal(place: Place, slurm: Slu
     assert once_each(place, ["1", "2", "3"])
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_mark_leaves_the_users_comment_alone(place: Place, slurm: Slurm):
     place.file(parameters=XS)
     slurm.slots = 0
@@ -195,7 +195,7 @@ def test_a_spoiled_book_is_one_line(place: Place, slurm: Slurm, monkeypatch, cap
     assert (ended.value.code, told.count("\n"), said in told) == (2, 1, True), told
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_user_without_a_name_and_a_drive_without_locks_go(place: Place, slurm: Slurm):
     place.file(parameters={"x": {"values": [1]}})
     place.before = (
@@ -225,7 +225,7 @@ def test_a_sweep_that_is_too_large_for_one_array_is_several(place: Place, slurm:
     assert once_each(place, ["1", "2", "3"])
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_same_array_in_another_folder_has_other_ids(place: Place, slurm: Slurm):
     place.file(parameters={"x": {"values": [1]}})
     for name in ("one", "two"):

@@ -159,7 +159,7 @@ def test_the_plan_of_a_file_is_that_of_every_run(monkeypatch):
     assert sweep.grid_point(0)["plan"] == {"margin": 0.5, "looks": [3, 6, 10], "max_seeds": 10}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_file_runs_in_a_small_form(tmp_path, path):
     changes, count = SHRUNK[path.stem]

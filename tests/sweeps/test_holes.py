@@ -55,7 +55,7 @@ def test_a_failed_point_is_told_with_its_reason_and_filled_by_a_new_run(place):
     assert (code, "3 points: 3 finished; whole" in said) == (0, True)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_point_that_fails_again_stays_a_hole_and_is_queued_once_more(place):
     place.file(**GRID)
     place.sweep()
@@ -73,7 +73,7 @@ def test_a_fill_of_a_whole_sweep_runs_nothing(place):
     assert ran(place) == {"1": 1, "2": 1}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_two_that_fill_at_once_run_no_point_twice_and_leave_running_ones_alone(place):
     place.file(parameters={"x": {"values": [*range(6)]}, "hold": {"value": "all"}})
     place.hold()
@@ -107,7 +107,7 @@ def test_a_fill_that_is_interrupted_goes_on(place):
     assert place.sweep("--missing")[0] == 0
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_fill_that_is_killed_at_its_last_point_is_finished_by_the_next(place):
     place.file(parameters={"x": {"values": [1]}, "hold": {"value": 1}})
     place.hold()
@@ -140,7 +140,7 @@ def records(place, *states, group="sweep"):
     write_runs(place.out, plans)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_holes_of_a_job_array_are_told_by_its_records_and_filled(place):
     place.file(parameters={"x": {"values": [1, 2, 3, 4]}})
     records(place, ("1", 0), (2, 1), (3, 143))
@@ -227,7 +227,7 @@ def test_a_number_that_yaml_reads_as_a_text_is_a_value_like_any_other(place):
     assert ran(place) == {"1": 1, "1e-3": 1}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_failed_run_of_a_search_without_a_database_is_run_again_with_its_values(place):
     place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
     records(place, (0.25, 1), (0.5, 0))

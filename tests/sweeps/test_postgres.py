@@ -141,7 +141,7 @@ def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypa
     assert back.startswith("the database answers again, after ")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_nobody_takes_over_runs_because_the_database_was_away(postgres):
     url = postgres.database()
 
@@ -162,7 +162,7 @@ def test_nobody_takes_over_runs_because_the_database_was_away(postgres):
     assert not search.alive(attempt)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(place, postgres):
     place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
     place.hold()
@@ -183,7 +183,7 @@ def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(pla
     assert len(place.events("began")) == len(place.events("ended")) == 2
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_killed_worker_and_two_restarts_lose_no_run_and_repeat_none(place, postgres):
     points = list(range(40))
     place.file(parameters={"x": {"values": points}, "hold": {"value": "all"}})

@@ -77,7 +77,7 @@ def test_finished_sweep_has_nothing_left_to_do(place):
     assert len(place.events("began")) == 2
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_changed_sweep_is_not_mixed_with_the_one_before(place):
     place.file(parameters={"x": {"values": [1, 2]}})
     place.sweep()
@@ -88,7 +88,7 @@ def test_changed_sweep_is_not_mixed_with_the_one_before(place):
     assert len(place.events("began")) == 2
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_larger_run_cap_goes_on_where_the_sweep_was(place):
     for cap in (2, 3):
         place.file(method="random", run_cap=cap, parameters={"x": {"min": 0.0, "max": 1.0}})
@@ -138,7 +138,7 @@ def test_a_signal_to_every_process_of_a_job_interrupts_its_runs_and_fails_none(p
     assert values(place.events("ended")) == ["1", "2"]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_run_that_alone_gets_a_batch_systems_signal_is_tried_once_more(place):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
@@ -151,7 +151,7 @@ def test_a_run_that_alone_gets_a_batch_systems_signal_is_tried_once_more(place):
     assert len({event["run"] for event in place.events("began")}) == 1
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
     place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
     place.hold()
@@ -165,7 +165,7 @@ def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
     assert values(place.events("ended")) == ["1", "2"]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
     place.file(parameters={"x": {"values": [1, 2]}})
     with open("/dev/full", "w") as full:
@@ -193,7 +193,7 @@ def test_second_interrupt_ends_at_once(place):
     assert not is_alive(place.events("began")[0]["pid"])
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_run_of_a_killed_worker_is_taken_over_by_another(place):
     storage = f"sqlite:///{place.folder / 'shared.db'}"
     place.file(parameters={"x": {"values": [1, 2, 3, 4]}, "hold": {"value": "all"}})
@@ -217,7 +217,7 @@ def test_run_of_a_killed_worker_is_taken_over_by_another(place):
     assert "waiting for 1 run of other workers" in said
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_run_of_a_killed_worker_does_not_go_on_alone(place):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
@@ -229,7 +229,7 @@ def test_run_of_a_killed_worker_does_not_go_on_alone(place):
     wait_until(lambda: not is_alive(event["pid"]), "its end")
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_run_that_a_signal_ends_alone_is_made_once_more(place, number):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
@@ -245,7 +245,7 @@ def test_run_that_a_signal_ends_alone_is_made_once_more(place, number):
     assert "1 of 1 done" in said
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_run_that_a_signal_reaches_before_its_worker_is_interrupted_not_failed(place):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
@@ -260,7 +260,7 @@ def test_run_that_a_signal_reaches_before_its_worker_is_interrupted_not_failed(p
     assert "interrupted after" in said
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_what_a_program_leaves_running_is_ended(place):
     (place.folder / "program.py").write_text(
         "import subprocess, sys\nchild = subprocess.Popen(['sleep', '300'])\nopen('child', "
@@ -272,7 +272,7 @@ def test_what_a_program_leaves_running_is_ended(place):
     assert not is_alive(int((place.folder / "child").read_text()))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_program_that_ends_well_when_it_is_interrupted_starts_again(place):
     text = (place.folder / "program.py").read_text()
     quits = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
@@ -289,7 +289,7 @@ def test_program_that_ends_well_when_it_is_interrupted_starts_again(place):
     assert (len(place.events("began")), len(place.events("ended"))) == (2, 1)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_hostile_names_and_values_reach_the_program_and_stay_one_line(place):
     values = ["a b", 'it\'s "q"', "x=y", "é☃", "line\nbreak", "\x1b[2J", "[/b]:smile:", "-" * 300]
     place.file(name="näme {0} 100%", parameters={"x": {"values": values}})
@@ -300,7 +300,7 @@ def test_hostile_names_and_values_reach_the_program_and_stay_one_line(place):
     assert len([line for line in said.splitlines() if " started: " in line]) == len(values)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_value_that_no_program_can_be_given_fails_its_run_alone(place):
     place.file(
         command=["${program}" * 0 + "printf", "${args_json}"],
@@ -312,7 +312,7 @@ def test_value_that_no_program_can_be_given_fails_its_run_alone(place):
     assert re.search(r"run \d finished", said)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_lost_database_is_one_line(place):
     place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": "all"}})
     place.hold()
@@ -326,7 +326,7 @@ def test_lost_database_is_one_line(place):
     assert "Traceback" not in said
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_hyperband_stops_the_runs_that_fall_behind(place):
     place.file(
         program="logger.py",
@@ -371,7 +371,7 @@ def _foreign(place, **content) -> list[dict]:
     return [json.loads(line) for line in (place.out / "began.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_foreign_program_that_was_killed_is_repeated_with_its_own_words(place):
     """It hears of the repetition from its environment; the report goes by the sweep's metric."""
     began = _foreign(place, metric={"name": "val_score", "goal": "maximize"})
@@ -430,7 +430,7 @@ def test_report_of_a_foreign_sweep_whose_metric_is_called_like_ours_and_not_logg
     assert (tmp_path / "report" / "index.html").is_file()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_report_of_a_sweep_whose_metric_no_run_logged_takes_another(place):
     _foreign(place, metric={"name": "val_acc", "goal": "maximize"})
     assert "metric.name='val_acc': no run logged it; the report takes another metric" in place.said
@@ -462,7 +462,7 @@ def test_foreign_program_gets_its_parameters_in_every_form_and_nothing_else(plac
     assert json.loads((place.out / "words.json").read_text()) == words
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_no_new_runs_once_the_target_is_reached(place):
     values = [0, 0, 0]
     for place_in_block, value in zip(drawn("sweep", 3, 0), (3, 2, 1), strict=True):
@@ -477,7 +477,7 @@ def test_no_new_runs_once_the_target_is_reached(place):
     assert "run 2" not in said
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_bayes_takes_the_metric_from_the_records(place):
     place.file(
         program="logger.py",

@@ -10,7 +10,7 @@ from support.postgres import programs
 from support.quick import HANG, ROOT
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_a_sweep_whose_workers_and_runs_are_killed_has_every_point_once(database, tmp_path):
     if database == "postgres" and programs() is None:

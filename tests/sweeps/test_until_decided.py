@@ -57,7 +57,7 @@ def grid(seeds) -> list[tuple]:
     return [(backend, seed, None) for seed in seeds for backend in ("none", "native")]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_what_is_decided_at_the_first_look_needs_no_more_seeds(until):
     until(off=0.0)
     code, said = until.place.sweep("--until-decided")
@@ -66,7 +66,7 @@ def test_what_is_decided_at_the_first_look_needs_no_more_seeds(until):
     assert runs_of(until.place) == Counter(grid([7, 8]))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_two_workers_add_the_same_seeds_and_one_decides(until):
     """0.2 points up and down are more than two or three seeds can tell from a margin of half a point."""
     until(off=0.2, control="bookends")
@@ -84,7 +84,7 @@ def test_two_workers_add_the_same_seeds_and_one_decides(until):
     assert (code, "12 of them done before" in again, "started" in again) == (0, True, False)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_metric_that_no_run_logged_is_told_with_those_that_are(until):
     until(off=0.0)
     right = (until.place.folder / "sweep.yaml").read_text()
@@ -97,7 +97,7 @@ def test_a_metric_that_no_run_logged_is_told_with_those_that_are(until):
     assert f"ampcompare report {until.place.out} --metric KEY" in line
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_look_without_the_records_of_all_runs_is_refused(until):
     until(off=0.0)
     storage = f"sqlite:///{until.place.folder / 'shared.db'}"
@@ -108,7 +108,7 @@ def test_a_look_without_the_records_of_all_runs_is_refused(until):
     assert "the records of 4 finished runs are not all under output_dir" in said.splitlines()[-1]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_our_training_records_its_place_its_block_and_its_arm(place):
     tail = ["${args_no_hyphens}", *QUICK, "epochs=1"]
     place.file(

@@ -99,7 +99,7 @@ def unnamed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if metrics.NONFINITE_MODULE not in row]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), (RESTORE,)])
 def test_a_graphed_run_does_the_same(
     quick_overrides: tuple[str, ...],
@@ -113,7 +113,7 @@ def test_a_graphed_run_does_the_same(
     assert graphed[2] == [note for note in eager[2] if "was skipped" not in note] != []
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @backends([name for name in SKIPS if name != "fp16"])
 def test_a_compiled_run_puts_them_back_too(quick_overrides: tuple[str, ...], backend: str):
     _, rows, notes = trained(quick_overrides, f"backend={backend}", RESTORE, "execution=compile")

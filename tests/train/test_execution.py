@@ -147,7 +147,7 @@ def test_what_an_execution_cannot_do_is_refused(words: list[str], message: str):
         load_config(None, words)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_without_a_compiler_the_run_ends_in_one_line_before_training(
     tmp_path: Path, quick_overrides: tuple[str, ...]
 ):

@@ -88,7 +88,7 @@ def values(run: RunRecord, key: str) -> list[float]:
     return run.values(key).tolist()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_gpt_learns_text_under_each_backend_and_is_compared_by_its_accuracy(
     of_text: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -105,7 +105,7 @@ def test_a_gpt_learns_text_under_each_backend_and_is_compared_by_its_accuracy(
         assert "binomial" not in said
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_regression_is_compared_by_its_error_which_is_better_when_lower(
     of_table: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -127,7 +127,7 @@ def test_a_regression_is_compared_by_its_error_which_is_better_when_lower(
     assert '"metric_better": "lower"' in Path("report/comparison.json").read_text()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_metric_from_outside_is_compared_as_the_record_says_without_its_file(
     of_table: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -154,7 +154,7 @@ def test_metrics_are_weighed_by_samples_whatever_the_batches(of_text: Path):
     assert whole.summary["best/eval_perplexity"] == min(values(whole, "eval/perplexity"))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_runs_of_different_metrics_are_no_comparison_unless_one_is_named(
     of_table: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -169,7 +169,7 @@ def test_runs_of_different_metrics_are_no_comparison_unless_one_is_named(
     assert "eval/mae" in report(capfd, "--metric", "eval/mae")[0]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["none", "apex_o1"])
 def test_a_regression_that_stopped_goes_on_to_the_same_errors(of_table: Path, backend: str):
     words = (f"backend={backend}", *TABLE_WORDS, "epochs=3", "task.metrics=[mae,./scores.py:within]")
@@ -184,7 +184,7 @@ def test_a_regression_that_stopped_goes_on_to_the_same_errors(of_table: Path, ba
         assert parts.summary[key] == whole.summary[key]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_two_processes_learn_and_score_tokens_as_one_does(of_text: Path):
     words = (*TEXT_WORDS, "epochs=1", "task.metrics=[accuracy]")
     alone = train(*words, "output_dir=alone")

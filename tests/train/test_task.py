@@ -178,7 +178,7 @@ def test_batches_in_names_and_outputs_in_any_form_train_alike(backend: str, form
     assert found[form][-1] < found[form][1]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", ["tensor", "dict"])
 def test_a_compiled_step_takes_batches_in_names(backend: str, form: str):
@@ -190,7 +190,7 @@ def test_a_compiled_step_takes_batches_in_names(backend: str, form: str):
     assert found[1] == pytest.approx(found[0], rel=1e-3)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_batch_of_ever_new_shapes_is_not_compiled_for_ever():
     made = trainer("none", Headed(FORMS["tensor"]), OF_TOKENS, compiled=True)
     for count in range(1, 9):

@@ -159,7 +159,7 @@ def end_of(folder: str) -> tuple[list[float], dict[str, Tensor]]:
     return record.values("train/loss").tolist(), {k.removeprefix("module."): v for k, v in state.items()}
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fixed", "padded"])
 def test_runs_in_micro_batches_and_in_two_processes_are_the_run_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 # A search runs trials in processes of their own.
 BLOCKS = [
-    pytest.param(*block, marks=[pytest.mark.rest] * block[0].startswith("guard"), id=f"{i}-{block[0][:7]}")
+    pytest.param(*block, marks=[pytest.mark.slow] * block[0].startswith("guard"), id=f"{i}-{block[0][:7]}")
     for i, block in enumerate(CONSOLE)
 ]
 

@@ -427,7 +427,7 @@ class _Reader(nn.Module):
         return self.head(state)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_compiled_forward_trains_as_the_eager_one(dtype):
     losses = []

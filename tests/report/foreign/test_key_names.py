@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ampcompare.report.foreign import names
 from ampcompare.report.runs.metric import Unit, says_direction, unit_of
 
 
-@pytest.mark.parametrize(
-    ("key", "unit", "divisor"),
-    [
+def test_a_rate_and_a_duration_of_a_step_are_told_from_their_names():
+    table = [
         ("samples_per_sec", "samples/s", 0),
         ("train/train_samples_per_second", "samples/s", 0),
         ("throughput/device/samples_per_sec", "samples/s", 0),
@@ -51,15 +48,16 @@ from ampcompare.report.runs.metric import Unit, says_direction, unit_of
         ("batch_size", None, 0),
         ("_step", None, 0),
         ("eval_time", None, 0),
-    ],
-)
-def test_a_rate_and_a_duration_of_a_step_are_told_from_their_names(key, unit, divisor):
-    assert names.rate_of(key) == (None if unit is None else (unit, divisor))
+    ]
+    assert not [
+        (key, unit, divisor)
+        for key, unit, divisor in table
+        if names.rate_of(key) != (None if unit is None else (unit, divisor))
+    ]
 
 
-@pytest.mark.parametrize(
-    ("key", "found"),
-    [
+def test_memory_is_told_from_its_name_with_its_unit():
+    table = [
         ("gpu_mem", ("", 1.0)),
         ("max_memory_allocated_bytes", ("MiB", 1 / 2**20)),
         ("mem/peak_mib", ("MiB", 1.0)),
@@ -74,74 +72,56 @@ def test_a_rate_and_a_duration_of_a_step_are_told_from_their_names(key, unit, di
         ("gpu_mem_util", None),
         ("remember", None),
         ("loss", None),
-    ],
-)
-def test_memory_is_told_from_its_name_with_its_unit(key, found):
-    assert names.memory_of(key) == found
+    ]
+    assert not [(key, found) for key, found in table if names.memory_of(key) != found]
 
 
-@pytest.mark.parametrize(
-    "key", ["seed", "random_seed", "trainer.data_seed", "np-seed", "cfg/seed", "random_state"]
-)
-def test_seeds_are_known_however_deep(key):
-    assert names.is_seed(key)
+def test_seeds_are_known_however_deep():
+    table = ["seed", "random_seed", "trainer.data_seed", "np-seed", "cfg/seed", "random_state"]
+    assert not [key for key in table if not names.is_seed(key)]
 
 
-@pytest.mark.parametrize(
-    "key", ["seed_model", "seed_checkpoint", "seeded", "seedling_rate", "lr", "num_seed_points", ""]
-)
-def test_what_only_sounds_like_a_seed_is_a_setting(key):
-    assert not names.is_seed(key)
+def test_what_only_sounds_like_a_seed_is_a_setting():
+    table = ["seed_model", "seed_checkpoint", "seeded", "seedling_rate", "lr", "num_seed_points", ""]
+    assert not [key for key in table if names.is_seed(key)]
 
 
-@pytest.mark.parametrize(
-    "key",
-    """
+def test_names_and_places_of_a_run_are_known_by_their_key():
+    table = """
     output_dir logging_dir run_name name ckpt_path out wandb.name trainer.log_dir hostname timestamp
     git_commit tags experiment.id save_folder default_root_dir
-    """.split(),
-)
-def test_names_and_places_of_a_run_are_known_by_their_key(key):
-    assert names.is_label(key)
+    """.split()
+    assert not [key for key in table if not names.is_label(key)]
 
 
-@pytest.mark.parametrize(
-    "key",
-    """
+def test_settings_of_a_training_are_no_names_of_a_run():
+    table = """
     model.name optimizer.name data_dir dataset_path model_name_or_path lr group_norm log_softmax output_size
     optimizer.type out_channels activation file_type
-    """.split(),
-)
-def test_settings_of_a_training_are_no_names_of_a_run(key):
-    assert not names.is_label(key)
+    """.split()
+    assert not [key for key in table if names.is_label(key)]
 
 
-@pytest.mark.parametrize(
-    "key", ["trainer.precision", "fp16", "bf16", "use_amp", "torch_dtype", "mixed_precision"]
-)
-def test_settings_of_the_precision_are_known(key):
-    assert names.says_precision(key)
+def test_settings_of_the_precision_are_known():
+    table = ["trainer.precision", "fp16", "bf16", "use_amp", "torch_dtype", "mixed_precision"]
+    assert not [key for key in table if not names.says_precision(key)]
 
 
-@pytest.mark.parametrize(
-    "value",
-    """
+def test_full_precision_is_known_by_its_value():
+    table = """
     32 32-true fp32 torch.float32 no none False float32 32.0 null DataType.FP32 Precision.FULL
     jax.numpy.float32
-    """.split(),
-)
-def test_full_precision_is_known_by_its_value(value):
-    assert names.is_full_precision(value)
+    """.split()
+    assert not [value for value in table if not names.is_full_precision(value)]
 
 
-@pytest.mark.parametrize("value", ["fp32 (default)", "not set", ""])
-def test_what_nobody_set_is_full_precision(value):
-    assert names.is_full_precision(value)
+def test_what_nobody_set_is_full_precision():
+    table = ["fp32 (default)", "not set", ""]
+    assert not [value for value in table if not names.is_full_precision(value)]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_other_precisions_are_not_taken_for_full():
+    table = [
         "16-mixed",
         "bf16",
         "bf16-true",
@@ -152,15 +132,12 @@ def test_what_nobody_set_is_full_precision(value):
         "fp32-mixed",
         "fp32 by bf16x3",
         "16.0",
-    ],
-)
-def test_other_precisions_are_not_taken_for_full(value):
-    assert not names.is_full_precision(value)
+    ]
+    assert not [value for value in table if names.is_full_precision(value)]
 
 
-@pytest.mark.parametrize(
-    ("key", "goal"),
-    [
+def test_which_way_is_better_is_told_by_the_name_or_not_at_all():
+    table = [
         ("val_acc", "maximize"),
         ("valAcc", "maximize"),
         ("Accuracy/test", "maximize"),
@@ -195,20 +172,15 @@ def test_other_precisions_are_not_taken_for_full(value):
         ("trueNegativeRate", "maximize"),
         ("val_foo", None),
         ("epoch", None),
-    ],
-)
-def test_which_way_is_better_is_told_by_the_name_or_not_at_all(key, goal):
-    assert says_direction(key) == goal
+    ]
+    assert not [(key, goal) for key, goal in table if says_direction(key) != goal]
 
 
-@pytest.mark.parametrize(
-    ("key", "values", "unit"),
-    [
+def test_an_accuracy_is_told_by_its_name_and_values():
+    table = [
         ("val/acc", (0.2, 0.9), Unit.FRACTION),
         ("valAcc", (20.0, 90.0), Unit.PERCENT),
         ("acc/loss", (0.2, 0.9), Unit.PLAIN),
         ("val/f1", (0.2, 0.9), Unit.PLAIN),
-    ],
-)
-def test_an_accuracy_is_told_by_its_name_and_values(key, values, unit):
-    assert unit_of(key, values) is unit
+    ]
+    assert not [(key, values, unit) for key, values, unit in table if unit_of(key, values) is not unit]

@@ -16,7 +16,7 @@ from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.page.render import render_page
 
-pytestmark = pytest.mark.rest
+pytestmark = pytest.mark.slow
 
 
 def trained(name: str, folder: Path) -> Analysis:

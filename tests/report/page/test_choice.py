@@ -60,7 +60,7 @@ def test_choosing_baseline_and_margin_exchanges_words_cards_table_and_charts(rea
     assert reader.requests == [reader.page.url]
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_every_view_can_be_chosen_without_a_word_on_the_console(reader, analysis):
     for baseline in analysis.baselines:
         choose(reader, "baseline", baseline)

@@ -168,7 +168,7 @@ def watching(tmp_path):
             process.kill()
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.browser
 def test_open_page_refreshes_itself_and_keeps_what_was_picked(watching, browser):
     process, runs, out, url = watching
@@ -204,7 +204,7 @@ def test_open_page_refreshes_itself_and_keeps_what_was_picked(watching, browser)
     assert "connect-src" not in last
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_broken_record_while_watching_leaves_the_last_page(watching):
     process, runs, out, _ = watching
     before = (out / "index.html").stat().st_mtime_ns

@@ -33,14 +33,14 @@ def sizes(number: int, seed: int):
         yield case, BACKENDS[: chance.integers(2, 5)], range(chance.integers(2, 11)), chance
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_one_behind_the_other_is_flagged_in_whatever_order_they_came():
     for _, backends, seeds, chance in sizes(150, seed=1):
         order = [(str(b), int(s)) for b in chance.permutation(backends) for s in chance.permutation(seeds)]
         assert flagged(order, chance)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_a_single_backend_that_was_run_before_all_others_is_flagged():
     for _, backends, seeds, chance in sizes(100, seed=2):
         first, *others = (str(b) for b in chance.permutation(backends))
@@ -48,13 +48,13 @@ def test_a_single_backend_that_was_run_before_all_others_is_flagged():
         assert flagged(order, chance)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_blocks_as_they_are_drawn_are_never_flagged():
     for case, backends, seeds, chance in sizes(150, seed=3):
         assert not flagged(list(in_blocks(f"sweep {case}", backends, seeds)), chance)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_seeds_with_the_backends_in_the_same_order_are_not_flagged():
     for _, backends, seeds, chance in sizes(50, seed=4):
         assert not flagged([(b, s) for s in seeds for b in backends], chance)

@@ -37,7 +37,7 @@ def share_that_differs(order: str, k: int, n: int, sweeps: int = SWEEPS) -> tupl
     return float(rules.holm(p)[1].any(1).mean()), float((p < 0.05).mean(0).max())
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "n"), CASES)
 def test_drawn_within_each_seed_at_most_seven_of_a_hundred_differ(k, n):
     family, single = share_that_differs("drawn", k, n)

@@ -26,7 +26,7 @@ def differences(truth: float, spread: float, k: int, experiments: int) -> np.nda
     return truth + base + generator.normal(0, spread / np.sqrt(2), (experiments, k, LOOKS[-1]))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.5])
 def test_false_equivalence_over_all_looks_in_at_most_one_case_in_twenty(spread):
     """The truth is a loss of exactly the margin, in half of the experiments a gain."""
@@ -39,13 +39,13 @@ def test_false_equivalence_over_all_looks_in_at_most_one_case_in_twenty(spread):
     assert shown.mean() <= 0.05
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_false_difference_over_all_looks_in_at_most_one_case_in_twenty():
     shown = shown_at_a_look(differences(0, 0.3, 1, 200_000), rules.p_two_sided, level_of(LOOKS))
     assert shown.mean() == pytest.approx(0.05, abs=0.001)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_families_and_looks_together_keep_their_error(k):
     values = differences(0, 0.3, k, 50_000)

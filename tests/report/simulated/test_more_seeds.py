@@ -29,7 +29,7 @@ def share_decided(n: int, truth: float, spread: float, margin: float | None) -> 
     return float(np.mean(decided))
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 5, 10])
 @pytest.mark.parametrize("truth", [0.0, 0.1, 0.2, 0.3])
 @pytest.mark.parametrize("spread", [0.4, 0.8])
@@ -38,7 +38,7 @@ def test_so_many_more_are_enough_to_show_equivalence_in_85_of_100_pilots(n, trut
     assert share_decided(n, truth, spread, MARGIN) >= 0.85
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 5, 10])
 @pytest.mark.parametrize("truth", [0.5, 0.75, 1.0])
 def test_so_many_more_are_enough_to_show_a_difference_in_85_of_100_pilots(n, truth):

@@ -93,7 +93,7 @@ def test_good_sets_are_called_equivalent():
     assert np.mean(found) > 0.9
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_no_set_with_a_failure_a_nan_or_chance_level_is_called_equivalent(part):
     found = []

@@ -109,7 +109,7 @@ def check(plan: Plan) -> None:
         assert {int(n) for n in re.findall(r"n\s=\s(\d+)", group["line"])} <= said
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_each_printed_n_is_an_independent_count():
     for plan in plans(SETS, seed=1):
         check(plan)

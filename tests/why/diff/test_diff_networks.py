@@ -147,7 +147,7 @@ def test_every_backend_is_measured_on_images_and_on_tokens(name: str, backend: s
     assert found.not_called == ([] if name == "tiny" else ["places"])
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", REGISTRY)
 def test_every_backend_is_measured_on_a_resnet(backend: str):
     words = [*IMAGES, "model.name=resnet20", "data.kwargs.size=8", f"backend={backend}"]

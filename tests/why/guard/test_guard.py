@@ -162,7 +162,7 @@ def test_a_bad_request_is_one_line(words, how, said: str):
         run_guard(words, Console(quiet=True), **how)
 
 
-@pytest.mark.rest
+@pytest.mark.slow
 def test_the_planted_module_is_named_by_trials_of_a_sweep_and_again_without_them(tmp_path, monkeypatch):
     """The whole command; a second time it finds its trials there and starts none."""
     monkeypatch.chdir(tmp_path)
