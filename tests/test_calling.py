@@ -104,9 +104,8 @@ def use(function: Any, **given: Any) -> Any:
     return call(function, given, key="model.kwargs", name="it", ours={"num_classes": 10})
 
 
-@pytest.mark.parametrize(
-    ("function", "given", "made"),
-    [
+def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(subtests: pytest.Subtests):
+    for function, given, made in [
         (plain, {}, {"num_classes": 10, "width": 8}),
         (plain, {"num_classes": 3, "width": 4}, {"num_classes": 3, "width": 4}),  # the user's own
         (without_classes, {"width": 4}, {"width": 4}),
@@ -120,15 +119,13 @@ def use(function: Any, **given: Any) -> Any:
         (functools.partial(plain, width=2), {}, {"num_classes": 10, "width": 2}),
         (functools.partial(plain, 3), {"width": 2}, {"num_classes": 3, "width": 2}),
         (Odd(), {"a": 1}, {"num_classes": 10, "a": 1}),  # called as it is
-    ],
-)
-def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(function, given, made):
-    assert use(function, **given) == made
+    ]:
+        with subtests.test(function=function, given=given, made=made):
+            assert use(function, **given) == made
 
 
-@pytest.mark.parametrize(
-    ("function", "given", "line"),
-    [
+def test_an_argument_that_it_does_not_take_is_one_line_that_names_those_it_does(subtests: pytest.Subtests):
+    for function, given, line in [
         (
             plain,
             {"widht": 4},
@@ -154,13 +151,12 @@ def test_a_function_gets_the_users_arguments_and_ours_where_it_takes_them(functi
         (functools.partial(plain, width=2), {"width": 3}, "it has no such argument; it takes num_classes"),
         (gets, {"widht": 4}, "it takes num_classes, width, depth, act; did you mean width?"),
         (deaf_itself, {"x": 4}, "model.kwargs.x: it has no such argument; it takes num_classes, width"),
-    ],
-)
-def test_an_argument_that_it_does_not_take_is_one_line_that_names_those_it_does(function, given, line):
-    with pytest.raises(UserError) as caught:
-        use(function, **given)
-    (said,) = caught.value.lines
-    assert line in said
+    ]:
+        with subtests.test(function=function, given=given, line=line):
+            with pytest.raises(UserError) as caught:
+                use(function, **given)
+            (said,) = caught.value.lines
+            assert line in said
 
 
 def test_a_mistake_of_the_functions_own_stays_its_own():

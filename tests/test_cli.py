@@ -68,9 +68,8 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_wrong_use_is_one_line_and_exit_code_2(runs, tmp_path, capsys, subtests: pytest.Subtests):
+    for arguments, words in [
         ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),
         (("bench",), "Missing command; see ampcompare bench --help"),
         (("bench", "recipe", "--rounds", "0"), "; see ampcompare bench recipe --help"),
@@ -113,18 +112,17 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
         (("report", "{runs}", "--out", "{tmp}/text.wandb/below"), "cannot be written to"),
         (("report", "{runs}", "--out", "{tmp}/taken"), "cannot be written"),
         (("report", "{tmp}/a\nb\x1b[2J"), r"a b\x1b[2J: no such folder"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(runs, tmp_path, capsys, arguments, words):
-    (tmp_path / "text.wandb").write_text("some text, not a run")
-    (tmp_path / "taken" / "index.html").mkdir(parents=True)
-    with pytest.raises(SystemExit) as end:
-        main([a.format(runs=runs, tmp=tmp_path) for a in arguments])
-    said = capsys.readouterr().err
-    assert end.value.code == 2
-    assert re.fullmatch(r"error: [^\n]+\n", said), said
-    assert words in said
-    assert not list(tmp_path.glob("**/.index.html.*"))
+    ]:
+        with subtests.test(arguments=arguments, words=words):
+            (tmp_path / "text.wandb").write_text("some text, not a run")
+            (tmp_path / "taken" / "index.html").mkdir(parents=True, exist_ok=True)
+            with pytest.raises(SystemExit) as end:
+                main([a.format(runs=runs, tmp=tmp_path) for a in arguments])
+            said = capsys.readouterr().err
+            assert end.value.code == 2
+            assert re.fullmatch(r"error: [^\n]+\n", said), said
+            assert words in said
+            assert not list(tmp_path.glob("**/.index.html.*"))
 
 
 @pytest.mark.parametrize("arguments", [("report", "absent"), ("report", "--nonsense")])

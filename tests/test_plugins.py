@@ -196,14 +196,17 @@ DECLARATIONS = {
 }
 
 
-@pytest.mark.parametrize("declared", DECLARATIONS, ids=range(len(DECLARATIONS)))
-def test_what_a_class_says_of_itself_and_cannot_be_is_one_line(here: Path, declared: str):
-    (here / "mine.py").write_text(f"{BACKEND}\nclass Mine(Precision): declares = Backend({declared})\n")
-    with pytest.raises(UserError) as caught:
-        backend_of("./mine.py:Mine")
-    (line,) = caught.value.lines
-    said = f"cannot be imported (line 2: ValueError: {DECLARATIONS[declared]}"
-    assert line.startswith(f"backend='./mine.py:Mine': {said}")
+def test_what_a_class_says_of_itself_and_cannot_be_is_one_line(here: Path, subtests: pytest.Subtests):
+    for declared in DECLARATIONS:
+        with subtests.test(declared=declared):
+            (here / "mine.py").write_text(
+                f"{BACKEND}\nclass Mine(Precision): declares = Backend({declared})\n"
+            )
+            with pytest.raises(UserError) as caught:
+                backend_of("./mine.py:Mine")
+            (line,) = caught.value.lines
+            said = f"cannot be imported (line 2: ValueError: {DECLARATIONS[declared]}"
+            assert line.startswith(f"backend='./mine.py:Mine': {said}")
 
 
 @pytest.mark.parametrize(

@@ -220,11 +220,12 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_wrong_word_gets_exactly_this_line(word: str):
-    with pytest.raises(UserError) as caught:
-        parse(["--config", "demo", word])
-    assert str(caught.value) == WORDS[word]
+def test_a_wrong_word_gets_exactly_this_line(subtests: pytest.Subtests):
+    for word in WORDS:
+        with subtests.test(word=word):
+            with pytest.raises(UserError) as caught:
+                parse(["--config", "demo", word])
+            assert str(caught.value) == WORDS[word]
 
 
 def test_a_sweep_file_as_config_and_a_config_as_sweep_say_what_to_do(monkeypatch: pytest.MonkeyPatch):

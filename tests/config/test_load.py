@@ -45,9 +45,8 @@ def test_later_words_win_and_both_forms_are_understood():
     assert (config.backend, config.optimizer.lr, config.seed) == ("apex_o1", 0.05, 1)
 
 
-@pytest.mark.parametrize(
-    ("word", "key", "value"),
-    [
+def test_words_become_values(subtests: pytest.Subtests):
+    for word, key, value in [
         ("deterministic=True", "deterministic", True),  # str() of a bool, as W&B's agent writes it
         ("deterministic=false", "deterministic", False),
         ("optimizer.lr=1e-05", "optimizer.lr", 1e-05),
@@ -61,14 +60,13 @@ def test_later_words_win_and_both_forms_are_understood():
         ("precision.loss_scale=128", "precision.loss_scale", 128.0),
         ("precision.loss_scale=Dynamic", "precision.loss_scale", "dynamic"),
         ("data.root=/tmp/a folder/été", "data.root", "/tmp/a folder/été"),
-    ],
-)
-def test_words_become_values(word: str, key: str, value: object):
-    found: object = load_config(None, [word])
-    for part in key.split("."):
-        found = getattr(found, part)
-    assert found == value
-    assert type(found) is type(value)
+    ]:
+        with subtests.test(word=word, key=key, value=value):
+            found: object = load_config(None, [word])
+            for part in key.split("."):
+                found = getattr(found, part)
+            assert found == value
+            assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +94,8 @@ def test_values_that_do_not_go_together_are_refused(words: tuple[str, ...], expe
     assert expected in message(*words)
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
+def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Subtests):
+    for content, expected in [
         ("backend: native\n\tseed: 1\n", "line 2: not valid YAML"),
         ("backend: [native\n", "not valid YAML"),
         ("- a\n- b\n", "expected lines of the form key: value"),
@@ -111,14 +108,13 @@ def test_values_that_do_not_go_together_are_refused(words: tuple[str, ...], expe
         ("method: grid\nparameters: {}\n", "ampcompare sweep "),
         ("wandb:\n  notes: ${oc.env:HOME}\n", "of ${...} only another option's key is understood"),
         ("model: &a [*a]\n", "nested too deeply, or in itself"),
-    ],
-)
-def test_a_bad_file_is_named_with_the_place(tmp_path: Path, content: str, expected: str):
-    path = tmp_path / "mine.yaml"
-    path.write_text(content)
-    text = message(name=str(path))
-    assert "mine.yaml" in text
-    assert expected in text
+    ]:
+        with subtests.test(content=content, expected=expected):
+            path = tmp_path / "mine.yaml"
+            path.write_text(content)
+            text = message(name=str(path))
+            assert "mine.yaml" in text
+            assert expected in text
 
 
 def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):

@@ -45,31 +45,33 @@ def of(name: object, arm: str = "", *words: str) -> Config:
     return parse([f"published.name={name}", *([f"published.arm={arm}"] if arm else []), *words])
 
 
-@pytest.mark.parametrize(("name", "arm"), ARMS)
-def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(name, arm):
-    publication, config = load(name), of(name, arm)
-    keys = typed_values(Config(), dict(publication.setting) | dict(publication.arms[arm]))
-    assert {key: config.value(key) for key in keys} == keys
-    assert (config.published.name, config.published.arm) == (name, arm)
-    told = {key.split(".kwargs.")[0] for key in keys} | {"published.name", "published.arm"}
-    told |= {"model.kwargs", "data.kwargs"}
-    rest = {key: leaf.default for key, leaf in LEAVES.items() if key not in told}
-    assert {key: config.value(key) for key in rest} == rest
+def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pytest.Subtests):
+    for name, arm in ARMS:
+        with subtests.test(name=name, arm=arm):
+            publication, config = load(name), of(name, arm)
+            keys = typed_values(Config(), dict(publication.setting) | dict(publication.arms[arm]))
+            assert {key: config.value(key) for key in keys} == keys
+            assert (config.published.name, config.published.arm) == (name, arm)
+            told = {key.split(".kwargs.")[0] for key in keys} | {"published.name", "published.arm"}
+            told |= {"model.kwargs", "data.kwargs"}
+            rest = {key: leaf.default for key, leaf in LEAVES.items() if key not in told}
+            assert {key: config.value(key) for key in rest} == rest
 
 
-@pytest.mark.parametrize(("name", "arm"), ARMS)
-def test_an_arm_on_a_scale_has_fewer_of_everything_and_as_many_steps_an_epoch(name, arm):
-    whole, small = of(name, arm), of(name, arm, "published.scale=0.02")
-    images = load(name).images
-    assert small.epochs == max(1, round(0.02 * whole.epochs))
-    assert 2 <= small.batch_size <= max(2, round(0.02 * whole.batch_size))
-    assert small.data.train_limit == round(0.02 * images)
-    assert 1 <= small.data.test_limit <= 200
-    steps = small.data.train_limit / small.batch_size / (images / whole.batch_size)
-    assert steps == pytest.approx(1, abs=0.25)
-    other = {"epochs", "batch_size", "data.train_limit", "data.test_limit", "published.scale"}
-    other |= {"schedule.warmup_epochs", "schedule.milestones"}
-    assert {k for k in LEAVES if small.value(k) != whole.value(k)} <= other
+def test_an_arm_on_a_scale_has_fewer_of_everything_and_as_many_steps_an_epoch(subtests: pytest.Subtests):
+    for name, arm in ARMS:
+        with subtests.test(name=name, arm=arm):
+            whole, small = of(name, arm), of(name, arm, "published.scale=0.02")
+            images = load(name).images
+            assert small.epochs == max(1, round(0.02 * whole.epochs))
+            assert 2 <= small.batch_size <= max(2, round(0.02 * whole.batch_size))
+            assert small.data.train_limit == round(0.02 * images)
+            assert 1 <= small.data.test_limit <= 200
+            steps = small.data.train_limit / small.batch_size / (images / whole.batch_size)
+            assert steps == pytest.approx(1, abs=0.25)
+            other = {"epochs", "batch_size", "data.train_limit", "data.test_limit", "published.scale"}
+            other |= {"schedule.warmup_epochs", "schedule.milestones"}
+            assert {k for k in LEAVES if small.value(k) != whole.value(k)} <= other
 
 
 def test_words_win_over_the_file_and_the_file_over_the_publication(paper, tmp_path):

@@ -31,15 +31,19 @@ def message_of(root: Path) -> str:
     return text
 
 
-@pytest.mark.parametrize("prefix", ["", "./", "my data/", "./my data/"])
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_archive_gives_what_its_folder_gives(folder, files, tmp_path, suffix, prefix):
-    expected, got = load(folder), load(write_archive(tmp_path / f"Päckchen 1{suffix}", files, prefix))
-    assert got.classes == expected.classes
-    assert got.fingerprint == expected.fingerprint
-    for split in ("train", "test"):
-        assert torch.equal(getattr(got, split).images, getattr(expected, split).images)
-        assert torch.equal(getattr(got, split).labels, getattr(expected, split).labels)
+def test_archive_gives_what_its_folder_gives(folder, files, tmp_path, subtests: pytest.Subtests):
+    for prefix in ["", "./", "my data/", "./my data/"]:
+        for suffix in SUFFIXES:
+            with subtests.test(prefix=prefix, suffix=suffix):
+                expected, got = (
+                    load(folder),
+                    load(write_archive(tmp_path / f"Päckchen 1{suffix}", files, prefix)),
+                )
+                assert got.classes == expected.classes
+                assert got.fingerprint == expected.fingerprint
+                for split in ("train", "test"):
+                    assert torch.equal(getattr(got, split).images, getattr(expected, split).images)
+                    assert torch.equal(getattr(got, split).labels, getattr(expected, split).labels)
 
 
 def test_kind_is_told_by_content_not_by_name(files, tmp_path):
@@ -82,9 +86,8 @@ def add(
     archive.addfile(member, io.BytesIO(data))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "reason"),
-    [
+def test_unsafe_tar_member_is_refused_by_name(files, tmp_path, subtests: pytest.Subtests):
+    for name, kind, reason in [
         ("/etc/1.png", tarfile.REGTYPE, "has an absolute path"),
         ("train/../../1.png", tarfile.REGTYPE, "has a path with '..' in it"),
         ("..", tarfile.DIRTYPE, "has a path with '..' in it"),
@@ -97,17 +100,16 @@ def add(
         ("train/schwäne/disk.png", tarfile.BLKTYPE, "is a link or a special file"),
         ("train/schwäne/pipe.png", tarfile.FIFOTYPE, "is a link or a special file"),
         ("train/schwäne/\udcff.png", tarfile.REGTYPE, "has a name that is not UTF-8"),
-    ],
-)
-def test_unsafe_tar_member_is_refused_by_name(files, tmp_path, name, kind, reason):
-    path = tmp_path / "a.tar.gz"
-    with tarfile.open(path, "w:gz", encoding="utf-8", errors="surrogateescape") as archive:
-        for good, data in files.items():
-            add(archive, good, data)
-        add(archive, name, kind=kind, link="../../etc/passwd")
-    text = message_of(path)
-    assert reason in text
-    assert name.split("/")[-1].encode("ascii", "ignore").decode().strip("\\")[-4:] in text
+    ]:
+        with subtests.test(name=name, kind=kind, reason=reason):
+            path = tmp_path / "a.tar.gz"
+            with tarfile.open(path, "w:gz", encoding="utf-8", errors="surrogateescape") as archive:
+                for good, data in files.items():
+                    add(archive, good, data)
+                add(archive, name, kind=kind, link="../../etc/passwd")
+            text = message_of(path)
+            assert reason in text
+            assert name.split("/")[-1].encode("ascii", "ignore").decode().strip("\\")[-4:] in text
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,10 @@ def build(is_train, seed, batch_size, size=1, *, deep=None):
     assert (data.train.targets[0], data.test.targets[0]) == (32, 8)
 
 
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
+def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(
+    here: Path, subtests: pytest.Subtests
+):
+    for code, count in [
         ("return table(train)", 2),
         ("x, y = table(train)\nreturn x, y.float()", 0),
         ("x, y = table(train)\nreturn x, y[:, None]", 0),
@@ -130,17 +131,13 @@ def build(is_train, seed, batch_size, size=1, *, deep=None):
         ("return torch.utils.data.Subset(Noisy(train), range(20))", 2),
         ("return DataLoader(Noisy(train), batch_size=4)", 2),
         ("return NoisyInNames(train)", 0),
-    ],
-)
-def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(
-    here: Path, code: str, count: int
-):
-    assert len(given(code, here).classes) == count
+    ]:
+        with subtests.test(code=code, count=count):
+            assert len(given(code, here).classes) == count
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
+def test_what_is_no_data_is_one_line_that_says_so(here: Path, subtests: pytest.Subtests):
+    for code, said in [
         ("return None", "train=True: returned None; expected tensors, a map-style Dataset or a DataLoader"),
         ("return 5", "train=True: returned an int; expected tensors"),
         ("return 'abc'", "train=True: returned a str; expected tensors"),
@@ -196,13 +193,12 @@ def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(
             "x, y = table(train)\nreturn (x, y) if train else ({'a': x}, y)",
             "train=True and train=False differ in their names: ((), ()) and (('a',), ())",
         ),
-    ],
-)
-def test_what_is_no_data_is_one_line_that_says_so(here: Path, code: str, said: str):
-    line = refusal(code, here)
-    assert line.startswith("data.source='./mine.py:build': ")
-    assert said in line
-    assert len(line) < 400
+    ]:
+        with subtests.test(code=code, said=said):
+            line = refusal(code, here)
+            assert line.startswith("data.source='./mine.py:build': ")
+            assert said in line
+            assert len(line) < 400
 
 
 @pytest.mark.parametrize("form", ["d", "DataLoader(d, batch_size=4)", "DataLoader(d, 4, num_workers=1)"])

@@ -62,11 +62,12 @@ def test_plan_is_the_same_on_every_machine_and_in_every_version():
     assert draw_plan(6, 223, 0).tolist() == PLAN_OF_SIX
 
 
-@pytest.mark.parametrize("kind", [TRAINING, {}, {"shuffle": True}, {"augment": True}])
-@pytest.mark.parametrize("start", [0, 1, 2, 3])
-def test_starting_at_a_batch_equals_skipping_to_it(start, kind):
-    batches = loader(numbered(10), **kind)
-    assert equal(batches.epoch(5, start), list(batches.epoch(5))[start:])
+def test_starting_at_a_batch_equals_skipping_to_it(subtests: pytest.Subtests):
+    for kind in [TRAINING, {}, {"shuffle": True}, {"augment": True}]:
+        for start in [0, 1, 2, 3]:
+            with subtests.test(kind=kind, start=start):
+                batches = loader(numbered(10), **kind)
+                assert equal(batches.epoch(5, start), list(batches.epoch(5))[start:])
 
 
 @pytest.mark.parametrize("start", [-1, 4])

@@ -53,9 +53,10 @@ def _build(kind: str) -> Precision:
 def _assert_near(kind: str, found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
     """Hold each gradient to what its type's rounding u does to a network with ReLUs.
 
-    Rounding puts a share of about u of the activations on the other side of ReLU's corner. There a term of the
-    gradient's sum is wholly another one, and a share u of independent terms is sqrt(u) of the sum's norm. Four
-    times that is allowed of each tensor as a whole, on whatever processor; single elements may be further off.
+    Rounding puts a share of about u of the activations on the other side of ReLU's corner. There a term of
+    the gradient's sum is wholly another one, and a share u of independent terms is sqrt(u) of the sum's norm.
+    Four times that is allowed of each tensor as a whole, on whatever processor; single elements may be
+    further off.
     """
     half = torch.bfloat16 if "bf" in kind else torch.float16
     dtype = torch.float32 if kind == "none" else half

@@ -81,13 +81,28 @@ def test_whatever_stands_there_it_is_a_figure_or_one_line(what: object):
         assert abs(found.value) < 1e301
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "0,24", "1,23", "24 %", "1e3", "nan", "inf", "0x10", "--1", "1.", ".5", "6h54", "min", "9" * 41],
-)
-def test_what_is_no_figure_is_refused_with_how_to_write_it(text: str):
-    with pytest.raises(UserError, match=r'^here: .* is no figure; expected one such as "0\.240"'):
-        printed(text, "here")
+def test_what_is_no_figure_is_refused_with_how_to_write_it(subtests: pytest.Subtests):
+    for text in [
+        "",
+        "0,24",
+        "1,23",
+        "24 %",
+        "1e3",
+        "nan",
+        "inf",
+        "0x10",
+        "--1",
+        "1.",
+        ".5",
+        "6h54",
+        "min",
+        "9" * 41,
+    ]:
+        with (
+            subtests.test(text=text),
+            pytest.raises(UserError, match=r'^here: .* is no figure; expected one such as "0\.240"'),
+        ):
+            printed(text, "here")
 
 
 def test_a_number_too_large_for_any_interval_is_refused():

@@ -63,9 +63,8 @@ def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
     assert (time.value, time.low, time.high) == pytest.approx((120, 117, 123))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
+def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: pytest.Subtests):
+    for key, value, said in [
         ("titel", "x", "the file: titel: no such key; did you mean title?"),
         ("figures.time.valeus", {}, "figures.time: valeus: no such key; did you mean values?"),
         ("charts.0.pannels", [], "charts, number 1: pannels: no such key; did you mean panels?"),
@@ -104,10 +103,9 @@ def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
         ("charts.0.panels.0.kind", "pie", "charts, number 1: kind 'pie'; expected bar or line"),
         ("charts.0.panels.0.figure", "cost", "charts, number 1: figure 'cost': there is none of that name"),
         ("charts.0.panels.0.curve", "train/loss", "charts, number 1: expected a figure or a curve, one of"),
-    ],
-)
-def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, key, value, said):
-    assert refusal(written(tmp_path, changed(key, value))).startswith(said)
+    ]:
+        with subtests.test(key=key, value=value, said=said):
+            assert refusal(written(tmp_path, changed(key, value))).startswith(said)
 
 
 @pytest.mark.parametrize(

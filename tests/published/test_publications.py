@@ -41,17 +41,18 @@ def test_what_is_listed_comes_along_with_its_sources_and_says_so():
         assert publication.figures or publication.charts
 
 
-@pytest.mark.parametrize(("name", "arm"), ARMS)
-def test_every_arm_is_a_config_whose_network_takes_its_data(name, arm):
-    config = arm_config(load(name), arm)
-    check(config)
-    assert config.backend in REGISTRY
-    model, samples = built(config)
-    outputs = model(samples)
-    build_task(config, torch.device("cpu"))
-    assert len(outputs) == 2
-    if config.data.source in SOURCES:
-        assert outputs.shape[1] >= SOURCES[config.data.source].classes
+def test_every_arm_is_a_config_whose_network_takes_its_data(subtests: pytest.Subtests):
+    for name, arm in ARMS:
+        with subtests.test(name=name, arm=arm):
+            config = arm_config(load(name), arm)
+            check(config)
+            assert config.backend in REGISTRY
+            model, samples = built(config)
+            outputs = model(samples)
+            build_task(config, torch.device("cpu"))
+            assert len(outputs) == 2
+            if config.data.source in SOURCES:
+                assert outputs.shape[1] >= SOURCES[config.data.source].classes
 
 
 @pytest.mark.parametrize("name", names())
@@ -63,12 +64,13 @@ def test_the_work_of_a_sample_is_as_counted(name):
     assert publication.gflop == pytest.approx(counted.get_total_flops() / len(samples) / 1e9, rel=1e-3)
 
 
-@pytest.mark.parametrize(("name", "arm"), ARMS)
-def test_every_arm_has_a_tiny_network_for_a_look(name, arm):
-    config = arm_config(load(name), arm, network="tiny")
-    model, samples = built(config)
-    assert len(model(samples)) == 2
-    assert sum(p.numel() for p in model.parameters()) < 20_000
+def test_every_arm_has_a_tiny_network_for_a_look(subtests: pytest.Subtests):
+    for name, arm in ARMS:
+        with subtests.test(name=name, arm=arm):
+            config = arm_config(load(name), arm, network="tiny")
+            model, samples = built(config)
+            assert len(model(samples)) == 2
+            assert sum(p.numel() for p in model.parameters()) < 20_000
 
 
 def test_apexs_levels_are_our_backends_with_its_loss_scales():

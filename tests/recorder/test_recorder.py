@@ -420,11 +420,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "line"), REFUSED, ids=[line[:20] for _, line in REFUSED])
-def test_a_wrong_use_is_one_line(wrong: Callable[[], Any], line: str):
-    with pytest.raises(UserError, match=line) as caught:
-        wrong()
-    assert len(caught.value.lines) == 1
+def test_a_wrong_use_is_one_line(subtests: pytest.Subtests):
+    for wrong, line in REFUSED:
+        with subtests.test(wrong=wrong, line=line):
+            with pytest.raises(UserError, match=line) as caught:
+                wrong()
+            assert len(caught.value.lines) == 1
 
 
 @pytest.mark.parametrize("loss", ["x", [1.0], torch.ones((), dtype=torch.complex64), torch.ones(0)], ids=repr)

@@ -132,9 +132,8 @@ def test_a_broken_file_among_them_is_a_line_of_the_list(monkeypatch):
     assert "tootouch: fp32 against torch.amp" in told[2]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, subtests: pytest.Subtests):
+    for words, said in [
         (("nobody",), "'nobody': no such publication; expected a file or one of apex-478, dle"),
         (("ignit",), "did you mean ignite?"),
         (("{paper}", "--scale", "2"), "--scale 2: expected a number above 0 and at most 1"),
@@ -158,15 +157,14 @@ def test_a_broken_file_among_them_is_a_line_of_the_list(monkeypatch):
             "--out a: --write-sweep runs nothing; leave it out",
         ),
         (("{paper}", "--write-sweep", "no/where/new"), "--write-sweep no/where/new: "),
-    ],
-)
-def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, words, said):
-    monkeypatch.chdir(paper.parent)
-    status, told = run(*(word.format(paper=paper) for word in words), capsys=capsys)
-    assert status == 2
-    assert re.fullmatch(r"error: [^\n]+\n", told), told
-    assert said in told
-    assert not [*paper.parent.glob("**/wandb/*")]
+    ]:
+        with subtests.test(words=words, said=said):
+            monkeypatch.chdir(paper.parent)
+            status, told = run(*(word.format(paper=paper) for word in words), capsys=capsys)
+            assert status == 2
+            assert re.fullmatch(r"error: [^\n]+\n", told), told
+            assert said in told
+            assert not [*paper.parent.glob("**/wandb/*")]
 
 
 @pytest.mark.slow

@@ -120,9 +120,10 @@ def test_on_this_machine_all_start_at_once_and_it_says_so(place: Place):
     assert xs(place, "ended") == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "said"),
-    [
+def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, subtests: pytest.Subtests
+):
+    for content, words, said in [
         ({}, ["--cluster", "pbs"], "expected one of slurm, local"),
         ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "did you mean partition?"),
         ({}, ["--cluster", "slurm", "slurm.time=soon"], "slurm.time='soon': expected minutes"),
@@ -154,31 +155,28 @@ def test_on_this_machine_all_start_at_once_and_it_says_so(place: Place):
             "goes with method grid or random",
         ),
         ({"parameters": {"x": {"values": [*range(9)]}}}, ["--cluster", "local"], "8 at most, and 9 are left"),
-    ],
-)
-def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
-    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, content, words, said
-):
-    from ampcompare.cli import main
+    ]:
+        with subtests.test(content=content, words=words, said=said):
+            from ampcompare.cli import main
 
-    place.file(**{"parameters": XS, **content})
-    for name in ("srun", "sbatch"):
-        (place.folder / name).touch(mode=0o755)
-    monkeypatch.chdir(place.folder)
-    monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "sweep",
-                "sweep.yaml",
-                *words,
-                *([] if "output_dir" in words[-1] else [f"output_dir={place.out}"]),
-            ]
-        )
-    told = capsys.readouterr().err
-    assert (ended.value.code, told.count("\n")) == (2, 1)
-    assert said in told
-    assert not list(place.out.rglob("*.pkl"))
+            place.file(**{"parameters": XS, **content})
+            for name in ("srun", "sbatch"):
+                (place.folder / name).touch(mode=0o755)
+            monkeypatch.chdir(place.folder)
+            monkeypatch.setenv("PATH", f"{place.folder}{os.pathsep}{os.environ['PATH']}")
+            with pytest.raises(SystemExit) as ended:
+                main(
+                    [
+                        "sweep",
+                        "sweep.yaml",
+                        *words,
+                        *([] if "output_dir" in words[-1] else [f"output_dir={place.out}"]),
+                    ]
+                )
+            told = capsys.readouterr().err
+            assert (ended.value.code, told.count("\n")) == (2, 1)
+            assert said in told
+            assert not list(place.out.rglob("*.pkl"))
 
 
 def test_submitit_that_is_not_installed_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch, capsys):

@@ -250,10 +250,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_violation_is_told_with_its_path_and_what_is_allowed(tmp_path, name):
-    changes, said = WRONG[name]
-    assert said in problem_of(tmp_path, **changes)
+def test_violation_is_told_with_its_path_and_what_is_allowed(tmp_path, subtests: pytest.Subtests):
+    for name in WRONG:
+        with subtests.test(name=name):
+            changes, said = WRONG[name]
+            assert said in problem_of(tmp_path, **changes)
 
 
 def test_all_violations_are_told_at_once(tmp_path):
@@ -425,31 +426,34 @@ def test_missing_program_is_told(tmp_path, monkeypatch):
 OF_IMAGES = [m.key for m in metrics.METRICS.values() if m.needs != metrics.OF_TASK]
 
 
-@pytest.mark.parametrize("name", [*OF_IMAGES, "grad/underflow_fraction/layer1"])
-def test_every_listed_metric_will_do_or_is_refused_with_the_reason(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(ROOT)
-    reasons = {
-        "environment": "is no number",
-        "refusal": "is a sentence",
-        "recorder/skipped_steps_are": "is a sentence",
-        **dict.fromkeys(("data/test_set", "data/repeats"), "is no number"),
-        **dict.fromkeys(("data/test_images", "data/classes"), "is the same in every run"),
-        "grad/exponents": "is a histogram",
-        "amp/nonfinite_module": "is a name",
-        "amp/nonfinite_modules": "is a line of names",
-        "amp/scale_collapsed_at_step": "is null in every run whose loss scale holds",
-        "amp/nonfinite_buffers_at_step": "is null in every run whose buffers stay finite",
-    }
-    said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name})
-    if name in reasons:
-        assert f"metric.name={name!r}: {reasons[name]}, nothing to go by" in said
-        return
-    assert not said
-    early = {"type": "hyperband", "min_iter": 1}
-    said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name}, early_terminate=early)
-    is_late = "is logged at the end only" in said
-    assert is_late == (name.startswith("best/") or name.endswith(("_median", "_p50", "_p95")))
-    assert is_late or not said
+def test_every_listed_metric_will_do_or_is_refused_with_the_reason(
+    tmp_path, monkeypatch, subtests: pytest.Subtests
+):
+    for name in [*OF_IMAGES, "grad/underflow_fraction/layer1"]:
+        with subtests.test(name=name):
+            monkeypatch.chdir(ROOT)
+            reasons = {
+                "environment": "is no number",
+                "refusal": "is a sentence",
+                "recorder/skipped_steps_are": "is a sentence",
+                **dict.fromkeys(("data/test_set", "data/repeats"), "is no number"),
+                **dict.fromkeys(("data/test_images", "data/classes"), "is the same in every run"),
+                "grad/exponents": "is a histogram",
+                "amp/nonfinite_module": "is a name",
+                "amp/nonfinite_modules": "is a line of names",
+                "amp/scale_collapsed_at_step": "is null in every run whose loss scale holds",
+                "amp/nonfinite_buffers_at_step": "is null in every run whose buffers stay finite",
+            }
+            said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name})
+            if name in reasons:
+                assert f"metric.name={name!r}: {reasons[name]}, nothing to go by" in said
+                return
+            assert not said
+            early = {"type": "hyperband", "min_iter": 1}
+            said = check(tmp_path, monkeypatch, ["epochs=1"], metric={"name": name}, early_terminate=early)
+            is_late = "is logged at the end only" in said
+            assert is_late == (name.startswith("best/") or name.endswith(("_median", "_p50", "_p95")))
+            assert is_late or not said
 
 
 REGRESSION = {"task.loss": {"value": "mae"}, "backend": {"values": ["none", "native"]}}

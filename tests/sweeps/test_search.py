@@ -193,9 +193,8 @@ def test_password_of_a_database_is_not_shown():
     assert "nodialect://me:***@host/db" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "secret"),
-    [
+def test_password_is_shown_nowhere_wherever_it_stands_in_a_url(subtests: pytest.Subtests):
+    for url, secret in [
         ("postgresql://me:se%21cret@host:5432/db", "se!cret"),
         ("postgres+psycopg://me:secret@host/db?x=a@b", "secret"),
         ("postgresql://me:secret@ret@host/db", "ret@host"),  # an @ that was not quoted: SQLAlchemy's host
@@ -212,13 +211,12 @@ def test_password_of_a_database_is_not_shown():
         ("mysql+pymysql://host/db?x=1&passwd=secret", "secret"),
         ("mssql+pyodbc://host/db?PWD=secret", "secret"),
         ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Dsecret%3B", "secret"),
-    ],
-)
-def test_password_is_shown_nowhere_wherever_it_stands_in_a_url(url, secret):
-    said = shown(url) + why(ValueError(f"nobody is at {secret}, is it?"), url)
-    assert "cret" not in said
-    assert "ret@" not in said
-    assert "***" in said
+    ]:
+        with subtests.test(url=url, secret=secret):
+            said = shown(url) + why(ValueError(f"nobody is at {secret}, is it?"), url)
+            assert "cret" not in said
+            assert "ret@" not in said
+            assert "***" in said
 
 
 @pytest.mark.parametrize(

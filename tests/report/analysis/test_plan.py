@@ -60,13 +60,11 @@ ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] 
 BELOW = (-1, 0)  # a target may be any number
 
 
-@pytest.mark.parametrize(
-    ("key", "odd"),
-    [(key, odd) for key in ("margin", "looks", "max_seeds", "control") for odd in (*ODD, *BELOW)]
-    + [("target", odd) for odd in ODD],
-)
-def test_a_value_that_is_no_plan_is_not_used_and_named(key: str, odd: Any):
-    analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
-    assert getattr(analysis.plan, key) in (None, (), "")
-    assert f"plan.{key} of " in " ".join(analysis.verdict.notes)
-    assert analysis.metric.margin == 0.5
+def test_a_value_that_is_no_plan_is_not_used_and_named(subtests: pytest.Subtests):
+    cases = [(key, odd) for key in ("margin", "looks", "max_seeds", "control") for odd in (*ODD, *BELOW)]
+    for key, odd in [*cases, *(("target", odd) for odd in ODD)]:
+        with subtests.test(key=key, odd=odd):
+            analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
+            assert getattr(analysis.plan, key) in (None, (), "")
+            assert f"plan.{key} of " in " ".join(analysis.verdict.notes)
+            assert analysis.metric.margin == 0.5

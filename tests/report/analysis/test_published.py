@@ -255,12 +255,13 @@ def test_json_and_markdown_say_each_verdict(tmp_path):
     assert "speed-up in throughput of amp: not reproduced" in to_markdown(analysis)
 
 
-@pytest.mark.parametrize("odd", [{"a": 1}, [1], "x\x1b[0m" * 40, 10**400, math.nan, True, None])
-@pytest.mark.parametrize("key", ["backend", "model", "data", "published", "epochs", "precision", "tf32"])
-def test_no_value_in_a_record_crashes_it(tmp_path, key, odd):
-    runs = [*runs_of(("none", "native")), make("native", 7, config={key: odd})]
-    found = judged(written(tmp_path), runs)
-    assert found.rows
+def test_no_value_in_a_record_crashes_it(tmp_path, subtests: pytest.Subtests):
+    for odd in [{"a": 1}, [1], "x\x1b[0m" * 40, 10**400, math.nan, True, None]:
+        for key in ["backend", "model", "data", "published", "epochs", "precision", "tf32"]:
+            with subtests.test(odd=odd, key=key):
+                runs = [*runs_of(("none", "native")), make("native", 7, config={key: odd})]
+                found = judged(written(tmp_path), runs)
+                assert found.rows
 
 
 def test_load_gives_the_figures_unit_of_print(tmp_path):

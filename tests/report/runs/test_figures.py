@@ -69,9 +69,8 @@ def test_environment_in_the_config_stands_in_for_a_killed_run():
     assert figures_of(make("none", edit=kill)).device == "Test Device 9000"
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision", "label"),
-    [
+def test_label_names_what_is_compared(subtests: pytest.Subtests):
+    for backend, precision, label in [
         ("native", {"dtype": "float16"}, "native"),
         ("native", {"dtype": "bfloat16"}, "native_bf16"),
         ("native_bf16", {"dtype": "bfloat16"}, "native_bf16"),
@@ -85,11 +84,10 @@ def test_environment_in_the_config_stands_in_for_a_killed_run():
         ("new", {}, "new"),
         (None, {}, "unknown"),
         (3, {}, "unknown"),
-    ],
-)
-def test_label_names_what_is_compared(backend, precision, label):
-    run = make("none", config={"backend": backend, "precision": precision})
-    assert label_of(run) == label
+    ]:
+        with subtests.test(backend=backend, precision=precision, label=label):
+            run = make("none", config={"backend": backend, "precision": precision})
+            assert label_of(run) == label
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ def grid(key, *values):
     return Grid("s", (key,), tuple(GridPoint(n, {key: value}) for n, value in enumerate(values)))
 
 
-@pytest.mark.parametrize(
-    ("values", "recorded", "found"),
-    [
+def test_a_value_is_known_by_its_type_and_else_by_what_it_reads_as(subtests: pytest.Subtests):
+    for values, recorded, found in [
         ((0.1, "1e-3"), 0.001, [1]),  # YAML reads 1e-3 as a text, the program as a number
         ((0.1, 0.001), "1e-3", [1]),
         ((1, 2), 1.0, [0]),
@@ -34,10 +33,9 @@ def grid(key, *values):
         ((math.nan, 1.0), "nan", [0]),
         ((10**400, 1), 10**400, [0]),
         (("[1, 2", "b"), "[1, 2", [0]),
-    ],
-)
-def test_a_value_is_known_by_its_type_and_else_by_what_it_reads_as(values, recorded, found):
-    assert grid("x", *values).candidates({"x": recorded})[0] == found
+    ]:
+        with subtests.test(values=values, recorded=recorded, found=found):
+            assert grid("x", *values).candidates({"x": recorded})[0] == found
 
 
 def test_nested_parameters_are_found_in_groups_and_under_dotted_names():

@@ -12,9 +12,8 @@ from ampcompare.report import analyse_runs
 from ampcompare.report.runs.metric import Unit, unit_of
 
 
-@pytest.mark.parametrize(
-    ("key", "values", "unit"),
-    [
+def test_name_and_values_together_tell_the_unit(subtests: pytest.Subtests):
+    for key, values, unit in [
         ("eval/accuracy", (), Unit.FRACTION),
         ("eval/accuracy", (0.1, 0.93), Unit.FRACTION),
         ("eval/accuracy", (10.0, 93.6), Unit.PERCENT),
@@ -27,10 +26,9 @@ from ampcompare.report.runs.metric import Unit, unit_of
         ("eval/loss", (0.1, 0.5), Unit.PLAIN),
         ("accumulated", (0.1, 0.5), Unit.PLAIN),
         ("place", (0.5,), Unit.PLAIN),
-    ],
-)
-def test_name_and_values_together_tell_the_unit(key, values, unit):
-    assert unit_of(key, values) is unit
+    ]:
+        with subtests.test(key=key, values=values, unit=unit):
+            assert unit_of(key, values) is unit
 
 
 def logged(backend: str, seed: int, key: str, accuracy: float):

@@ -36,9 +36,8 @@ def nothing_logged(made):
     made["rows"] = []
 
 
-@pytest.mark.parametrize(
-    ("code", "state", "ended_as", "outcome"),
-    [
+def test_the_word_for_an_end_is_told_by_exit_code_and_state(subtests: pytest.Subtests):
+    for code, state, ended_as, outcome in [
         (0, "finished", "", Outcome.FINISHED),
         (1, "failed", "", Outcome.FAILED),
         (2, "failed", "", Outcome.FAILED),  # it has trained
@@ -57,26 +56,26 @@ def nothing_logged(made):
         (None, "running", "pending", Outcome.RUNNING),
         (None, "finished", "", Outcome.FINISHED),  # the server tells no exit code
         (None, "no such state", "", Outcome.FAILED),
-    ],
-)
-def test_the_word_for_an_end_is_told_by_exit_code_and_state(code, state, ended_as, outcome):
-    found, why = outcome_of(ended(code, state, ended_as=ended_as))
-    assert found is outcome
-    assert bool(why) is (
-        outcome in (Outcome.FAILED, Outcome.STOPPED) or ended_as in ("preempting", "pending")
-    )
+    ]:
+        with subtests.test(code=code, state=state, ended_as=ended_as, outcome=outcome):
+            found, why = outcome_of(ended(code, state, ended_as=ended_as))
+            assert found is outcome
+            assert bool(why) is (
+                outcome in (Outcome.FAILED, Outcome.STOPPED) or ended_as in ("preempting", "pending")
+            )
 
 
-@pytest.mark.parametrize("key", [metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS])
-@pytest.mark.parametrize("value", ["NaN", math.inf])
-@pytest.mark.parametrize("code", [0, 255])
-def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(key, value, code):
-    run = ended(code, edit=last(key, value))
-    if key == metrics.EVAL_ACCURACY:
-        run.summary.pop(metrics.BEST_ACCURACY)
-    found, why = outcome_of(run)
-    assert found is Outcome.FAILED
-    assert ("NaN" if value == "NaN" else "infinite") in why
+def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(subtests: pytest.Subtests):
+    for key in [metrics.LOSS, metrics.EVAL_ACCURACY, metrics.EVAL_LOSS]:
+        for value in ["NaN", math.inf]:
+            for code in [0, 255]:
+                with subtests.test(key=key, value=value, code=code):
+                    run = ended(code, edit=last(key, value))
+                    if key == metrics.EVAL_ACCURACY:
+                        run.summary.pop(metrics.BEST_ACCURACY)
+                    found, why = outcome_of(run)
+                    assert found is Outcome.FAILED
+                    assert ("NaN" if value == "NaN" else "infinite") in why
 
 
 def test_a_nan_in_between_is_no_failure():

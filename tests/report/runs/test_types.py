@@ -126,19 +126,20 @@ def test_runs_without_a_loss_scale_are_pooled_whatever_it_would_have_been(one, o
     assert [(g.label, g.n) for g in analyse_runs(mixed).groups] == [("none", 2), ("native_bf16", 2)]
 
 
-@pytest.mark.parametrize("dtype", ["b\ud800", "x\n\x1b[31mred", "long" * 1000, 7, ["float16"], None, ""])
-@pytest.mark.parametrize("where", ["config", "environment"])
-def test_any_type_that_a_record_may_hold_makes_a_page_without_escapes(dtype, where):
-    made = [*runs(NONE), run("native", 0, "float16"), run("native", 1, "float16")]
-    for one in made[2:]:
-        if where == "config":
-            one.config["precision"]["dtype"] = dtype
-        else:
-            one.summary["environment"]["precision_dtype"] = dtype
-    analysis = analyse_runs(made)
-    labels = [group.label for group in analysis.groups]
-    assert all(label.isprintable() and len(label) < 100 for label in labels)
-    assert b"</html>" in render_page(analysis)
+def test_any_type_that_a_record_may_hold_makes_a_page_without_escapes(subtests: pytest.Subtests):
+    for dtype in ["b\ud800", "x\n\x1b[31mred", "long" * 1000, 7, ["float16"], None, ""]:
+        for where in ["config", "environment"]:
+            with subtests.test(dtype=dtype, where=where):
+                made = [*runs(NONE), run("native", 0, "float16"), run("native", 1, "float16")]
+                for one in made[2:]:
+                    if where == "config":
+                        one.config["precision"]["dtype"] = dtype
+                    else:
+                        one.summary["environment"]["precision_dtype"] = dtype
+                analysis = analyse_runs(made)
+                labels = [group.label for group in analysis.groups]
+                assert all(label.isprintable() and len(label) < 100 for label in labels)
+                assert b"</html>" in render_page(analysis)
 
 
 def test_a_share_or_a_scale_beyond_all_bounds_is_left_out_of_its_chart():
