@@ -22,7 +22,6 @@ GRACE_SECONDS = 15  # for each of the two signals that a part is ended with
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider")
 AMPCOMPARE = (sys.executable, "-m", "ampcompare.cli")
 TRAIN = (sys.executable, "run_experiment.py")
-BENCH_TESTS = ("tests/bench/test_busy.py", "tests/bench/test_recipe.py")  # the others load W&B
 LOAD = (
     "import sys; from ampcompare.data.dataset import build_dataset; "
     "print(len(build_dataset(*sys.argv[1:]).train))"
@@ -39,7 +38,7 @@ TRAINING_IMAGES, LONG_EPOCHS = 50_000, 100
 LONG_EXTRA_SECONDS = 60  # start-up, search, and an evaluation every ten epochs
 
 # Options are read with omegaconf, whatever is done.
-TESTING = ("pytest", "hypothesis", "omegaconf")
+TESTING = ("pytest", "hypothesis", "omegaconf", "wandb", "rich", "pandas")
 BENCHING = ("typer", "rich", "omegaconf")
 TRAINING = ("wandb", "omegaconf", "rich")
 REPORTING = ("typer", "rich", "pandas", "scipy", "protobuf", "jinja2", "altair", "vl-convert-python")
@@ -84,31 +83,11 @@ def tests(backends: tuple[str, ...]) -> Iterator[Part]:
     """Each backend's tests have a process of their own: an error on the device spoils all that comes after
     it.
     """
-
-    def run(name: str, seconds: int, *words: str) -> Part:
-        return Part(f"tests{name}", (*PYTEST, *words), seconds, needs=TESTING)
-
     if "native" in backends:
-        yield run(
-            "",
-            240,
-            "tests/data",
-            "tests/machine/test_card.py",
-            "tests/measure",
-            "tests/precision",
-            *BENCH_TESTS,
-        )
-        yield run("-waits-cuda-graph", 180, "tests/train/test_fit.py", "-k", "cuda_graph")
-        yield run("-waits-eager", 180, "tests/train/test_fit.py", "-k", "eager")
         of_no_backend = " and ".join(f"not {name}" for name in REGISTRY)
-        yield run("-others", 180, "tests/train/test_fit.py", "tests/train/test_graph.py", "-k", of_no_backend)
+        yield Part("tests", (*PYTEST, "tests/gpu", "-k", of_no_backend), 240, needs=TESTING)
     for backend in backends:
-        yield run(
-            f"-graph-{backend}", 180, "tests/train/test_graph.py", "-k", f"{named(backend)} and not compile"
-        )
-    for backend in backends:
-        both = ("tests/train/test_graph.py", "tests/train/test_fit.py")
-        yield run(f"-compile-{backend}", 360, *both, "-k", f"{named(backend)} and compile")
+        yield Part(f"tests-{backend}", (*PYTEST, "tests/gpu", "-k", named(backend)), 420, needs=TESTING)
 
 
 def named(backend: str) -> str:

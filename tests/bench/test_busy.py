@@ -36,19 +36,3 @@ def test_a_step_has_its_share_of_kernels_and_the_longest_come_first():
 
 def test_without_a_gpu_nothing_is_claimed():
     assert profile_steps(lambda: torch.ones(2) + 1, 3, torch.device("cpu")) is None
-
-
-@pytest.mark.gpu
-def test_kernels_of_a_gpu_are_seen_and_take_no_longer_than_the_steps():
-    x = torch.randn(2048, 2048, device="cuda")
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    x @ x
-    begin.record()
-    for _ in range(10):
-        x @ x
-    end.record()
-    end.synchronize()
-    found = profile_steps(lambda: x @ x, 10, torch.device("cuda"))
-    assert found is not None
-    assert found["kernels"] >= 1
-    assert 0 < found["busy_ms"] < begin.elapsed_time(end) / 10 * 1.5

@@ -145,23 +145,3 @@ def test_batches_do_not_depend_on_the_global_random_state():
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match=r"batch_size=0|expected uint8"):
         loader(**{"data": numbered(2), **wrong})
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_cuda_batches_equal_cpu_batches_and_never_wait(channels_last):
-    data = numbered(50)
-    kind = {**TRAINING, "channels_last": channels_last}
-    on_gpu = loader(data, device="cuda", **kind)
-    list(on_gpu.epoch(0))
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        batches = list(on_gpu.epoch(1))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    for (images, labels), (wanted, wanted_labels) in zip(batches, loader(data, **kind).epoch(1), strict=True):
-        assert images.device.type == "cuda"
-        assert labels.cpu().tolist() == wanted_labels.tolist()
-        torch.testing.assert_close(images.cpu(), wanted, rtol=0, atol=1e-6)
-        assert not channels_last or images.is_contiguous(memory_format=torch.channels_last)

@@ -146,19 +146,3 @@ def test_disabled_it_is_a_plain_fp32_run() -> None:
     _, model, _ = prepared(small_net(), enabled=False)
     assert {p.dtype for p in model.parameters()} == {FLOAT}
     assert "forward" not in vars(model)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("keep", "backend"), [(None, "Native"), (True, "Cudnn")])
-def test_cudnn_normalises_fp16_images_only_with_fp32_weights_on_a_gpu(keep, backend: str) -> None:
-    """Why pure fp16 is no faster than native AMP."""
-    device = torch.device("cuda")
-    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)).to(device)
-    precision = build_precision("fp16", device, keep_batchnorm_fp32=keep)
-    model, _ = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    norm = model[1]
-    images = torch.randn(16, 64, 32, 32, device=device, dtype=HALF)
-    state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    chosen = torch._C._select_batch_norm_backend(images, *state, True, norm.eps)
-    assert chosen == getattr(torch._C._BatchNormBackend, backend)
-    assert model(torch.randn(16, 3, 34, 34, device=device)).isfinite().all()

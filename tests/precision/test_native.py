@@ -170,46 +170,6 @@ def test_loss_in_half_is_scaled_in_float():
     assert case.weight.grad.tolist() == [2.0**15] * 2
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("fused", [False, True])
-def test_skipped_step_on_the_device_leaves_the_weights(fused):
-    precision = build_precision("native", "cuda")
-    weight = nn.Parameter(torch.ones(1000, device="cuda"))
-    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9, fused=fused)
-    precision.prepare(nn.Module(), optimizer)
-    for slope, expected in ((math.inf, 1.0), (1.0, 0.5), (math.nan, 0.5)):
-        precision.backward((weight * slope).sum())
-        precision.step(optimizer)
-        optimizer.zero_grad()
-        assert torch.equal(weight, torch.full_like(weight, expected))
-    assert precision.skipped_steps().item() == 2
-    assert precision.skipped_steps().device.type == precision.scale_factor().device.type == "cuda"
-
-
-@pytest.mark.gpu
-def test_step_with_a_fused_optimizer_never_waits_for_the_device():
-    precision = build_precision("native", "cuda")
-    layer, x = nn.Linear(8, 8).cuda(), torch.randn(4, 8, device="cuda")
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True)
-    precision.prepare(layer, optimizer)
-
-    def step() -> None:
-        with precision.forward_context():
-            loss = layer(x).square().mean()
-        precision.backward(loss)
-        precision.step(optimizer)
-        optimizer.zero_grad()
-
-    step()  # first use of libraries and kernels may wait
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert precision.skipped_steps().item() == 0
-
-
 def test_a_loss_scale_of_one_switches_the_scaler_off():
     precision = build_precision("native", loss_scale=1.0)
     weight = torch.nn.Parameter(torch.ones(2))

@@ -313,64 +313,6 @@ def test_a_late_row_waits_for_nothing_where_the_device_is_an_interval_behind(
     assert sum("train/loss" in row for _, row in came) == 8
 
 
-def run_watched(quick: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool) -> list[str]:
-    """Train 100 steps on a GPU; the waits of the steps 31 to 80. What PyTorch sees itself is an error there.
-
-    The device has done all in the middle of each log interval, and is behind when the interval ends.
-    """
-    waits = Waits(monkeypatch)
-
-    def on_step(step: int) -> None:
-        if step % 10 == 5:
-            waits.on = False
-            torch.cuda.set_sync_debug_mode("default")
-            torch.cuda.synchronize()
-        elif step % 10 == 9:
-            torch.cuda._sleep(20_000_000)  # 10 ms
-        waits.on = 30 <= step < 80
-        torch.cuda.set_sync_debug_mode("error" if waits.on else "default")
-
-    words = (
-        "device=cuda",
-        *words,
-        "optimizer.momentum=0.9",
-        "epochs=1",
-        "data.train_limit=3200",
-        "log.every=10",
-    )
-    fit, came = make_fit(quick, *words, lag=lag, on_step=on_step)
-    try:
-        fit.run()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert fit.step == 100
-    assert sum("train/loss" in row for _, row in came) == 10
-    return waits.seen
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("backend", list(REGISTRY))
-@pytest.mark.parametrize(
-    "execution", ["eager", "compile", "cuda_graph", "compile_graph", "eager fuse", "cuda_graph fuse"]
-)
-def test_fifty_steps_on_a_gpu_wait_for_nothing(
-    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, backend: str, execution: str
-):
-    """Logging, diagnostics and the decision to skip a step included."""
-    execution, _, fuse = execution.partition(" ")
-    words = (f"backend={backend}", f"execution={execution}", f"fuse={bool(fuse)}")
-    if execution.endswith("_graph"):
-        words = (*words, "diagnostics.every=null")
-    assert run_watched(quick_overrides, monkeypatch, *words, lag=True) == []
-
-
-@pytest.mark.gpu
-def test_rows_that_are_read_at_once_wait_on_a_gpu(
-    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
-    assert "Event" in run_watched(quick_overrides, monkeypatch, "diagnostics.every=null", lag=False)
-
-
 def test_milestones_are_in_epochs_whatever_the_number_of_steps(quick_overrides: tuple[str, ...]):
     words = (
         "schedule.name=multistep",

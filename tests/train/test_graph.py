@@ -31,7 +31,6 @@ from ampcompare.tracking.tracker import NoRecord
 from ampcompare.train import graph
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.fit import Fit
 from ampcompare.train.graph import capturing
 from ampcompare.train.task import classification
@@ -39,16 +38,6 @@ from ampcompare.train.trainer import StepResult, Trainer
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
 CPU = torch.device("cpu")
-GPU = ("device=cuda", "model.name=resnet18", "data.train_limit=660", "epochs=2", "optimizer.lr=0.02")
-
-
-FUSED = ("eager fuse", "cuda_graph fuse")
-
-
-def how_words(how: str) -> tuple[str, str]:
-    """The options of an execution, with `fuse` behind it or not."""
-    execution, _, fuse = how.partition(" ")
-    return f"execution={execution}", f"fuse={bool(fuse)}"
 
 
 def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]:
@@ -203,27 +192,6 @@ def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
     assert "eval/top5_accuracy" in found[1][-2]
     # Six full batches of 16 and a short one, twice: all but the first three and the short ones are launches.
     assert played == ["capture"] + ["launch"] * (2 * 6 - 3)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("backend", list(REGISTRY))
-def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one_on_a_gpu(
-    quick_overrides: tuple[str, ...], backend: str
-):
-    words = (
-        *GPU,
-        f"backend={backend}",
-        "data.test_limit=330",
-        "eval.batch_size=32",
-        "diagnostics.every=null",
-    )
-    made, _ = fit(quick_overrides, *words, "execution=cuda_graph")
-    made.run()  # ten full batches and a short one, twice: captured in the first evaluation
-    graphed = made.evaluation.run()
-    model, loader, precision = made.trainer.model, made.evaluation.loader, made.precision
-    eager = Evaluation(model, loader, precision)
-    assert graphed == pytest.approx(eager.run(), rel=1e-3, abs=2 / 330)
-    assert (made.evaluation.answers == eager.answers).sum() >= 330 - 2  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -426,134 +394,6 @@ def test_adam_says_nothing_in_the_steps_before_a_capture(
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("execution", ["compile", "cuda_graph", "compile_graph", *FUSED])
-@pytest.mark.parametrize("backend", list(REGISTRY))
-def test_every_execution_gives_the_losses_of_eager_on_a_gpu(
-    quick_overrides: tuple[str, ...], backend: str, execution: str
-):
-    words = (*GPU, f"backend={backend}", "precision.init_scale=1024", "diagnostics.every=10", "log.every=5")
-    found = []
-    for how in ("eager", execution):
-        made, rows = fit(quick_overrides, *words, *how_words(how))
-        made.run()
-        found.append([row["train/loss"] for row in rows if "train/loss" in row])
-    assert len(found[0]) > 5
-    # The first interval alone is comparable closely: cuDNN adds up in other orders, and training magnifies
-    # it.
-    assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
-    assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("backend", [name for name in REGISTRY if name != "none"])
-def test_a_graph_moves_the_loss_scale_and_skips_on_a_gpu(quick_overrides: tuple[str, ...], backend: str):
-    """A scale that overflows at first and then grows: nothing of it may be frozen at capture."""
-    words = (
-        *GPU,
-        f"backend={backend}",
-        "precision.init_scale=16777216",
-        "precision.growth_interval=4",
-        "log.every=1",
-    )
-    found = []
-    for how in ("eager", "cuda_graph"):
-        made, rows = fit(quick_overrides, *words, f"execution={how}", "diagnostics.every=null")
-        made.run()
-        found.append([r["amp/scale_factor"] for r in rows if "train/loss" in r])
-        assert made.precision.skipped_steps().item() > 0
-    assert len(set(found[1])) > 3
-    assert max(found[1][10:]) > min(found[1])  # it grew again
-    assert found[1][:4] == found[0][:4]
-
-
-def streams() -> set[int]:
-    """Those that memory is held for."""
-    return {segment["stream"] for segment in torch.cuda.memory_snapshot()}
-
-
-@pytest.mark.gpu
-def test_a_graph_reports_the_memory_that_it_holds_on_a_gpu(quick_overrides: tuple[str, ...]):
-    peaks = []
-    for how in ("eager", "cuda_graph"):
-        torch.cuda.empty_cache()
-        before = streams()
-        made, rows = fit(
-            quick_overrides, *GPU, f"execution={how}", "batch_size=128", "diagnostics.every=null"
-        )
-        made.run()
-        peak, reserved = [
-            (r["memory/peak_mib"], r["memory/reserved_mib"]) for r in rows if "memory/peak_mib" in r
-        ][-1]
-        assert peak <= reserved
-        peaks.append(peak)
-        assert len(streams() - before) <= (
-            how == "cuda_graph"
-        )  # the side stream, where no earlier test had it
-        del made
-    # The short batch of an epoch has its activations beside those of the graph.
-    assert 1 < peaks[1] / peaks[0] < 2
-
-
-@pytest.mark.gpu
-def test_what_is_allocated_beside_a_graph_adds_to_the_peak_on_a_gpu(quick_overrides: tuple[str, ...]):
-    made, _ = fit(quick_overrides, *GPU, "execution=cuda_graph", "diagnostics.every=null")
-    made.run()
-    before = made.trainer.memory.peak_mib()
-    big = torch.empty(2**26, dtype=torch.float32, device="cuda")  # 256 MiB
-    assert made.trainer.memory.peak_mib() - before > 0.5 * big.nbytes / 2**20
-
-
-@pytest.mark.gpu
-def test_no_memory_left_within_a_capture_is_one_line_on_a_gpu(quick_overrides: tuple[str, ...]):
-    made, _ = fit(quick_overrides, *GPU, "execution=cuda_graph", "batch_size=128", "diagnostics.every=null")
-    cuda = torch.device("cuda", torch.cuda.current_device())
-    here = torch.cuda.current_stream()
-
-    def leave_nothing(step: int) -> None:
-        if step == graph.WARM_UP_STEPS:
-            torch.cuda.empty_cache()
-            held = torch.cuda.memory_reserved() + 8 * 2**20
-            torch.cuda.set_per_process_memory_fraction(
-                held / torch.cuda.get_device_properties(cuda).total_memory
-            )
-
-    made.on_step = leave_nothing
-    said: list[str] = []
-    try:
-        assert experiment._train(made, StopRequest(), said.append) == 1
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert made.step == graph.WARM_UP_STEPS + 1
-    assert len(said) == 1
-    assert said[0].startswith("error: out of memory on cuda")
-    assert torch.cuda.current_stream() == here
-    assert torch.ones(4, device="cuda").sum().item() == 4
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_adam_trains_by_a_graph_as_without_and_says_nothing_on_a_gpu(
-    quick_overrides: tuple[str, ...], name: str
-):
-    words = (
-        *GPU,
-        f"optimizer.name={name}",
-        "optimizer.momentum=0",
-        "optimizer.lr=0.001",
-        "diagnostics.every=null",
-    )
-    found = []
-    for how in ("eager", "cuda_graph"):
-        made, rows = fit(quick_overrides, *words, "log.every=5", f"execution={how}")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message=".*capturable")
-            made.run()
-        found.append([row["train/loss"] for row in rows if "train/loss" in row])
-    assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
-    assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)
 
 
 def test_a_capture_that_fails_names_a_loss_from_outside_and_nothing_of_ours():

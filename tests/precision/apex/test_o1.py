@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampcompare.precision import build_precision
-from ampcompare.precision.apex.casts import casts
 from ampcompare.precision.apex.state import STATE
 
 HALF, FLOAT = torch.float16, torch.float32
@@ -383,85 +382,3 @@ def test_two_backends_in_one_process_do_not_influence_each_other():
         assert [x.item() for x in together[kind]] == [x.item() for x in alone[kind]]
     assert runs["apex_o1"][1].scale_factor().item() == 65536.0
     assert runs["apex_o1 static"][1].scale_factor().item() == 64.0
-
-
-@pytest.mark.gpu
-def test_tensors_on_the_cpu_are_untouched_where_the_device_is_cuda():
-    here, there = torch.eye(2), torch.eye(2, device="cuda")
-    with casts():
-        assert torch.mm(here, here).dtype is FLOAT
-        assert torch.mm(there, there).dtype is HALF
-        assert torch.exp(here.half()).dtype is HALF
-        assert torch.exp(there.half()).dtype is FLOAT
-        assert (there.half() + torch.tensor(1.0)).dtype is FLOAT
-        assert there.half().cpu().dtype is FLOAT
-
-
-@pytest.mark.gpu
-def test_step_with_a_fused_optimizer_never_waits_for_the_device():
-    precision = build_precision("apex_o1", "cuda")
-    model = _net().cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-    precision.prepare(model, optimizer)
-    images, labels = torch.randn(8, 3, 8, 8, device="cuda"), torch.arange(8, device="cuda")
-    # The factor is made before: a number would be copied to the device, which waits.
-    factors = [torch.ones((), device="cuda"), torch.full((), math.inf, device="cuda")]
-
-    def step(factor: Tensor) -> None:
-        for sync in (False, True):
-            with precision.forward_context():
-                loss = F.cross_entropy(model(images), labels) * factor
-            precision.backward(loss, sync=sync)
-        precision.unscale_(optimizer)
-        precision.step(optimizer)
-        optimizer.zero_grad()
-
-    with precision.session():
-        step(factors[0])  # first use of libraries and kernels may wait
-        torch.cuda.synchronize()
-        before = [p.detach().clone() for p in model.parameters()]
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            step(factors[1])
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    assert precision.skipped_steps().item() == 1
-    assert precision.scale_factor().item() == 32768.0
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_recomputation_in_the_backward_thread_of_the_device_is_cast(use_reentrant):
-    from torch.utils.checkpoint import checkpoint
-
-    layer, dtypes = nn.Linear(8, 8).cuda(), []
-
-    def run(x: Tensor) -> Tensor:
-        y = layer(x)
-        dtypes.append(y.dtype)
-        return torch.relu(y)
-
-    x = torch.randn(4, 8, device="cuda", requires_grad=True)
-    with casts():
-        loss = checkpoint(run, x, use_reentrant=use_reentrant).float().sum()
-    loss.backward()
-    assert dtypes == [HALF, HALF]
-    assert layer.weight.grad.dtype is FLOAT
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("fused", [False, True])
-def test_skipped_step_on_the_device_leaves_the_weights(fused, momentum):
-    precision = build_precision("apex_o1", "cuda")
-    weight = nn.Parameter(torch.ones(1000, device="cuda"))
-    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=momentum, fused=fused)
-    precision.prepare(nn.Module(), optimizer)
-    for slope, expected in ((math.inf, 1.0), (1.0, 0.5), (math.nan, 0.5)):
-        precision.backward((weight * slope).sum())
-        precision.step(optimizer)
-        optimizer.zero_grad()
-        assert torch.equal(weight, torch.full_like(weight, expected))
-    assert precision.skipped_steps().item() == 2
-    assert precision.skipped_steps().device.type == precision.scale_factor().device.type == "cuda"

@@ -1,0 +1,360 @@
+"""What only a GPU can show, what tells most first: no step waits, each execution trains alike, scales move.
+
+`make gpu-check` runs these before it measures anything.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from support.quick import QUICK
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ampcompare import experiment
+from ampcompare.bench.throughput.busy import profile_steps
+from ampcompare.config.load import load_config
+from ampcompare.data.dataset import build_dataset
+from ampcompare.data.loader import DeviceLoader
+from ampcompare.measure.energy import EnergyMeter
+from ampcompare.measure.timing import StepTimer
+from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.precision.apex.casts import casts
+from ampcompare.program.stopping import StopRequest
+from ampcompare.records import load_runs
+from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.evaluation import Evaluation
+from ampcompare.train.fit import Fit
+from ampcompare.train.graph import WARM_UP_STEPS
+
+pytestmark = pytest.mark.gpu
+
+HALF, FLOAT = torch.float16, torch.float32
+MECHANISMS = ("none", "native", "apex_o1", "apex_o2", "fp16")
+CAPTURED = ("execution=cuda_graph", "diagnostics.every=null")
+RESNET = ("model.name=resnet18", "data.train_limit=660", "optimizer.lr=0.02", "log.every=1")
+
+
+def fit(*words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
+    """A Fit on the GPU, and the list that its rows come to."""
+    config = load_config(None, [*QUICK, "device=cuda", "optimizer.momentum=0.9", *words])
+    device, limits = torch.device("cuda"), (config.data.train_limit, config.data.test_limit)
+    data = build_dataset("synthetic", None, *limits)
+    train, test = (
+        make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
+    )
+    rows: list[dict[str, Any]] = []
+    made = Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append, **on)
+    return made, rows
+
+
+def losses(rows: list[dict[str, Any]]) -> list[float]:
+    return [row["train/loss"] for row in rows if "train/loss" in row]
+
+
+def waits_of(monkeypatch: pytest.MonkeyPatch, *words: str, lag: bool = True) -> list[str]:
+    """Train 100 steps; which waits were asked for in the steps 31 to 80.
+
+    What PyTorch's debug mode sees itself (copies, what reads a value) is an error there. The device has done
+    all in the middle of each log interval, and is behind when the interval ends.
+    """
+    seen: list[str] = []
+    watched = False
+
+    def noted(name: str, wait: Callable[..., None]) -> Callable[..., None]:
+        def note(*args: Any) -> None:
+            if watched:
+                seen.append(name)
+            wait(*args)
+
+        return note
+
+    def on_step(step: int) -> None:
+        nonlocal watched
+        if step % 10 == 5:
+            watched = False
+            torch.cuda.set_sync_debug_mode("default")
+            torch.cuda.synchronize()
+        elif step % 10 == 9:
+            torch.cuda._sleep(20_000_000)  # 10 ms
+        watched = 30 <= step < 80
+        torch.cuda.set_sync_debug_mode("error" if watched else "default")
+
+    made, rows = fit(*words, "epochs=1", "data.train_limit=3200", "log.every=10", on_step=on_step, lag=lag)
+    with monkeypatch.context() as patch:
+        for owner in (torch.cuda, torch.cuda.Event, torch.cuda.Stream):
+            patch.setattr(owner, "synchronize", noted(owner.__name__, owner.synchronize))
+        try:
+            made.run()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert (made.step, len(losses(rows))) == (100, 10)
+    return seen
+
+
+@pytest.mark.parametrize("backend", REGISTRY)
+def test_fifty_steps_wait_for_nothing(monkeypatch: pytest.MonkeyPatch, backend: str):
+    """Logging, a look at the gradients where there is no graph, and the decision to skip a step included."""
+    found = {}
+    for execution in ("eager", "cuda_graph", "compile", "compile_graph"):
+        looks = "null" if execution.endswith("_graph") else "2"
+        words = (f"backend={backend}", f"execution={execution}", f"diagnostics.every={looks}")
+        found[execution] = waits_of(monkeypatch, *words)
+    assert not {execution: seen for execution, seen in found.items() if seen}
+
+
+def test_rows_that_are_read_at_once_wait(monkeypatch: pytest.MonkeyPatch):
+    """The control of the test above: it sees a wait where there is one."""
+    assert "Event" in waits_of(monkeypatch, "diagnostics.every=null", lag=False)
+
+
+@pytest.mark.parametrize("backend", MECHANISMS)
+def test_every_execution_gives_the_losses_of_eager(backend: str):
+    words = (
+        *RESNET,
+        f"backend={backend}",
+        "precision.init_scale=1024",
+        "diagnostics.every=10",
+        "log.every=5",
+    )
+    found = {}
+    for how in ("eager", "cuda_graph", "compile", "compile_graph"):
+        made, rows = fit(*words, f"execution={how}", "diagnostics.every=10")
+        made.run()
+        found[how] = losses(rows)
+    eager = found.pop("eager")
+    assert len(eager) > 5
+    # The first interval alone is comparable closely: cuDNN adds up in other orders, and training magnifies
+    # it.
+    wrong = {how: rows for how, rows in found.items() if rows[0] != pytest.approx(eager[0], rel=2e-2)}
+    wrong |= {how: rows for how, rows in found.items() if rows != pytest.approx(eager, rel=0.25, abs=0.1)}
+    assert not wrong, eager
+
+
+@pytest.mark.parametrize("backend", [name for name in MECHANISMS if REGISTRY[name].scales])
+def test_a_graph_moves_the_loss_scale_and_skips(backend: str):
+    """A scale that overflows at first and then grows: nothing of it may be frozen at capture."""
+    words = (*RESNET, f"backend={backend}", "precision.init_scale=16777216", "precision.growth_interval=4")
+    found = []
+    for how in ("eager", "cuda_graph"):
+        made, rows = fit(*words, f"execution={how}", "diagnostics.every=null")
+        made.run()
+        found.append([row["amp/scale_factor"] for row in rows if "train/loss" in row])
+        assert made.precision.skipped_steps().item() > 0
+    assert len(set(found[1])) > 3
+    assert max(found[1][10:]) > min(found[1])  # it grew again
+    assert found[1][:4] == found[0][:4]
+
+
+def test_a_run_that_stopped_goes_on_to_the_same_losses_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = {}
+    for name, parts in {"whole": ("max_steps=20",), "parts": ("max_steps=11", "max_steps=20")}.items():
+        monkeypatch.setenv("WANDB_RUN_ID", name)
+        for steps in parts:
+            words = (*QUICK, *RESNET, *CAPTURED, "device=cuda", "deterministic=true", "backend=native", steps)
+            told = (f"output_dir={tmp_path / name}", "resume=auto")
+            config = load_config(None, [*words, "data.test_limit=64", "epochs=4", *told])
+            assert experiment.run(config, Console(file=io.StringIO())).exit_code == 0
+        (record,) = load_runs([tmp_path / name])
+        found[name] = record.history.set_index("global_step")["train/loss"].dropna().to_dict()
+    assert len(found["whole"]) == 20
+    assert found["parts"] == found["whole"]
+
+
+def test_skipped_steps_leave_the_weights():
+    for backend in ("native", "apex_o1"):
+        for how in ({"fused": False}, {"fused": True}, {"fused": True, "momentum": 0.9}):
+            precision = build_precision(backend, "cuda")
+            weight = nn.Parameter(torch.ones(1000, device="cuda"))
+            optimizer = torch.optim.SGD([weight], lr=0.5, **how)
+            precision.prepare(nn.Module(), optimizer)
+            for slope, expected in ((math.inf, 1.0), (1.0, 0.5), (math.nan, 0.5)):
+                precision.backward((weight * slope).sum())
+                precision.step(optimizer)
+                optimizer.zero_grad()
+                assert torch.equal(weight, torch.full_like(weight, expected)), (backend, how, slope)
+            assert precision.skipped_steps().item() == 2
+            assert precision.skipped_steps().device.type == precision.scale_factor().device.type == "cuda"
+
+
+def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one():
+    words = ("backend=native", "data.test_limit=330", "eval.batch_size=32", "epochs=2")
+    made, _ = fit(*RESNET, *CAPTURED, *words)
+    made.run()  # ten full batches and a short one, twice: captured in the first evaluation
+    graphed = made.evaluation.run()
+    eager = Evaluation(made.trainer.model, made.evaluation.loader, made.precision)
+    assert graphed == pytest.approx(eager.run(), rel=1e-3, abs=2 / 330)
+    assert (made.evaluation.answers == eager.answers).sum() >= 330 - 2
+
+
+def test_adam_trains_by_a_graph_as_without_and_says_nothing():
+    found = []
+    for how in ("eager", "cuda_graph"):
+        adam = (
+            "optimizer.name=adamw",
+            "optimizer.momentum=0",
+            "optimizer.lr=0.001",
+            "diagnostics.every=null",
+        )
+        made, rows = fit(*RESNET, *adam, "log.every=5", f"execution={how}")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*capturable")
+            made.run()
+        found.append(losses(rows))
+    assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
+    assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)
+
+
+def test_no_memory_left_within_a_capture_is_one_line():
+    made, _ = fit(*RESNET, *CAPTURED, "batch_size=128")
+    here = torch.cuda.current_stream()
+
+    def leave_nothing(step: int) -> None:
+        if step == WARM_UP_STEPS:
+            torch.cuda.empty_cache()
+            held = torch.cuda.memory_reserved() + 8 * 2**20
+            torch.cuda.set_per_process_memory_fraction(held / torch.cuda.mem_get_info()[1])
+
+    made.on_step = leave_nothing
+    said: list[str] = []
+    try:
+        assert experiment._train(made, StopRequest(), said.append) == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert made.step == WARM_UP_STEPS + 1
+    assert len(said) == 1
+    assert said[0].startswith("error: out of memory on cuda")
+    assert torch.cuda.current_stream() == here
+    assert torch.ones(4, device="cuda").sum().item() == 4
+
+
+def test_the_peak_of_memory_counts_what_a_graph_holds_and_what_is_beside_it():
+    peaks = []
+    for how in ("eager", "cuda_graph"):
+        torch.cuda.empty_cache()
+        made, rows = fit(*RESNET, f"execution={how}", "batch_size=128", "diagnostics.every=null")
+        made.run()
+        last = [row for row in rows if "memory/peak_mib" in row][-1]
+        assert last["memory/peak_mib"] <= last["memory/reserved_mib"]
+        peaks.append(last["memory/peak_mib"])
+    # The short batch of an epoch has its activations beside those of the graph.
+    assert 1 < peaks[1] / peaks[0] < 2
+    before = made.trainer.memory.peak_mib()
+    big = torch.empty(2**26, dtype=torch.float32, device="cuda")  # 256 MiB
+    assert made.trainer.memory.peak_mib() - before > 0.5 * big.nbytes / 2**20
+
+
+def test_o1_casts_what_lies_on_the_device_alone():
+    here, there = torch.eye(2), torch.eye(2, device="cuda")
+    with casts():
+        assert torch.mm(here, here).dtype is FLOAT
+        assert torch.mm(there, there).dtype is HALF
+        assert torch.exp(here.half()).dtype is HALF
+        assert torch.exp(there.half()).dtype is FLOAT
+        assert (there.half() + torch.tensor(1.0)).dtype is FLOAT
+        assert there.half().cpu().dtype is FLOAT
+
+
+def test_recomputation_in_the_backward_thread_of_the_device_is_cast():
+    for use_reentrant in (True, False):
+        layer, dtypes = nn.Linear(8, 8).cuda(), []
+
+        def run(x: Tensor, layer: nn.Linear = layer, dtypes: list = dtypes) -> Tensor:
+            y = layer(x)
+            dtypes.append(y.dtype)
+            return torch.relu(y)
+
+        x = torch.randn(4, 8, device="cuda", requires_grad=True)
+        with casts():
+            loss = checkpoint(run, x, use_reentrant=use_reentrant).float().sum()
+        loss.backward()
+        assert dtypes == [HALF, HALF]
+        assert layer.weight.grad.dtype is FLOAT
+
+
+def test_batches_are_those_of_a_cpu_and_never_wait():
+    data = build_dataset("synthetic", None, 50, 8).train
+    how = {
+        "batch_size": 4,
+        "seed": 0,
+        "mean": (0.5,) * 3,
+        "std": (0.2,) * 3,
+        "shuffle": True,
+        "augment": True,
+    }
+    for channels_last in (False, True):
+        how["channels_last"] = channels_last
+        on_cpu, on_gpu = (DeviceLoader(data, device=device, **how) for device in ("cpu", "cuda"))
+        list(on_gpu.epoch(0))
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            batches = list(on_gpu.epoch(1))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        for (found, labels), (wanted, wanted_labels) in zip(batches, on_cpu.epoch(1), strict=True):
+            assert found.device.type == "cuda"
+            assert labels.cpu().tolist() == wanted_labels.tolist()
+            torch.testing.assert_close(found.cpu(), wanted, rtol=0, atol=1e-6)
+            assert not channels_last or found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_timer_and_the_meter_measure_the_device_not_the_queue():
+    device = torch.device("cuda")
+    matrix = torch.randn(4096, 4096, device=device)
+    timer, meter = StepTimer(device, warmup_steps=1), EnergyMeter(device)
+    meter.start()
+    timer.resume()
+    for _ in range(4):
+        for _ in range(10):
+            matrix @ matrix
+        timer.lap(1)
+    times = timer.pause().times_ms()
+    began = time.perf_counter()
+    for _ in range(10):
+        matrix @ matrix
+    torch.cuda.synchronize()
+    alone = (time.perf_counter() - began) * 1e3
+    assert len(times) == 3
+    assert sorted(times)[1] == pytest.approx(alone, rel=0.5)
+    joules = meter.joules()
+    assert joules is None or joules > 0
+
+
+def test_kernels_are_seen_and_take_no_longer_than_the_steps():
+    x = torch.randn(2048, 2048, device="cuda")
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    x @ x
+    begin.record()
+    for _ in range(10):
+        x @ x
+    end.record()
+    end.synchronize()
+    found = profile_steps(lambda: x @ x, 10, torch.device("cuda"))
+    assert found is not None
+    assert found["kernels"] >= 1
+    assert 0 < found["busy_ms"] < begin.elapsed_time(end) / 10 * 1.5
+
+
+def test_cudnn_normalises_fp16_images_only_with_fp32_weights():
+    """Why pure fp16 is no faster than native AMP."""
+    for keep, backend in ((None, "Native"), (True, "Cudnn")):
+        model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)).cuda()
+        precision = build_precision("fp16", torch.device("cuda"), keep_batchnorm_fp32=keep)
+        model, _ = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        norm = model[1]
+        images = torch.randn(16, 64, 32, 32, device="cuda", dtype=HALF)
+        state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        chosen = torch._C._select_batch_norm_backend(images, *state, True, norm.eps)
+        assert chosen == getattr(torch._C._BatchNormBackend, backend)
+        assert model(torch.randn(16, 3, 34, 34, device="cuda")).isfinite().all()
