@@ -15,7 +15,7 @@ PIP := --disable-pip-version-check
 
 help:
 	@echo "make demo       ResNet50 in fp32 and mixed precision on made-up images, in minutes, and the page"
-	@echo "make test       the tests that tell most, in a few minutes (ARGS=tests/test_cli.py: those)"
+	@echo "make test       the tests that tell most for their time (ARGS=tests/test_cli.py: those)"
 	@echo "make test-all   the slow ones, too: long runs, many kills, every scene with a server"
 	@echo "make setup      install into $(VENV) (the others do it when it is missing)"
 	@echo "make reproduce  the seed experiment in full, three seeds, on a machine with a GPU (again: goes on)"

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from ampcompare.checkpoint.files import Store
-from ampcompare.checkpoint.resume import MAY_DIFFER, Identity
+from ampcompare.checkpoint.resume import MAY_DIFFER
 from ampcompare.config.load import load_config
-from ampcompare.config.schema import ADDED_LATER, LEAVES
+from ampcompare.config.schema import LEAVES
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.machine import low_type
@@ -110,19 +110,6 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_p
     passed_over = play("resume=auto", *words[1:])
     assert "going on" not in passed_over
     assert f"resume=auto: this is a new run; run {name} differs in epochs (2 there, 3 here)" in passed_over
-
-
-def test_a_checkpoint_from_before_an_option_was_added_is_gone_on_with():
-    identity = Identity(load_config(None, []), "data", "cpu")
-    before = {k: v for k, v in identity.values().items() if k not in ADDED_LATER} | {
-        "memory_format": "contiguous"
-    }
-    assert identity.differences({"identity": before}) == []
-    fused = Identity(load_config(None, ["fuse=true"]), "data", "cpu")
-    assert fused.differences({"identity": before}) == ["fuse (False there, True here)"]
-    seeded = Identity(load_config(None, []), "data", "cpu", train_data="those of its seed")
-    assert seeded.differences({"identity": before}) == []
-    assert seeded.differences({"identity": before | {"train_data": "others"}}) != []
 
 
 def test_other_images_are_another_run(play):

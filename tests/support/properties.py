@@ -1,4 +1,4 @@
-"""What is tried in both parts of the tests: a little of it in `make test`, all else in `make test-rest`."""
+"""Of what is tried widely: a little in `make test`, all of it in `make test-all`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import pytest
 
 
 def examples(few: int, many: int) -> pytest.MarkDecorator:
-    """The test's argument `examples`: how many to try, in each of the two parts."""
+    """The test's argument `examples`: how many to try, without and with the slow tests."""
     return pytest.mark.parametrize("examples", [few, pytest.param(many, marks=pytest.mark.slow)])
 
 
 def backends(names: Iterable[str], few: tuple[str, ...] = ("native",)) -> pytest.MarkDecorator:
-    """The test's argument `backend`: each of the names, all but a few of them in the rest."""
-    rest = pytest.mark.slow
+    """The test's argument `backend`: each of the names, all but a few of them slow."""
     return pytest.mark.parametrize(
-        "backend", [name if name in few else pytest.param(name, marks=rest) for name in names]
+        "backend", [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in names]
     )

@@ -1,12 +1,9 @@
-"""A sweep that gets longer, has a control, or began before there were blocks: no run twice, none lost."""
+"""A sweep that gets longer or has a control: no run twice, none lost."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import yaml
@@ -188,38 +185,6 @@ def test_a_point_that_was_asked_for_beyond_the_end_is_run_when_the_sweep_gets_th
     assert not search.is_all_done()
     assert sorted(take(search)) == every([3])
     assert search.is_all_done()
-
-
-def as_it_was_kept_before(folder: Path) -> None:
-    """Make the database one of before there were blocks: no order, no control in its definition."""
-    with sqlite3.connect(folder / "sweep.db") as database:
-        (text,) = database.execute(
-            "SELECT value_json FROM study_user_attributes WHERE key = 'sweep'"
-        ).fetchone()
-        kept = json.loads(json.loads(text))
-        del kept["order"], kept["control"]
-        new = json.dumps(json.dumps(kept))
-        database.execute("UPDATE study_user_attributes SET value_json = ? WHERE key = 'sweep'", (new,))
-    database.close()
-
-
-def test_a_sweep_from_before_there_were_blocks_goes_on_in_its_order(begin, tmp_path):
-    begin()
-    as_it_was_kept_before(tmp_path)
-    in_file = [("none", 1, None), ("native", 1, None), ("none", 2, None), ("native", 2, None)]
-    assert take(begin(), most=2) == in_file[:2]
-    assert take(begin()) == in_file[2:]
-    assert sorted(take(begin(parameters={"seed": [1, 2, 3]}))) == every([3])
-
-
-def test_a_sweep_of_the_old_spelling_of_our_training_goes_on(begin, tmp_path):
-    tail = ["epochs=3", "${args_no_hyphens}"]
-    begin(program="run_experiment.py", command=["${env}", "${interpreter}", "${program}", *tail])
-    new = ["${env}", "${interpreter}", "-m", "${program}", "run"]
-    assert begin(program="ampcompare", command=[*new, *tail]).total() == 4
-    assert begin(program="ampcompare", command=[*new, "resume=auto", *tail]).total() == 4
-    with pytest.raises(UserError, match="differs in program, command"):
-        begin(program="ampcompare", command=[*new, "epochs=4", "${args_no_hyphens}"])
 
 
 def test_two_that_begin_a_sweep_at_once_agree_on_one_definition(begin):
