@@ -106,7 +106,6 @@ def test_without_the_library_or_the_card_nothing_is_known(monkeypatch: pytest.Mo
 
 def test_a_run_that_goes_on_elsewhere_keeps_the_machines_of_before():
     first, second, third = ({"host": name, "gpu": None} for name in "abc")
-    assert with_earlier(first, None) == first  # a checkpoint from before machines were recorded
     assert with_earlier(first, first) == first
     moved = with_earlier(second, with_earlier(first, first))
     assert moved == {**second, "earlier": [first]}

@@ -228,17 +228,6 @@ def test_looks_count_seeds_not_points(sweep_of, tmp_path):
     assert (search.sweep.points.seeds, search.total()) == (3, 9)
 
 
-def test_a_sweep_that_began_before_goes_on_with_every_point_under_its_number(sweep_of, tmp_path):
-    parameters = GRID | {"seed": [1, 2]}
-    before = dataclasses.replace(sweep_of(parameters), cells=None)
-    done = take(begun(before, tmp_path), 3)
-    search = begun(sweep_of(parameters), tmp_path)
-    assert search.total() == 8
-    assert same_runs(search.sweep, []).said(search.sweep) is not None
-    assert said(search.sweep) == []
-    assert done + take(search) == runs_of(before)
-
-
 def test_what_is_one_run_is_laid_down_when_the_sweep_begins(sweep_of, tmp_path):
     """Whatever a later version takes for the same: runs keep their numbers."""
     began = begun(sweep_of(GRID | {"seed": [1, 2]}), tmp_path)

@@ -154,16 +154,6 @@ def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(
     assert summary[metrics.NONFINITE_AT] == AT
 
 
-def test_a_checkpoint_from_before_there_was_a_count_is_gone_on_with(quick_overrides: tuple[str, ...]):
-    made, _ = fit(quick_overrides, *WORDS)
-    made.run()
-    state = capture(made)
-    del state["fit"]["buffers"]
-    again, _ = fit(quick_overrides, *WORDS)
-    restore(again, state)
-    assert again.rows.buffer_watch.found_at is None
-
-
 def test_buffers_of_a_model_in_ddp_are_found_and_put_back(tmp_path: Path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:

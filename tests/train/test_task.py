@@ -272,17 +272,6 @@ def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path
         evaluate(task, (drawn(8, 3), drawn(8, 3, seed=1)))
 
 
-def test_an_interval_from_before_there_were_tokens_goes_on():
-    outputs, labels = drawn(8, 5), classes(8)
-    interval, old = Interval(), Interval()
-    for one in (interval, old):
-        one.add(torch.tensor(1.0), [(outputs, labels)], 8)
-    state = old.state_dict()
-    del state["counted"]
-    old.load_state_dict(state, CPU)
-    assert old.close({}).read().accuracy == interval.close({}).read().accuracy
-
-
 def test_an_interval_without_classes_has_no_accuracy():
     interval = Interval()
     interval.add(torch.tensor(1.0), [], 8)
