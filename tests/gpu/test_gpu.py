@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import math
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +40,9 @@ pytestmark = pytest.mark.gpu
 HALF, FLOAT = torch.float16, torch.float32
 MECHANISMS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 CAPTURED = ("execution=cuda_graph", "diagnostics.every=null")
-RESNET = ("model.name=resnet18", "data.train_limit=660", "optimizer.lr=0.02", "log.every=1")
+# So slow a training that the order in which sums are taken does not move its losses: at ten times the rate it
+# does, by 78 % after 40 steps in fp32.
+RESNET = ("model.name=resnet18", "data.train_limit=660", "optimizer.lr=0.002", "log.every=1")
 
 
 def fit(*words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
@@ -133,11 +134,7 @@ def test_every_execution_gives_the_losses_of_eager(backend: str):
         found[how] = losses(rows)
     eager = found.pop("eager")
     assert len(eager) > 5
-    # The first interval alone is comparable closely: cuDNN adds up in other orders, and training magnifies
-    # it.
-    wrong = {how: rows for how, rows in found.items() if rows[0] != pytest.approx(eager[0], rel=2e-2)}
-    wrong |= {how: rows for how, rows in found.items() if rows != pytest.approx(eager, rel=0.25, abs=0.1)}
-    assert not wrong, eager
+    assert not {how: rows for how, rows in found.items() if rows != pytest.approx(eager, rel=0.1)}, eager
 
 
 @pytest.mark.parametrize("backend", [name for name in MECHANISMS if REGISTRY[name].scales])
@@ -212,8 +209,7 @@ def test_adam_trains_by_a_graph_as_without_and_says_nothing():
             warnings.filterwarnings("error", message=".*capturable")
             made.run()
         found.append(losses(rows))
-    assert found[1][0] == pytest.approx(found[0][0], rel=2e-2)
-    assert found[1] == pytest.approx(found[0], rel=0.25, abs=0.1)
+    assert found[1] == pytest.approx(found[0], rel=0.1)
 
 
 def test_no_memory_left_within_a_capture_is_one_line():
@@ -310,23 +306,17 @@ def test_batches_are_those_of_a_cpu_and_never_wait():
 
 
 def test_the_timer_and_the_meter_measure_the_device_not_the_queue():
+    """A step that is queued in microseconds takes as long as the device sleeps: 0.1 s at 3 GHz."""
     device = torch.device("cuda")
-    matrix = torch.randn(4096, 4096, device=device)
     timer, meter = StepTimer(device, warmup_steps=1), EnergyMeter(device)
     meter.start()
     timer.resume()
     for _ in range(4):
-        for _ in range(10):
-            matrix @ matrix
+        torch.cuda._sleep(300_000_000)
         timer.lap(1)
     times = timer.pause().times_ms()
-    began = time.perf_counter()
-    for _ in range(10):
-        matrix @ matrix
-    torch.cuda.synchronize()
-    alone = (time.perf_counter() - began) * 1e3
     assert len(times) == 3
-    assert sorted(times)[1] == pytest.approx(alone, rel=0.5)
+    assert min(times) > 90
     joules = meter.joules()
     assert joules is None or joules > 0
 
