@@ -108,7 +108,7 @@ def check(path: Path, payloads: list[bytes]) -> Fragment:
     return fragment
 
 
-@examples(100, 2000)
+@examples(100, 600)
 def test_many_records_say_what_each_says_alone(tmp_path: Path, examples: int):
     """Batches of some KB, so that records of one file fall into several."""
     seen: Counter[str] = Counter()
