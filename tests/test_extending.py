@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.quick import HANG, QUICK, ROOT
+from support.quick import QUICK, ROOT
 
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
@@ -82,7 +82,6 @@ def test_the_pages_metric_is_computed_and_drawn(folder: Path):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=HANG,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         check=False,
     )

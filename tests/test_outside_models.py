@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from support.quick import HANG, QUICK, ROOT
+from support.quick import QUICK, ROOT
 
 from ampcompare.checkpoint.resume import Identity
 from ampcompare.config.backend_choice import remarks
@@ -290,7 +290,7 @@ def test_a_vit_on_images_of_cifar_comes_from_the_command_line_to_the_report(tmp_
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
     def command(*words: str) -> SimpleNamespace:
-        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG)
+        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
 
     start = (sys.executable, str(ROOT / "run_experiment.py"))
     for backend in ("none", "native", "apex_o1"):
@@ -325,7 +325,7 @@ def test_two_processes_train_timms_network(tmp_path: Path):
     words = (*QUICK, *VIT, "epochs=1", "backend=apex_o1", "output_dir=runs")
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command = [*torchrun, str(ROOT / "run_experiment.py"), *words]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (record,) = load_runs([tmp_path / "runs"])
     assert record.config["environment"]["processes"] == 2

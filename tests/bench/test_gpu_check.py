@@ -18,7 +18,7 @@ import gpu_claims
 import pytest
 from gpu import needs, packing, parts, runner
 from gpu.parts import Part
-from support.quick import HANG, ROOT
+from support.quick import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 SYNTHETIC = needs.Images(("data.source=synthetic",))
@@ -119,7 +119,7 @@ def test_told_to_end_it_packs_what_came_out(tmp_path: Path):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    printed = process.communicate(timeout=HANG)[0]
+    printed = process.communicate()[0]
     assert process.returncode == 130, printed
     assert "told to end (SIGTERM)" in printed
     assert printed.splitlines()[-1] == f"{out}.tar.xz"

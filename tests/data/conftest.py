@@ -6,8 +6,6 @@ import io
 import os
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +14,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.image_files import Files, write_folder
 
 from ampcompare.data.dataset import Dataset, build_dataset
 
 REAL_ARCHIVE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
-
-Files = dict[str, bytes]
 
 
 @pytest.fixture(autouse=True)
@@ -66,31 +63,6 @@ def files(png: Callable[..., bytes]) -> Files:
         for i in range(count)
     ]
     return {path: png(seed) for seed, path in enumerate(paths)}
-
-
-def write_folder(root: Path, files: Files) -> Path:
-    for name, data in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return root
-
-
-def write_archive(path: Path, files: Files, prefix: str = "") -> Path:
-    """Write the files, in an order that is not sorted, as the suffix says."""
-    items = [(prefix + name, data) for name, data in reversed(files.items())]
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, data in items:
-                archive.writestr(name, data)
-        return path
-    mode = "w:" + (path.suffix[1:] if path.suffix != ".tar" else "")
-    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-        for name, data in items:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return path
 
 
 @pytest.fixture

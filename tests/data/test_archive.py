@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_archive
+from support.image_files import write_archive
 
 from ampcompare.data.dataset import build_dataset
 from ampcompare.errors import UserError

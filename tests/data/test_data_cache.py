@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import write_archive
-from support.quick import HANG
+from support.image_files import write_archive
 
 from ampcompare.data import cache
 from ampcompare.data.dataset import build_dataset
@@ -239,7 +238,7 @@ def test_two_processes_that_build_one_cache_at_once_both_succeed(folder, cache_f
     meeting = tmp_path / "meeting"
     meeting.mkdir()
     rivals = [run(RIVAL, folder, meeting, name, other) for name, other in (("a", "b"), ("b", "a"))]
-    results = [rival.communicate(timeout=HANG) for rival in rivals]
+    results = [rival.communicate() for rival in rivals]
     assert [rival.returncode for rival in rivals] == [0, 0], results
     assert sorted(path.name for path in meeting.iterdir()) == ["a", "b"]
     assert [errors for _, errors in results] == ["", ""]
@@ -260,7 +259,7 @@ print(len(build_dataset("image_folder", sys.argv[1]).train))
 
 def test_full_disk_costs_a_line_and_leaves_nothing_behind(folder, cache_folder):
     process = run(FULL_DISK, folder)
-    output, errors = process.communicate(timeout=HANG)
+    output, errors = process.communicate()
     assert (process.returncode, output.strip()) == (0, "6"), errors
     assert len(errors.splitlines()) == 1
     assert "cannot keep the decoded data" in errors
@@ -277,7 +276,7 @@ build_dataset("image_folder", sys.argv[1])
 
 def test_killed_while_writing_leaves_no_cache_and_is_tidied_up_later(folder, cache_folder, decodings, caplog):
     process = run(KILLED, folder)
-    process.communicate(timeout=HANG)
+    process.communicate()
     assert process.returncode == -signal.SIGKILL
     left = stored_file(cache_folder)
     assert left.suffix == ".tmp"

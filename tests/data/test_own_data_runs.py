@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from support.own_data import OWN
-from support.quick import HANG, ROOT
+from support.quick import ROOT
 
 from ampcompare import metrics
 from ampcompare.checkpoint.files import Store, read
@@ -278,7 +278,6 @@ def torchrun(name: str, folder: str, *words: str, processes: int = 2) -> tuple[i
         [*command, *program, f"output_dir={folder}", *words],
         capture_output=True,
         text=True,
-        timeout=HANG,
         env=environment,
         check=False,
     )

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.quick import HANG, QUICK, ROOT
+from support.quick import QUICK, ROOT
 from support.terminal import Terminal
 from support.zygote import Zygote
 
@@ -224,7 +224,7 @@ def fresh(words: list[str], env: dict[str, str], **how: object) -> subprocess.Co
     kept = {name: os.environ[name] for name in ("PATH",) if name in os.environ}
     command = [sys.executable, str(ROOT / "run_experiment.py"), *words]
     given = kept | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"} | env
-    return subprocess.run(command, env=given, capture_output=True, timeout=HANG, check=False, **how)  # type: ignore[call-overload]
+    return subprocess.run(command, env=given, capture_output=True, check=False, **how)  # type: ignore[call-overload]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.quick import HANG, QUICK
+from support.quick import QUICK
 from support.wandb_server import Server
 from support.wandb_server.clients import environment, wait_until
 from support.zygote import Zygote, children_of
@@ -42,7 +42,7 @@ def when(true: Callable[[], bool], action: Callable[[int], None], zygote: Zygote
     """Have something done, with the process of the run, once something is true."""
 
     def wait() -> None:
-        wait_until(true, "the moment to act")
+        wait_until(true)
         (pid,) = children_of(zygote.pid)
         action(pid)
 
@@ -117,7 +117,7 @@ def test_a_preempted_run_ends_though_the_server_hangs(zygote: Zygote, wandb_serv
 
     when_it_has_rows(wandb_server, terminate, zygote)
     words = (*ONLINE, "epochs=100000", "eval.every=1000", "diagnostics.every=null", "log.every=50")
-    given = env(wandb_server, tmp_path, "run") | {"WANDB_FINISH_TIMEOUT": str(10 * HANG)}
+    given = env(wandb_server, tmp_path, "run") | {"WANDB_FINISH_TIMEOUT": "9000"}
     done = zygote.run(*words, f"output_dir={tmp_path}", env=given)
     assert done["code"] == 143, done
     assert "(SIGTERM): the record so far is kept; go on with resume=auto" in done["said"]

@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
-from support.quick import HANG, QUICK, ROOT
-from support.wandb_server import Run, Server, Sweep
+from support.quick import QUICK, ROOT
+from support.wandb_server import TROUBLES, Run, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start, start_agent, train, wait_until
 
 from ampcompare.reproduce.as_sweep import Repetition
 
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
-TROUBLES = ("die", "hang", "fail")
 
 
 @dataclass
@@ -74,9 +73,9 @@ class Stage:
             [*ONLINE, f"output_dir={folder}", f"wandb.project={name}", *words], environ, folder / "log"
         )
         if stop:
-            wait_until(lambda: any(run.history for run in self.of(name)), "a row")
+            wait_until(lambda: any(run.history for run in self.of(name)))
             self.server.stop_run(self.of(name)[0].id)
-        code = process.wait(HANG)
+        code = process.wait()
         return Scene(folder, (folder / "log").read_text(), code, self.of(name))
 
     def trouble(self, name: str) -> Scene:
@@ -89,12 +88,12 @@ class Stage:
         hold.touch()
         command = [sys.executable, "tests/support/held_run.py", "run_experiment.py", *words]
         process = start(command, environ | {"HOLD": str(hold)}, folder / "log")
-        wait_until(lambda: any(run.history for run in server.runs.values()), "a row")
+        wait_until(lambda: any(run.history for run in server.runs.values()))
         getattr(server, name)()
         hold.unlink()
         (run,) = server.runs.values()
         sent = len(run.history)
-        code = process.wait(HANG)
+        code = process.wait()
         return Scene(folder, (folder / "log").read_text(), code, [run], None, server, sent=sent)
 
     def of(self, project: str) -> list[Run]:

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults.test_kill import assert_same_state
-from support.quick import HANG, QUICK, ROOT
+from support.held import HELD, STEPS, WORDS, steps
+from support.quick import QUICK, ROOT
+from support.same_run import assert_same_state
 from support.slurm import Job, Slurm
 from support.wandb_server import ENTITY, Server
 from support.wandb_server.clients import create_sweep, environment, train
 
 from ampcompare.checkpoint.files import Store, read
 from ampcompare.records import load_runs
-from online.test_preemption import HELD, STEPS, WORDS, steps
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def submit(
     (folder / f"{name}.sh").write_text(SCRIPTS[name])
     environ = slurm.environment(**env) | {"PATH": f"{slurm.folder / 'bin'}{os.pathsep}{env['PATH']}"}
     command = ["sbatch", "--parsable", *([f"--array={array}"] if array else []), f"{name}.sh", *words]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return slurm.find(done.stdout.strip())
 
@@ -72,11 +72,11 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm
     (tmp_path / "hold").touch()
     jobs = submit(slurm, tmp_path, "agents", f"{ENTITY}/p/{sweep.id}", env=env, array="1-2")
     for starts, step in enumerate((HELD, 119), 1):
-        slurm.wait((tmp_path / f"hold-{step}").exists, HANG, f"step {step}")
+        slurm.wait((tmp_path / f"hold-{step}").exists)
         (job,) = [job for job in jobs if job.state == "RUNNING"]
         slurm.warn(job) if step == HELD else slurm.end(job, "REQUEUED")
-        slurm.wait(lambda n=starts: sum(job.restarts for job in jobs) == n, HANG, "another start")
-    slurm.wait_until_ended(HANG)
+        slurm.wait(lambda n=starts: sum(job.restarts for job in jobs) == n)
+    slurm.wait_until_ended()
     (run,) = sweep.runs
     assert (run.state, run.exit_code, len(sweep.tried)) == ("finished", 0, 1), said(slurm, jobs)
     assert {job.state for job in jobs} == {"COMPLETED"}
@@ -87,7 +87,7 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm
     whole.mkdir()
     given = {"WANDB_MODE": "offline", "WANDB_RUN_ID": run.id, "WANDB_DIR": str(whole)}
     words = [*WORDS, "backend=native", f"output_dir={whole}"]
-    assert train(words, env | given, tmp_path / "log").wait(HANG) == 0
+    assert train(words, env | given, tmp_path / "log").wait() == 0
     ends = [read(Store(folder / "checkpoints" / run.id).files()[0]) for folder in (whole, tmp_path / "runs")]
     for part in ("model", "optimizer", "precision"):
         assert_same_state(ends[0][part], ends[1][part], part)
@@ -124,11 +124,11 @@ def test_several_processes_that_lose_their_machine_go_on_as_one_run(slurm: Slurm
     words += ["diagnostics.every=null", "checkpoint.every_epochs=5", "backend=none"]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     (job,) = submit(slurm, tmp_path, "ddp", *words, env=env)
-    slurm.wait(lambda: any(tmp_path.rglob("step-*.pt")), HANG, "a checkpoint")
+    slurm.wait(lambda: any(tmp_path.rglob("step-*.pt")))
     slurm.warn(job)
-    slurm.wait(lambda: job.restarts == 1, HANG, "another start")
+    slurm.wait(lambda: job.restarts == 1)
     (tmp_path / "slow").unlink()
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     text = said(slurm, [job])
     assert job.state == "COMPLETED", text
     (record,) = load_runs([tmp_path / "runs"])

@@ -12,24 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.quick import HANG, QUICK
+from support.held import HELD, WORDS
 from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start_agent, wait_until
 from support.zygote import children_of, of_process
 
 pytestmark = pytest.mark.slow
 
-HELD, STEPS = 59, 140  # the step behind the one where a run is held ends a log interval
-WORDS = [
-    *(word for word in QUICK if not word.startswith("wandb.")),
-    "wandb.mode=online",
-    f"max_steps={STEPS}",
-    "epochs=1000",
-    "log.every=20",
-    "eval.every=100",
-    "checkpoint.every_epochs=1000",  # none but those that a stop makes
-    "diagnostics.every=null",
-]
 FORWARDING = ("--forward-signals", "--term-timeout", "60")
 
 
@@ -58,13 +47,9 @@ class Play:
 
     def wait_until_held(self, agent: subprocess.Popen[bytes], at: int = HELD) -> int:
         """The process of the run, which waits behind that step."""
-        wait_until(Path(f"{self.hold}-{at}").exists, f"a run at step {at}")
+        wait_until(Path(f"{self.hold}-{at}").exists)
         (pid,) = [p for p in children_of(agent.pid) if b"held_run" in of_process(p, "cmdline")]
         return pid
-
-
-def steps(run: Run) -> list[int]:
-    return [row["global_step"] for row in run.history if "train/loss" in row]
 
 
 @pytest.fixture
@@ -91,7 +76,7 @@ def test_a_run_that_w_and_b_stops_is_not_queued_again(play: Play, options: tuple
     agent = play.agent("log", *options)
     play.wait_until_held(agent)
     play.server.stop_run(play.run.id)
-    assert agent.wait(HANG) == 0
+    assert agent.wait() == 0
     assert (play.run.state, play.run.exit_code, play.run.preempting) == ("killed", 255, False)
     said = (play.folder / "log").read_text()
     assert f"interrupted at step {HELD + 1} (" in said
@@ -103,7 +88,7 @@ def test_a_run_that_is_preempted_while_it_imports_is_queued_again(play: Play):
     agent = play.agent("log", "--count", "1", *FORWARDING)
     play.wait_until_held(agent)
     agent.send_signal(signal.SIGUSR1)
-    agent.wait(HANG)
+    agent.wait()
     assert play.run.state == "preempted", (play.folder / "log").read_text()
     before = play.run.history
 
@@ -112,11 +97,11 @@ def test_a_run_that_is_preempted_while_it_imports_is_queued_again(play: Play):
     def importing() -> list[int]:
         return [p for p in children_of(agent.pid) if b"libtorch_python" in of_process(p, "maps")]
 
-    wait_until(lambda: bool(importing()), "a run that has begun to import")
+    wait_until(lambda: bool(importing()))
     (pid,) = importing()
     os.kill(pid, signal.SIGUSR2)
     told = play.folder / "log2"
-    wait_until(lambda: "before the first step" in told.read_text(), "a run that was told")
+    wait_until(lambda: "before the first step" in told.read_text())
     os.kill(pid, signal.SIGTERM)  # a warning, and then the end; it is the same process that tells W&B
-    assert agent.wait(HANG) == 0
+    assert agent.wait() == 0
     assert (play.run.state, play.run.preempting, play.run.history) == ("preempted", True, before)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.quick import HANG, ROOT
+from support.quick import ROOT
 from support.wandb_server import Run, Server
 from support.wandb_server.clients import environment
 
@@ -77,7 +77,7 @@ def end_of(server: Server, folder: Path, *words: str, stopped: bool = False, **e
         (run,) = server.runs.values()
         if stopped:
             server.stop_run(run.id)
-        process.communicate("\n", timeout=HANG)
+        process.communicate("\n")
     return run, process.returncode
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.wandb_server import Server
+from support.wandb_server import TROUBLES, Server
 from support.wandb_server.clients import asking, environment, wandb
 
 from ampcompare.records import RunRecord, load_runs
-from online.conftest import TROUBLES
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from support.lightning_fit import HOW, data, fit, lightning_module
+from torch.utils.data import DataLoader
 
 from ampcompare import metrics
 from ampcompare.records import RunRecord, load_runs
@@ -35,7 +36,6 @@ ALWAYS = {
     metrics.EVAL_LOSS,
     metrics.EVAL_ACCURACY,
 }
-HOW: dict[str, Any] = {"every": 5, "warmup_steps": 4, "diagnostics": 4, "quiet": True}
 
 
 @pytest.fixture(autouse=True)
@@ -57,52 +57,6 @@ def read(folder: Path, *samples: float) -> dict[str, RunRecord]:
     groups = analyse_runs(runs).groups
     assert sum(group.n for group in groups) == len(runs)
     return {group.label: group.runs[0].run for group in groups}
-
-
-def data() -> TensorDataset:
-    torch.manual_seed(0)
-    x = torch.randn(120, 6)
-    return TensorDataset(x, (x.sum(1) > 0).long())
-
-
-def lightning_module(library: Any) -> Any:
-    class Net(library.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU())
-            self.head = torch.nn.Linear(8, 2)
-
-        def training_step(self, batch: Any, number: int) -> Any:
-            return torch.nn.functional.cross_entropy(self.head(self.body(batch[0])), batch[1])
-
-        def validation_step(self, batch: Any, number: int) -> None:
-            out = self.head(self.body(batch[0]))
-            self.log("val_loss", torch.nn.functional.cross_entropy(out, batch[1]))
-            self.log("val_acc", (out.argmax(1) == batch[1]).float().mean())
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
-    return Net()
-
-
-def fit(library: Any, folder: Path, seed: int, **how: Any) -> Any:
-    from ampcompare.recorder.lightning import RecorderCallback
-
-    library.seed_everything(seed, verbose=False)
-    trainer = library.Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        logger=False,
-        default_root_dir=folder,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[RecorderCallback(output_dir=folder, **HOW)],
-        **how,
-    )
-    loader = DataLoader(data(), batch_size=8, shuffle=True)
-    trainer.fit(lightning_module(library), loader, DataLoader(data(), batch_size=40))
-    return trainer
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -164,7 +118,7 @@ def test_pytorch_lightning_under_its_old_name_is_recorded_too(tmp_path: Path):
     program = """
 import sys, pathlib, pytorch_lightning
 sys.path.insert(0, {tests!r})
-from recorder.test_other_trainers import fit
+from support.lightning_fit import fit
 fit(pytorch_lightning, pathlib.Path({folder!r}), 5, precision="32-true", accumulate_grad_batches=2)
 assert "lightning.pytorch" not in sys.modules
 """

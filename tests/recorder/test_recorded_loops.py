@@ -13,7 +13,6 @@ import pytest
 import torch
 import wandb
 from support.a_loop import Loop
-from support.quick import HANG
 
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
@@ -137,7 +136,6 @@ ENDS = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 from support.a_loop import Loop
-from support.quick import HANG
 from ampcompare import Recorder
 loop = Loop(steps=20)
 with Recorder(backend="none", seed=1, batch_size=8, every=5, output_dir={folder!r}, quiet=True) as record:
@@ -217,7 +215,7 @@ def test_under_w_and_b_s_agent_a_loop_that_is_told_to_end_dies_by_the_signal(
     if sweep:
         monkeypatch.setenv("WANDB_SWEEP_ID", sweep)
     words = [sys.executable, "-c", TOLD, lent]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=False)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == (-signal.SIGTERM if sweep else 128 + signal.SIGTERM), done.stderr
     assert "the program's own end" in done.stdout
     assert "Traceback" not in done.stderr
@@ -246,7 +244,7 @@ else:  # a trainer's callback, which nobody tells of the end
 @pytest.mark.parametrize("kind", ["loop", "callback"])
 def test_a_warning_ends_the_record_before_the_first_step_and_without_a_with(tmp_path: Path, kind: str):
     words = [sys.executable, "-c", EARLY, kind]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=False)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 128 + signal.SIGUSR1, done.stderr
     assert "Traceback" not in done.stderr
     (run,) = load_runs([tmp_path])

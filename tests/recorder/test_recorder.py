@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from support.a_loop import Kept, Loop
+from support.training import fit
 
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
@@ -225,8 +226,6 @@ def test_an_optimizer_that_takes_no_steps_is_said_to_show_no_gradients(kept: Kep
 
 
 def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tuple[str, ...]):
-    from train.test_fit import make_fit
-
     words = (
         "backend=native",
         "precision.dtype=float16",
@@ -234,8 +233,8 @@ def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tupl
         "log.warmup_steps=1",
         "diagnostics.every=3",
     )
-    fit, came = make_fit(quick_overrides, *words, lag=False)
-    summary = fit.run()
+    made, came = fit(quick_overrides, *words)
+    summary = made.run()
     scaler = torch.amp.GradScaler("cpu")
     loop = Loop(scaler, steps=8)
     how = {"optimizer": loop.optimizer, "model": loop.model, "diagnostics": 3, "every": 2, "warmup_steps": 1}
@@ -248,10 +247,10 @@ def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tupl
     def names(rows: list[dict[str, Any]]) -> set[str]:
         return {found.key for row in rows for key in row if (found := metrics.find(key))}
 
-    ours_alone = names([row for _, row in came]) - names(kept.rows)
+    ours_alone = names(came) - names(kept.rows)
     # The forward of a loop that is not ours is not looked into.
     assert {key for key in ours_alone if not key.startswith("activation/")} == {metrics.ACCURACY}
-    assert not names(kept.rows) - names([row for _, row in came])
+    assert not names(kept.rows) - names(came)
     assert names([summary]) <= names([kept.summary])
     assert all(metrics.find(key) for row in kept.rows for key in row)
 

@@ -4,7 +4,6 @@ import sys
 import threading
 
 import pytest
-from support.quick import HANG
 
 from ampcompare.records import load_runs, pool
 
@@ -38,5 +37,5 @@ def test_runs_are_read_beside_other_threads(real_runs, monkeypatch):
     found = []
     thread = threading.Thread(target=lambda: found.extend(load_runs(real_runs.values())))
     thread.start()
-    thread.join(HANG)
+    thread.join()
     assert len(found) == 4

@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.offline_runs import plan, write_runs
-from support.quick import HANG
 from support.wandb_server import Run, Server, Sweep
 from support.wandb_server.clients import asking
 
@@ -227,7 +226,7 @@ def test_a_server_that_cannot_be_asked_is_one_line_and_exit_code_2(
 
 def ask(command: list[str], env: dict[str, str]) -> str:
     """The beginning of the one line that it says."""
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=HANG)
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     return ":".join(line.split(":")[:5]).removesuffix(" with http")
@@ -251,4 +250,4 @@ def test_the_page_is_written_from_the_server_as_from_a_folder(server: Server, tm
 def test_folders_are_read_without_wandb(on_disk: Path):
     code = "import sys; from ampcompare.records import load_runs; load_runs(sys.argv[1:]); "
     code += "assert 'wandb' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code, str(on_disk)], timeout=HANG).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code, str(on_disk)]).returncode == 0

@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 from support.fakes import make
 from support.foreign import several
+from support.known_runs import BASE, FAST, FASTER, SAME, less, runs
 
 from ampcompare import metrics
 from ampcompare.precision.backends import REGISTRY
@@ -14,7 +15,6 @@ from ampcompare.report import analyse_runs
 from ampcompare.report.exports import to_markdown
 from ampcompare.report.on_wandb.workspace import as_json
 from ampcompare.report.terminal import LONGEST_WORD, print_table
-from report.analysis.test_decision import BASE, FAST, FASTER, SAME, less, runs
 
 RECORDS = [
     *runs("none", BASE),

@@ -1,14 +1,10 @@
-"""What tests share as values: where the checkout is, a quick run, when a wait is a hang."""
+"""What tests share as values: where the checkout is, a quick run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# Seconds. A wait in a test waits for the thing itself; only what hangs reaches this, however busy the machine
-# is.
-HANG = 900
 
 # A small but complete run: a network of 5 k parameters on synthetic data, in seconds on a CPU.
 QUICK = (

@@ -11,8 +11,6 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.quick import HANG
-
 
 def _take_terminal() -> None:
     """In the new process, before the program."""
@@ -46,4 +44,4 @@ class Terminal:
     def hang_up(self) -> int:
         """The terminal goes; returns the program's exit code."""
         os.close(self._ours)
-        return self.process.wait(HANG)
+        return self.process.wait()

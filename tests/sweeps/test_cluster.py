@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.quick import HANG, QUICK, ROOT
+from support.place import Place
+from support.quick import QUICK, ROOT
 from support.slurm import Slurm
 
 from ampcompare.errors import UserError
@@ -20,7 +21,6 @@ from ampcompare.sweeps.cluster.array import planned_run
 from ampcompare.sweeps.cluster.words import minutes, of_report, parameters
 from ampcompare.sweeps.definition import definition
 from ampcompare.sweeps.file.sweep import read_sweep
-from sweeps.conftest import Place
 
 XS = {"x": {"values": [1, 2, 3]}}
 
@@ -38,7 +38,6 @@ def sweep(place: Place, env: dict[str, str], *words: str) -> tuple[int, str]:
         env=env | {"PYTHONPATH": f"{ROOT / 'src'}"},
         capture_output=True,
         text=True,
-        timeout=HANG,
         check=False,
     )
     return done.returncode, " ".join((done.stdout + done.stderr).split())
@@ -60,11 +59,11 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(plac
     slurm.find(slurm_jobs[1])[0].options.pop("hold", None)
     subprocess.run(["scancel", slurm_jobs[1]], env=slurm.environment(), check=True)
     place.release()
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     assert len(xs(place, "ended")) == 2
     code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
     assert (code, "2 of them done before: 1 submitted" in said) == (0, True), said
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     assert xs(place, "began") == xs(place, "ended") == ["1", "2", "3"]
     code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
     assert (code, "nothing is left to run" in said) == (0, True), said
@@ -73,7 +72,7 @@ def test_every_point_is_run_once_and_nothing_twice_when_it_is_started_again(plac
 def test_a_run_that_failed_is_told_and_stays_failed(place: Place, slurm: Slurm):
     place.file(parameters={**XS, "fail": {"value": 2}})
     sweep(place, slurm.environment(), "--cluster", "slurm")
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     assert sorted(job.state for job in slurm.jobs) == ["COMPLETED"] * 3 + ["FAILED"]
     code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
     assert (code, "1 of 3 runs failed" in said) == (1, True), said
@@ -98,10 +97,10 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(p
     code, said = sweep(place, env, *words, *quick, *steps)
     assert code == 0, said
     first = slurm.find(101)[0]
-    slurm.wait(lambda: any(place.out.rglob("step-*.pt")), HANG)
-    slurm.preempt(first, seconds=HANG)
+    slurm.wait(lambda: any(place.out.rglob("step-*.pt")))
+    slurm.preempt(first, seconds=900)
     hold.unlink(missing_ok=True)
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     assert first.history == ["RUNNING", "SIGUSR2", "SIGTERM", "PENDING", "RUNNING", "COMPLETED"]
     runs = load_runs([str(place.out)])
     assert len({run.id for run in runs}) == len(runs) == 2
@@ -243,7 +242,7 @@ def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place
     place.file(parameters={**XS, "fail": {"value": 2}})
     code, said = sweep(place, slurm.environment(), "--cluster", "slurm")
     assert code == 0, said
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     code, said = place.sweep("--missing")
     assert (code, "3 points: 2 finished, 1 failed" in said) == (3, True), said
     program = place.folder / "program.py"
@@ -258,6 +257,6 @@ def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place
 def test_the_runs_of_a_random_array_are_counted_by_its_holes(place: Place, slurm: Slurm):
     place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
     assert sweep(place, slurm.environment(), "--cluster", "slurm")[0] == 0
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     code, said = place.sweep("--missing")
     assert (code, "3 points: 3 finished; whole" in said) == (0, True), said

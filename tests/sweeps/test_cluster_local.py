@@ -6,14 +6,11 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
-from support.quick import HANG, ROOT
-
-from ampcompare.sweeps.run import SAME_REQUEST_SECONDS
-from sweeps.conftest import Place, is_alive
+from support.place import Place, is_alive
+from support.quick import ROOT
 
 XS = {"x": {"values": [1, 2]}, "hold": {"value": "all"}}
 # Before what it does otherwise, it notes that it was told to end.
@@ -60,7 +57,7 @@ def test_a_signal_ends_the_runs_in_order_and_it_says_how_to_go_on(
     process = started(place)
     place.wait_for("began", 2)
     send(process.pid, number)
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 128 + number, said
     assert re.search(r"; go on with: .*ampcompare sweep sweep.yaml output_dir=\S+ --cluster local\n", said)
     assert (len(place.events("told")), any(map(is_alive, programs(place)))) == (2, False)
@@ -84,7 +81,7 @@ def signalled(*words):
 LocalExecutor.submit = signalled
 """
     process = started(place)
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 130, said
     assert "stopped: finished runs stay finished" in said
     assert not any(map(is_alive, programs(place)))
@@ -95,13 +92,13 @@ def test_a_second_signal_ends_at_once_what_does_not_listen(place: Place):
     program.write_text(TELLS.replace("sys.exit(5)", "pass") + program.read_text())
     place.file(parameters=XS)
     place.hold()
+    place.before = "from ampcompare.sweeps import run; run.SAME_REQUEST_SECONDS = 0"
     process = started(place)
     place.wait_for("began", 2)
     process.send_signal(signal.SIGINT)
     place.wait_for("told", 2)
-    time.sleep(SAME_REQUEST_SECONDS + 0.2)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 130, said
     assert not any(map(is_alive, programs(place)))
 
@@ -118,7 +115,7 @@ def test_the_runs_of_a_killed_command_end_before_the_next_begins_them(place: Pla
     place.wait_for("began", 4)
     assert not any(map(is_alive, first))
     place.release()
-    said, _ = again.communicate(timeout=HANG)
+    said, _ = again.communicate()
     assert (again.returncode, ends(place)) == (0, ["1", "2"]), said
 
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.quick import HANG, ROOT
+from support.place import Place
+from support.quick import ROOT
 from support.slurm import Slurm
 from support.wandb_server.clients import wait_until
-
-from sweeps.conftest import Place
 
 XS = {"x": {"values": [1, 2, 3]}}
 DIES = "os.kill(os.getpid(), 9)"
@@ -32,7 +31,6 @@ def sweep(place: Place, slurm: Slurm, *words: str, out: Path | None = None, **en
         env=slurm.environment(PYTHONPATH=f"{ROOT / 'src'}", **env),
         capture_output=True,
         text=True,
-        timeout=HANG,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
@@ -74,7 +72,7 @@ def test_an_array_whose_command_died_behind_sbatch_is_found_in_the_queue(
     runs = "1 waiting" if len(values) == 1 else "3 waiting"
     assert (code, f"{runs} or running as job 101; nothing new was submitted" in said) == (0, True), said
     slurm.slots = 2
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     assert once_each(place, [str(x) for x in values])
     assert [job.options["job-name"] for job in slurm.jobs] == ["sweep"] * len(values) + ["report"]
 
@@ -139,7 +137,7 @@ def test_an_answer_that_is_not_understood_is_no_refusal(place: Place, slurm: Slu
     assert (code, "3 waiting or running as job 101; nothing new" in said) == (0, True), said
     slurm.slots = 2
     # Not until the last job has ended: the report that nobody knows of waits a minute for its task.
-    wait_until(lambda: len(place.events("ended")) >= 3, "three runs that have ended")
+    wait_until(lambda: len(place.events("ended")) >= 3)
     assert once_each(place, ["1", "2", "3"])
 
 
@@ -221,7 +219,7 @@ def test_a_sweep_that_is_too_large_for_one_array_is_several(place: Place, slurm:
     assert "6 waiting" not in (said := sweep(place, slurm)[1])
     assert "3 waiting or running as job 101, 103; nothing new" in said
     slurm.slots = 2
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     assert once_each(place, ["1", "2", "3"])
 
 
@@ -230,7 +228,7 @@ def test_the_same_array_in_another_folder_has_other_ids(place: Place, slurm: Slu
     place.file(parameters={"x": {"values": [1]}})
     for name in ("one", "two"):
         sweep(place, slurm, out=place.folder / name)
-    slurm.wait_until_ended(HANG)
+    slurm.wait_until_ended()
     ids = [event["run"] for name in ("one", "two") for event in place.events("ended", place.folder / name)]
     assert len({*ids}) == len(ids) == 2
 

@@ -167,10 +167,10 @@ def test_a_decider_that_works_long_is_waited_for(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         looker.decisions.look = look
         first = pool.submit(looker.go_on)
-        wait_until(lambda: "decider:1" in other.ledger.read(), "a claim")
+        wait_until(lambda: "decider:1" in other.ledger.read())
         second = pool.submit(waiting.go_on)
         # Many times the grace time, by the signs that it gives.
-        wait_until(lambda: other.ledger.read()["decider:1"]["sign"] > 6, "signs of life")
+        wait_until(lambda: other.ledger.read()["decider:1"]["sign"] > 6)
         assert not second.done()
         may_end.set()
         assert (first.result(), second.result()) == (True, True)

@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.quick import HANG
+from support.place import grid, is_alive
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
@@ -16,8 +16,6 @@ from ampcompare.sweeps import contact
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import holds_studies
-from sweeps.conftest import is_alive
-from sweeps.test_search import grid
 
 WORKERS = 8
 
@@ -131,9 +129,9 @@ def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypa
         search.alive(attempt)
     with ThreadPoolExecutor(1) as pool:
         is_told = pool.submit(search.finish, attempt, "finished", None)
-        wait_until(lambda: search.contact.tries > 3, "tries")
+        wait_until(lambda: search.contact.tries > 3)
         postgres.start()
-        assert is_told.result(HANG)
+        assert is_told.result()
     assert search.progress()[0] == 1
     assert search.next() is not None
     away, back = said
@@ -153,12 +151,12 @@ def test_nobody_takes_over_runs_because_the_database_was_away(postgres):
     attempt = search.next()
     assert other.next() is None
     postgres.restart("immediate")
-    wait_until(lambda: silence() > 4, "more silence than a worker is allowed")
+    wait_until(lambda: silence() > 4)
     assert other.next() is None  # it has heard nothing itself
     new = Search(grid(1), url, "s", grace_seconds=3)
     assert new.next() is None  # it cannot know
     assert search.alive(attempt)
-    wait_until(lambda: other.next() is not None, "the end of its patience with one that stays silent")
+    wait_until(lambda: other.next() is not None)
     assert not search.alive(attempt)
 
 
@@ -172,7 +170,7 @@ def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(pla
     place.wait_for("began", 1)
     postgres.stop()
     place.release()
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     postgres.start()
     assert process.returncode == 2
     assert "runs go on; waiting for it, 0:01 at most" in said
@@ -195,13 +193,13 @@ def test_a_killed_worker_and_two_restarts_lose_no_run_and_repeat_none(place, pos
         place.wait_for("began", 1, out)
     (event,) = place.events("began", outs[0])
     workers[0].kill()
-    wait_until(lambda: not is_alive(event["pid"]), "the end of the killed worker's run")
+    wait_until(lambda: not is_alive(event["pid"]))
     workers[0].communicate()
     postgres.restart("immediate")
     place.release()
-    wait_until(lambda: sum(len(place.events("ended", out)) for out in outs) >= 20, "half of the runs")
+    wait_until(lambda: sum(len(place.events("ended", out)) for out in outs) >= 20)
     postgres.restart("fast")
-    said = [worker.communicate(timeout=HANG)[0] for worker in workers[1:]]
+    said = [worker.communicate()[0] for worker in workers[1:]]
     assert [worker.returncode for worker in workers[1:]] == [0, 0, 0], said
     ended = [event for out in outs for event in place.events("ended", out)]
     assert sorted(int(event["given"]["x"]) for event in ended) == points

@@ -10,13 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.quick import HANG, ROOT
+from support.place import Place, is_alive
+from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of, of_process
 
 from ampcompare.sweeps.cluster.task import _Going
 from ampcompare.sweeps.process import Guard
-from sweeps.conftest import Place, is_alive
 
 # Two runs, the guard killed between them; then the process dies without a word.
 DIES = """
@@ -46,10 +46,10 @@ def test_a_new_guard_ends_what_the_killed_one_knew(tmp_path: Path):
     log = tmp_path / "log"
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen([sys.executable, "-c", DIES, str(log)], stdin=subprocess.PIPE, env=env)
-    wait_until(lambda: log.exists() and len(log.read_text().split()) == 2, "two runs")
+    wait_until(lambda: log.exists() and len(log.read_text().split()) == 2)
     runs = [int(word) for word in log.read_text().split()]
-    process.communicate(timeout=HANG)
-    wait_until(lambda: not any(map(is_alive, runs)), "the end of both")
+    process.communicate()
+    wait_until(lambda: not any(map(is_alive, runs)))
 
 
 def test_nothing_fails_where_no_new_guard_can_be_started(monkeypatch: pytest.MonkeyPatch):
@@ -73,7 +73,7 @@ def test_a_sweep_goes_on_when_its_guard_is_killed(place: Place):
     (guard,) = guards_of(process)
     os.kill(guard, signal.SIGKILL)
     place.release()
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert (process.returncode, len(place.events("began"))) == (0, 2), said
 
 

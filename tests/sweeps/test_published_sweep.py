@@ -7,6 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+from support.sweep_schema import SCHEMA
 
 from ampcompare.cli import main
 from ampcompare.config.arguments import parse
@@ -20,8 +21,6 @@ from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.definition import agreed, definition
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
-
-from .test_files import SCHEMA
 
 
 def read(path: Path) -> Sweep:

@@ -9,14 +9,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
 from rich.console import Console
 from support.offline_runs import plan, write_runs
 from support.pasting import paste
-from support.quick import HANG, ROOT
+from support.place import is_alive
+from support.quick import ROOT
 from support.terminal import Terminal
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of
@@ -25,8 +25,6 @@ from ampcompare.sweeps import devices, run
 from ampcompare.sweeps.answer import look_at, request_of
 from ampcompare.sweeps.file.sweep import read_sweep
 from ampcompare.sweeps.order import drawn
-from ampcompare.sweeps.run import SAME_REQUEST_SECONDS
-from sweeps.conftest import is_alive
 
 
 def values(events):
@@ -104,7 +102,7 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     process = place.start("--name=mine")
     place.wait_for("began", 2)
     process.send_signal(number)
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 128 + number
     assert "finished runs stay finished" in said
     command = said.rpartition("go on with: ")[2].splitlines()[0]
@@ -128,7 +126,7 @@ def test_a_signal_to_every_process_of_a_job_interrupts_its_runs_and_fails_none(p
     run = place.events("began")[0]["pid"]
     for pid in (run, *(child for child in children_of(process.pid) if child != run), process.pid):
         os.kill(pid, number)
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 128 + number, said
     assert "Traceback" not in said
     assert "failed" not in said
@@ -146,7 +144,7 @@ def test_a_run_that_alone_gets_a_batch_systems_signal_is_tried_once_more(place):
     for attempt in (1, 2):
         place.wait_for("began", attempt)
         os.kill(place.events("began")[-1]["pid"], signal.SIGUSR1)
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 1, said  # twice is enough
     assert len({event["run"] for event in place.events("began")}) == 1
 
@@ -169,7 +167,7 @@ def test_a_terminal_that_goes_away_stops_the_sweep_in_order(place):
 def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
     place.file(parameters={"x": {"values": [1, 2]}})
     with open("/dev/full", "w") as full:
-        assert place.start(stdout=full).wait(HANG) == 0
+        assert place.start(stdout=full).wait() == 0
     assert values(place.events("ended")) == ["1", "2"]
 
 
@@ -180,15 +178,16 @@ def test_second_interrupt_ends_at_once(place):
     )
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})
     place.hold()
-    place.before = f"from ampcompare.sweeps import worker; worker.STOP_SECONDS = {10 * HANG}"
+    place.before = (
+        "from ampcompare.sweeps import run, worker; worker.STOP_SECONDS = 9000; run.SAME_REQUEST_SECONDS = 0"
+    )
     process = place.start()
     place.wait_for("began", 1)
     process.send_signal(signal.SIGINT)
     assert process.stdout
     assert any("stopping: waiting" in line for line in process.stdout)
-    time.sleep(2 * SAME_REQUEST_SECONDS)  # two signals within it are one
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=HANG)
+    process.communicate()
     assert process.returncode == 130
     assert not is_alive(place.events("began")[0]["pid"])
 
@@ -207,9 +206,9 @@ def test_run_of_a_killed_worker_is_taken_over_by_another(place):
     killed.kill()
     killed.wait()
     (event,) = place.events("began", other)
-    wait_until(lambda: not is_alive(event["pid"]), "the end of the run of a killed worker")
+    wait_until(lambda: not is_alive(event["pid"]))
     place.release()
-    said, _ = survivor.communicate(timeout=HANG)
+    said, _ = survivor.communicate()
     assert survivor.returncode == 0, said
     ended = place.events("ended") + place.events("ended", other)
     assert values(ended) == ["1", "2", "3", "4"]  # none lost, none done twice
@@ -226,7 +225,7 @@ def test_run_of_a_killed_worker_does_not_go_on_alone(place):
     (event,) = place.events("began")
     process.kill()
     process.wait()
-    wait_until(lambda: not is_alive(event["pid"]), "its end")
+    wait_until(lambda: not is_alive(event["pid"]))
 
 
 @pytest.mark.slow
@@ -238,7 +237,7 @@ def test_run_that_a_signal_ends_alone_is_made_once_more(place, number):
     for count in (1, 2):
         place.wait_for("began", count)
         os.kill(place.events("began")[-1]["pid"], number)
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 1
     assert len(place.events("began")) == 2
     assert said.count("lost after") == 2
@@ -253,9 +252,9 @@ def test_run_that_a_signal_reaches_before_its_worker_is_interrupted_not_failed(p
     place.wait_for("began", 1)
     pid = place.events("began")[0]["pid"]
     os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not is_alive(pid), "its end")
+    wait_until(lambda: not is_alive(pid))
     process.terminate()
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM
     assert "interrupted after" in said
 
@@ -282,7 +281,7 @@ def test_program_that_ends_well_when_it_is_interrupted_starts_again(place):
     process = place.start()
     place.wait_for("began", 1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=HANG)
+    process.communicate()
     place.release()
     code, _ = place.sweep()
     assert code == 0
@@ -320,7 +319,7 @@ def test_lost_database_is_one_line(place):
     place.wait_for("began", 1)
     (place.out / "sweep.db").write_bytes(b"no database" * 1000)
     place.release()
-    said, _ = process.communicate(timeout=HANG)
+    said, _ = process.communicate()
     assert process.returncode == 2
     assert "cannot be used (" in said.splitlines()[-1]
     assert "Traceback" not in said

@@ -12,20 +12,12 @@ from types import FrameType
 
 import pytest
 from optuna.trial import Trial, TrialState
+from support.place import grid
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.file.parameters import Parameter
-from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.order import drawn
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import check_storage, shown, sqlite_url, why
-
-
-def grid(points, **changes):
-    content = {"values": list(range(points))}
-    raw = {"method": "grid", "parameters": {"x": content}}
-    given = {"path": Path("s.yaml"), "name": "s", "method": "grid", "raw": raw} | changes
-    return Sweep(parameters=(Parameter(("x",), "categorical", content),), program="p", **given)
 
 
 def be_silent(folder: Path, seconds: int) -> None:

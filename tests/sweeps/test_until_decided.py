@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-from support.quick import HANG, QUICK
+from support.quick import QUICK
 
 from ampcompare.records import load_runs
 
@@ -71,7 +71,7 @@ def test_two_workers_add_the_same_seeds_and_one_decides(until):
     """0.2 points up and down are more than two or three seeds can tell from a margin of half a point."""
     until(off=0.2, control="bookends")
     workers = [until.place.start("--until-decided") for _ in range(2)]
-    said = [worker.communicate(timeout=HANG)[0] for worker in workers]
+    said = [worker.communicate()[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], said
     for text in said:
         assert re.search(r"look at 2 seeds: undecided: quality of native; about \d+ more seeds would", text)
@@ -102,7 +102,7 @@ def test_a_look_without_the_records_of_all_runs_is_refused(until):
     until(off=0.0)
     storage = f"sqlite:///{until.place.folder / 'shared.db'}"
     elsewhere = until.place.start("--storage", storage, out=until.place.folder / "other")
-    assert elsewhere.wait(HANG) == 0
+    assert elsewhere.wait() == 0
     code, said = until.place.sweep("--until-decided", "--storage", storage)
     assert code == 2
     assert "the records of 4 finished runs are not all under output_dir" in said.splitlines()[-1]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from step_launches import step_ops
-from test_trainer import batch, trainer
+from support.training import batch, trainer
 from torch import Tensor, nn
 
 from ampcompare.config.schema import TrainingConfig

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from support.properties import backends
-from test_graph import fit, played, timeless  # noqa: F401  a fixture
+from support.training import fit, timeless
 from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare import metrics
@@ -104,7 +104,7 @@ def unnamed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_graphed_run_does_the_same(
     quick_overrides: tuple[str, ...],
     words: tuple[str, ...],
-    played: list[str],  # noqa: F811
+    played: list[str],
 ):
     eager = trained(quick_overrides, *BIG, *words)
     graphed = trained(quick_overrides, *BIG, *words, "execution=cuda_graph")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support.properties import backends
+from support.training import fit, timeless
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare import experiment
@@ -22,75 +23,18 @@ from ampcompare.checkpoint.files import Store
 from ampcompare.checkpoint.keeper import RunKeeper
 from ampcompare.checkpoint.resume import Identity
 from ampcompare.config.load import load_config
-from ampcompare.data.dataset import build_dataset
 from ampcompare.errors import UserError
 from ampcompare.measure.memory import Memory
 from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import StopRequest
 from ampcompare.tracking.tracker import NoRecord
 from ampcompare.train import graph
-from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.fit import Fit
 from ampcompare.train.graph import capturing
 from ampcompare.train.task import classification
 from ampcompare.train.trainer import StepResult, Trainer
 
-WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
 CPU = torch.device("cpu")
-
-
-def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]:
-    """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows."""
-    config = load_config(None, [*quick, *WORDS, *words])
-    device = torch.device(config.device)
-    data = build_dataset(
-        source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=config.data.test_limit
-    )
-    train, test = (
-        make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
-    )
-    rows: list[dict[str, Any]] = []
-    return Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append), rows
-
-
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {k: v for k, v in r.items() if not k.startswith(("time/", "throughput/", "memory/"))} for r in rows
-    ]
-
-
-@pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Capture without a GPU: each launch runs the step and fills the tensors that the capture gave out."""
-    calls: list[str] = []
-
-    def capture(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
-        calls.append("capture")
-        compute = weakref.WeakMethod(step)  # a real launch knows its graph alone, not the trainer
-        if step.__name__ == "_add_captured":  # an evaluation, which adds to its sums in place
-            answers = torch.zeros(16, dtype=torch.uint8)
-
-            def evaluate() -> None:
-                calls.append("launch")
-                answers.copy_(compute()())  # type: ignore[misc]
-
-            return evaluate, answers
-        out = StepResult(torch.zeros(()), [(torch.zeros(32, 10), torch.zeros(32, dtype=torch.int64))], 0, {})
-
-        def launch() -> None:
-            calls.append("launch")
-            result = compute()()  # type: ignore[misc]
-            out.loss.copy_(result.loss)
-            for kept, new in zip(out.outputs[0], result.outputs[0], strict=True):
-                kept.copy_(new)
-            for key, value in result.gradients.items():
-                out.gradients.setdefault(key, torch.zeros_like(value)).copy_(value)
-
-        return launch, out
-
-    monkeypatch.setattr(graph, "capture", capture)
-    return calls
 
 
 @backends(REGISTRY)

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.properties import backends
-from test_graph import fit
+from support.training import fit
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.training import batch, trainer
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.loader import TensorLoader
@@ -42,25 +42,6 @@ def network(batch_norm: bool = False) -> nn.Module:
     if batch_norm:
         return tiny(4)
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 32), nn.ReLU(), nn.Linear(32, 4))
-
-
-def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, 4, (count,), generator=generator)
-    images = torch.randn(count, 3, 8, 8, generator=generator)
-    images[torch.arange(count), :, labels * 2] += 1.5
-    return images, labels
-
-
-def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None, **options) -> Trainer:
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=options.pop("lr", 0.1), momentum=options.pop("momentum", 0.0)
-    )
-    precision = build_precision(backend, "cpu", **options)
-    model, optimizer = precision.prepare(model, optimizer)
-    return Trainer(
-        model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, config or TrainingConfig()
-    )
 
 
 def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

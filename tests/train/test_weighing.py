@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from support.quick import HANG, ROOT
+from support.quick import ROOT
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -177,7 +177,7 @@ def test_runs_in_micro_batches_and_in_two_processes_are_the_run_in_one(
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += [str(ROOT / "run_experiment.py"), *words, "batch_size=10", "training.accumulate=2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    more_words = {"capture_output": True, "text": True, "timeout": HANG, "env": environment}
+    more_words = {"capture_output": True, "text": True, "env": environment}
     done = subprocess.run([*command, "output_dir=two"], check=False, **more_words)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr
     losses, weights = end_of("one")

@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint as checkpointing
-from support.quick import HANG
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint  # by name, before any context: as users do
 
@@ -295,7 +294,7 @@ def test_coroutines_that_end_in_another_order_leave_no_casts_on():
 def _in_thread(function) -> None:
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(HANG)
+    thread.join()
     assert not thread.is_alive()
 
 
@@ -306,15 +305,15 @@ def test_thread_inside_does_not_affect_one_outside():
     def work() -> None:
         with casts(device_type="cpu"):
             inside.set()
-            done.wait(HANG)
+            done.wait()
             results.append(_dtype())
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert inside.wait(HANG)
+    assert inside.wait()
     results.append(_dtype())
     done.set()
-    thread.join(HANG)
+    thread.join()
     assert results == [FLOAT, HALF]
 
 
@@ -326,7 +325,7 @@ def test_thread_started_inside_is_outside():
 
 
 def test_two_threads_inside_at_once():
-    before, barrier = _names(), threading.Barrier(4, timeout=HANG)
+    before, barrier = _names(), threading.Barrier(4)
     results: list[bool] = []
 
     def work(number: int) -> None:
@@ -340,7 +339,7 @@ def test_two_threads_inside_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(HANG)
+        thread.join()
     assert len(results) == 80
     assert all(results)
     assert not _differences(before)

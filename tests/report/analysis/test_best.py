@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from support.known_runs import FAST, SLOW, runs
+
 from ampcompare.report import analyse_runs
 from ampcompare.report.exports import to_json
-from report.analysis.test_decision import FAST, SLOW, runs
 
 
 def searched(n: int = 20):

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.known_runs import BASE, FAST, FASTER, SAME, less, plain, runs
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.claims import EQUIVALENCE, QUESTIONS
 from ampcompare.report.markdown import to_markdown
-from report.analysis.test_decision import BASE, FAST, FASTER, SAME, less, plain, runs
 
 FIVE = [
     *runs("none", BASE),

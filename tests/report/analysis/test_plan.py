@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.known_runs import BASE, FAST, SAME, runs
 
 from ampcompare.report import analyse_runs
-from report.analysis.test_decision import BASE, FAST, SAME, runs
 
 PLAN = {"margin": 1.0, "target": 0.5, "looks": [3, 5], "max_seeds": 5}
 

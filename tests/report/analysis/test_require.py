@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.fakes import make
+from support.known_runs import BASE, FAST, FASTER, SAME, less, runs
 
 from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
-from report.analysis.test_decision import BASE, FAST, FASTER, SAME, less, runs
 
 RECORDS = [
     *runs("none", BASE),

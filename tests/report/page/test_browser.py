@@ -144,18 +144,18 @@ def test_picking_a_backend_anywhere_filters_all_charts(reader, way):
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
     for name in FILTERED:
-        reader.wait_until(lambda name=name: dimmed(reader, name) == OTHERS, f"a filter in {name}")
+        reader.wait_until(lambda name=name: dimmed(reader, name) == OTHERS)
     chip = page.get_by_role("button", name="native", exact=True)
     assert chip.get_attribute("aria-pressed") == "true"
     page.get_by_role("button", name="all", exact=True).click()
-    reader.wait_until(lambda: not any(dimmed(reader, name) for name in FILTERED), "all of them")
+    reader.wait_until(lambda: not any(dimmed(reader, name) for name in FILTERED))
     assert reader.said == []
 
 
 def test_two_names_can_be_picked_at_once(reader):
     for name in ("none", "apex_o1"):
         reader.page.get_by_role("button", name=name, exact=True).click()
-    reader.wait_until(lambda: dimmed(reader, "train-loss") == {COLOURS["native"]}, "a filter of two names")
+    reader.wait_until(lambda: dimmed(reader, "train-loss") == {COLOURS["native"]})
 
 
 def test_table_of_runs_sorts_by_number_and_text(reader):
@@ -204,7 +204,7 @@ def test_single_runs_are_shown_on_demand(browser, tmp_path):
     )
     assert reader.figure("train-loss").evaluate(shown) == 2
     reader.page.locator("#show-runs").check()
-    reader.wait_until(lambda: reader.figure("train-loss").evaluate(shown) == 8, "six more lines")
+    reader.wait_until(lambda: reader.figure("train-loss").evaluate(shown) == 8)
     assert reader.said == []
     reader.context.close()
 

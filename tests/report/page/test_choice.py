@@ -91,11 +91,11 @@ def test_choice_is_made_and_taken_back_by_keyboard(reader, analysis):
     page = reader.page
     page.locator("#choose-baseline").focus()
     page.keyboard.press("ArrowDown")
-    reader.wait_until(lambda: "native" in words(reader, ".told"), "the next baseline")
+    reader.wait_until(lambda: "native" in words(reader, ".told"))
     back = page.get_by_role("button", name="back to what was planned")
     back.focus()
     page.keyboard.press("Enter")
-    reader.wait_until(lambda: words(reader, ".told").endswith("as planned."), "the planned view")
+    reader.wait_until(lambda: words(reader, ".told").endswith("as planned."))
     assert words(reader, ".headline") == plain(analysis.verdict.headline)
     assert not back.is_visible()
     assert page.evaluate("document.activeElement.id") == "choose-baseline"
@@ -179,7 +179,7 @@ def test_page_drops_the_setting_of_charts_and_a_saved_picture_has_it(reader):
     reader.page.evaluate(keep)
     figure.locator("summary").click()
     figure.get_by_role("link", name="Save as SVG").dispatch_event("mousedown")
-    reader.wait_until(lambda: reader.page.evaluate("'saved' in window"), "a picture")
+    reader.wait_until(lambda: reader.page.evaluate("'saved' in window"))
     svg = reader.page.evaluate("window.saved")
     assert "Test" in svg
     assert "Device 9000" in svg

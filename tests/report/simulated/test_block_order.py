@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from report.simulated.records import record
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.order import layout
 from ampcompare.sweeps.order import in_blocks
-from report.simulated.records import record
 
 BACKENDS = ("none", "native", "apex_o1", "fp16")
 FLAG = "ran one after the other: drift counts as difference"

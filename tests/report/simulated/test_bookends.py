@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from report.simulated import rules
 from support.fakes import figures, make
 
 from ampcompare.report.runs.control import controls
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
-from report.simulated import rules
 
 SWEEPS = 20_000
 RUN_TO_RUN = 0.005  # standard deviation of the logarithm of throughput

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from report.simulated import rules
 
 from ampcompare.sweeps.order import in_blocks
-from report.simulated import rules
 
 SWEEPS = 4_000
 DRIFT, RUN_TO_RUN = 0.03, 0.005

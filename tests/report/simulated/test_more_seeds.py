@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from report.simulated import rules
 
 from ampcompare.report.statistics.power import more_seeds
 from ampcompare.report.statistics.samples import difference
-from report.simulated import rules
 
 PILOTS = 2_500
 MARGIN = 0.5

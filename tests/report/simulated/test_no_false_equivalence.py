@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report.simulated.records import CLASSES, TEST_IMAGES, record
 
 from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
-from report.simulated.records import CLASSES, TEST_IMAGES, record
 
 SETS = 1_000
 Options = dict[str, Any]

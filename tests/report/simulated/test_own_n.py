@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from report.simulated.records import record
 
 from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
 from ampcompare.report.exports import to_csv, to_json
-from report.simulated.records import record
 
 SETS = 200
 Plan = dict[tuple[str, int, int], dict]  # by backend, seed and replicate

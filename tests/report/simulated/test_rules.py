@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from report.simulated import rules
+from report.simulated.records import record
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.statistics import family
 from ampcompare.report.statistics.samples import Estimate, difference, equivalence
-from report.simulated import rules
-from report.simulated.records import record
 
 MARGIN = 0.8
 

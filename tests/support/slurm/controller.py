@@ -142,23 +142,19 @@ class Slurm:
             pattern, {**names, "N": "localhost", "n": 0, "t": 0, "s": "batch"}
         )
 
-    def wait(self, what: Callable[[], bool], seconds: float = 300.0, name: str = "it") -> None:
-        """Until something is so. Raises AssertionError, with what there is, where it never comes to be."""
-        until = time.monotonic() + seconds
+    def wait(self, what: Callable[[], bool]) -> None:
+        """Until something is so."""
         while not what():
-            if time.monotonic() > until:
-                states = [(job.name, job.history, job.exit_code) for job in self.jobs]
-                raise AssertionError(f"{name} never came to be: {states}")
             time.sleep(LOOK_SECONDS)
 
-    def wait_until_ended(self, seconds: float = 300.0) -> None:
+    def wait_until_ended(self) -> None:
         """Until no job waits or runs; one that waits for what will never be does not count."""
 
         def idle() -> bool:
             with self.lock:
                 return all(j.state in ENDED or j.reason == "DependencyNeverSatisfied" for j in self.jobs)
 
-        self.wait(idle, seconds, "the end of all jobs")
+        self.wait(idle)
 
     def warn(self, job: Job) -> None:
         """The signal of its `--signal`, as some time before its end; nothing if it asked for none."""

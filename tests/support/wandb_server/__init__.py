@@ -6,8 +6,8 @@ parsed and its selection set answered by field name, null where a name is unknow
 query of the client has to be known here.
 """
 
-from support.wandb_server.server import API_KEY, ENTITY, Server
+from support.wandb_server.server import API_KEY, ENTITY, TROUBLES, Server
 from support.wandb_server.store import Run
 from support.wandb_server.sweeps import Sweep
 
-__all__ = ["API_KEY", "ENTITY", "Run", "Server", "Sweep"]
+__all__ = ["API_KEY", "ENTITY", "TROUBLES", "Run", "Server", "Sweep"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from support.quick import HANG, ROOT
+from support.quick import ROOT
 from support.wandb_server.server import ENTITY, Server
 from support.wandb_server.sweeps import Sweep
 
@@ -42,7 +42,7 @@ def train(words: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[
 def wandb(*words: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """One command of W&B's command line, to its end."""
     command = [sys.executable, "-m", "wandb", *words]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=HANG)
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
 
 
 def create_sweep(server: Server, definition: dict[str, Any], env: dict[str, str], folder: Path) -> Sweep:
@@ -60,11 +60,9 @@ def start_agent(sweep: Sweep, env: dict[str, str], log: Path, *options: str) -> 
     return start([sys.executable, "-m", "wandb", "agent", *options, name], env, log)
 
 
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    """Wait for a condition, a tenth of a second at a time. Raises AssertionError if it stays false."""
-    limit = time.monotonic() + HANG
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for a condition, a tenth of a second at a time."""
     while not true():
-        assert time.monotonic() < limit, f"no sign of {what}"
         time.sleep(0.1)
 
 

@@ -18,6 +18,8 @@ from support.wandb_server.sweeps import Sweep
 ENTITY = "tester"
 API_KEY = "0123456789abcdef0123456789abcdef01234567"  # 40 characters, the form that the client asks for
 
+TROUBLES = ("die", "hang", "fail")  # methods of a server
+
 
 class Server:
     """Starts on a free port of 127.0.0.1. `die`, `hang`, `fail` and `come_back` make trouble and end it."""

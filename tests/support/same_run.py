@@ -1,0 +1,64 @@
+"""Two runs, or states, that have to be the same to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from ampcompare.checkpoint.files import Store, read
+from ampcompare.records import RunRecord, load_runs
+
+CLOCK = ("_", "time/", "throughput/", "memory/")
+
+
+def end_of(folder: Path) -> dict[str, Any]:
+    """The last checkpoint of the one run in a folder."""
+    (run,) = (folder / "checkpoints").iterdir()
+    return read(Store(run).files()[0])
+
+
+def record_of(folder: Path) -> RunRecord:
+    (record,) = load_runs([folder])
+    return record
+
+
+def history(record: RunRecord) -> pd.DataFrame:
+    """What does not depend on the clock."""
+    return record.history[[c for c in sorted(record.history) if not c.startswith(CLOCK)]].reset_index(
+        drop=True
+    )
+
+
+def assert_same_state(one: Any, other: Any, where: str = "") -> None:
+    assert type(one) is type(other), where
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype, where
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=where)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same_state(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for index, pair in enumerate(zip(one, other, strict=True)):
+            assert_same_state(*pair, f"{where}[{index}]")
+    else:
+        assert one == other, where
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    first, second = end_of(one), end_of(other)
+    for part in ("model", "optimizer", "scheduler", "precision"):
+        assert_same_state(first[part], second[part], part)
+    assert_same_state(first["random"]["torch"], second["random"]["torch"])  # the others have no seed
+    for part in ("step", "epoch", "in_epoch", "evaluated", "interval", "watch", "evals", "answers"):
+        assert_same_state(first["fit"][part], second["fit"][part], part)
+    assert first["record"]["rows"] == second["record"]["rows"]
+    pd.testing.assert_frame_equal(history(record_of(one)), history(record_of(other)))
+    kept, other_kept = record_of(one).predictions, record_of(other).predictions
+    assert kept.classes is not None
+    assert other_kept.classes is not None
+    assert (kept.test_set, kept.classes.tolist()) == (other_kept.test_set, other_kept.classes.tolist())

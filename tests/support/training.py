@@ -1,0 +1,58 @@
+"""A step, and a whole Fit, of a small network on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from ampcompare.config.load import load_config
+from ampcompare.config.schema import TrainingConfig
+from ampcompare.data.dataset import build_dataset
+from ampcompare.precision import build_precision
+from ampcompare.train.build import build_trainer, make_loader
+from ampcompare.train.fit import Fit
+from ampcompare.train.trainer import Trainer
+
+WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
+
+
+def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 4, (count,), generator=generator)
+    images = torch.randn(count, 3, 8, 8, generator=generator)
+    images[torch.arange(count), :, labels * 2] += 1.5
+    return images, labels
+
+
+def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None, **options) -> Trainer:
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=options.pop("lr", 0.1), momentum=options.pop("momentum", 0.0)
+    )
+    precision = build_precision(backend, "cpu", **options)
+    model, optimizer = precision.prepare(model, optimizer)
+    return Trainer(
+        model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, config or TrainingConfig()
+    )
+
+
+def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]:
+    """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows."""
+    config = load_config(None, [*quick, *WORDS, *words])
+    device = torch.device(config.device)
+    data = build_dataset(
+        source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=config.data.test_limit
+    )
+    train, test = (
+        make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
+    )
+    rows: list[dict[str, Any]] = []
+    return Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append), rows
+
+
+def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in r.items() if not k.startswith(("time/", "throughput/", "memory/"))} for r in rows
+    ]
