@@ -267,8 +267,11 @@ def test_a_network_of_another_number_of_parameters_is_another_run():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["none", "native", "apex_o1", "apex_o2", "bf16"])
-@pytest.mark.parametrize("words", [VIT, CONVNEXT], ids=["vit", "convnext"])
+@pytest.mark.parametrize(
+    ("words", "backend"),
+    [(VIT, "native"), (CONVNEXT, "apex_o1"), (VIT, "apex_o2"), (CONVNEXT, "bf16")],
+    ids=["vit native", "convnext apex_o1", "vit apex_o2", "convnext bf16"],
+)
 def test_timms_networks_train_under_every_kind_of_backend(
     tmp_path: Path, words: tuple[str, ...], backend: str
 ):

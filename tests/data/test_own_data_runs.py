@@ -168,11 +168,8 @@ def test_arguments_of_the_function_are_checked_and_tell_runs_apart(here: Path):
 @pytest.mark.parametrize(
     ("name", "first", "then"),
     [
-        ("tensors", (), ()),
         ("named", (), ()),
         ("samples", ("data.workers=0",), ("data.workers=2",)),
-        ("named_samples", ("data.workers=1",), ("data.workers=0",)),
-        ("loader", (), ()),
         ("loader", ("data.kwargs.workers=1",), ("data.kwargs.workers=1",)),
         ("stream", (), ()),
     ],
@@ -286,7 +283,7 @@ def torchrun(name: str, folder: str, *words: str, processes: int = 2) -> tuple[i
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "words"), [("tensors", ()), ("samples", ("data.workers=1",)), ("loader", ()), ("stream", ())]
+    ("name", "words"), [("tensors", ()), ("samples", ("data.workers=1",)), ("stream", ())]
 )
 def test_two_processes_see_the_batches_of_one(here: Path, name: str, words: tuple[str, ...]):
     (here / "net.py").write_text(NET.replace("nn.Dropout(0.2)", "nn.Identity()"))
@@ -328,7 +325,7 @@ def shorter(train):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["drawn", "drawn_to_train", "shorter"])
+@pytest.mark.parametrize("name", ["drawn", "shorter"])
 def test_two_processes_with_other_data_each_are_one_line(name: str):
     Path("data.py").write_text(UNSEEDED)
     code, said = torchrun(name, "two", "checkpoint.every_minutes=null")

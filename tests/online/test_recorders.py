@@ -81,8 +81,9 @@ def end_of(server: Server, folder: Path, *words: str, stopped: bool = False, **e
     return run, process.returncode
 
 
-@pytest.mark.parametrize("at", ["1", "4"], ids=["before the first step", "later"])
-@pytest.mark.parametrize(("kind", "code"), [("own", 255), ("lent", 138)])
+@pytest.mark.parametrize(
+    ("kind", "code", "at"), [("own", 255, "1"), ("lent", 138, "4")], ids=["own, at once", "lent"]
+)
 def test_a_loop_whose_machine_is_taken_away_is_preempted(
     server: Server, tmp_path: Path, kind: str, code: int, at: str
 ):

@@ -91,8 +91,15 @@ def named(made: Trainer, result: StepResult) -> str | None:
     return made.overflows.modules[result.overflow.looked_at[result.overflow.first]]
 
 
-@backends(SKIPS)
-@pytest.mark.parametrize("clip", [{}, {"clip_norm": 1.0}, {"clip_value": 0.5}, {"accumulate": 2}])
+@pytest.mark.parametrize(
+    ("backend", "clip"),
+    [
+        ("native", {}),
+        ("apex_o1", {"clip_norm": 1.0}),
+        ("apex_o2", {"clip_value": 0.5}),
+        ("fp16", {"accumulate": 2}),
+    ],
+)
 def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[str, Any]):
     made = trainer(backend, network(), TrainingConfig(**clip))
     batches = [batch()] * clip.get("accumulate", 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.own_tasks import GPT, TEXT
+from support.properties import backends
 from support.quick import QUICK
 
 from ampcompare.precision.backends import REGISTRY
@@ -138,7 +139,7 @@ def check(found: Difference, backend: str, bound: float) -> None:
 BOUND = {"float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
 
 
-@pytest.mark.parametrize("backend", REGISTRY)
+@backends(REGISTRY, few=("native", "apex_o1"))
 @pytest.mark.parametrize("name", ["tiny", "gpt"])
 def test_every_backend_is_measured_on_images_and_on_tokens(name: str, backend: str):
     words = IMAGES if name == "tiny" else ["model.name=./gpt.py:build", *TOKENS]
@@ -148,10 +149,10 @@ def test_every_backend_is_measured_on_images_and_on_tokens(name: str, backend: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", REGISTRY)
-def test_every_backend_is_measured_on_a_resnet(backend: str):
-    words = [*IMAGES, "model.name=resnet20", "data.kwargs.size=8", f"backend={backend}"]
-    check(difference(words), backend, BOUND["bfloat16"])
+def test_every_backend_is_measured_on_a_resnet():
+    for backend in REGISTRY:
+        words = [*IMAGES, "model.name=resnet20", "data.kwargs.size=8", f"backend={backend}"]
+        check(difference(words), backend, BOUND["bfloat16"])
 
 
 @pytest.mark.parametrize("backend", ["none", "native", "native_bf16", "apex_o1"])
