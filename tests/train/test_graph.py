@@ -24,11 +24,9 @@ from ampcompare.checkpoint.keeper import RunKeeper
 from ampcompare.checkpoint.resume import Identity
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.measure.memory import Memory
 from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import StopRequest
 from ampcompare.tracking.tracker import NoRecord
-from ampcompare.train import graph
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.graph import capturing
 from ampcompare.train.task import classification
@@ -190,7 +188,6 @@ class Cuda:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.default = self.now = Stream()
         self.end: BaseException | None = None  # what the end of a capture raises
-        self.on: list[bool] = []  # whether the garbage collector was, when a capture began and ended
         self.captured_on: list[Stream] = []
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
         for name in ("graph", "stream"):
@@ -213,44 +210,12 @@ class Cuda:
         """As PyTorch's: an end that fails leaves the stream of the capture as the current one."""
         before, self.now = self.now, stream
         self.captured_on.append(stream)
-        self.on.append(gc.isenabled())
         try:
             yield
         finally:
-            self.on.append(gc.isenabled())
             if self.end:
                 raise self.end
             self.now = before
-
-
-class Cycle:
-    """What only the garbage collector frees."""
-
-    def __init__(self) -> None:
-        self.me = self
-
-
-@pytest.mark.parametrize("was_on", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_garbage_is_collected_before_a_capture_and_not_within(
-    monkeypatch: pytest.MonkeyPatch, was_on: bool, fails: bool, collector: None
-):
-    cuda = Cuda(monkeypatch)
-    old = weakref.ref(Cycle())
-    found: list[Any] = []
-
-    def step() -> Any:
-        found.append((old(), gc.isenabled()))
-        if fails:
-            raise KeyError
-        return found
-
-    (gc.enable if was_on else gc.disable)()
-    with pytest.raises(KeyError) if fails else nullcontext():
-        graph.Captures(CPU, Memory(CPU)).capture(step)
-    assert found == [(None, False)]
-    assert cuda.on == [False, False]
-    assert gc.isenabled() == was_on
 
 
 def test_one_side_stream_serves_the_capture_and_all_steps_without_it(
