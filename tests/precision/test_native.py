@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from support.one_weight import OneWeight
 
 from ampcompare.precision import build_precision
 
+Case = partial(OneWeight, "native")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-class _Case:
-    """One weight whose gradient is what the test says."""
-
-    def __init__(self, fused: bool = False, momentum: float = 0.0, **options: object) -> None:
-        self.precision = build_precision("native", **options)
-        self.weight = nn.Parameter(torch.tensor([1.0, 2.0]))
-        self.optimizer = torch.optim.SGD([self.weight], lr=0.5, fused=fused, momentum=momentum)
-        self.precision.prepare(nn.Module(), self.optimizer)
-
-    def backward(self, slope: float, *, sync: bool = True) -> None:
-        with self.precision.forward_context():
-            loss = (self.weight * slope).sum()
-        self.precision.backward(loss, sync=sync)
-
-    def step(self) -> None:
-        self.precision.step(self.optimizer)
-        self.optimizer.zero_grad()
-
-    @property
-    def scale(self) -> float:
-        return self.precision.scale_factor().item()
-
-    @property
-    def skipped(self) -> int:
-        return self.precision.skipped_steps().item()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,7 +27,7 @@ def test_forward_runs_in_the_type_that_was_asked_for(dtype):
 @pytest.mark.parametrize("unscale_first", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 def test_overflow_skips_the_step_and_halves_the_scale(fused, unscale_first):
-    case = _Case(fused)
+    case = Case(fused=fused)
     before = case.weight.detach().clone()
     for slope, skipped in ((math.inf, 1), (math.nan, 2)):
         case.backward(slope)
@@ -71,7 +46,7 @@ def test_overflow_skips_the_step_and_halves_the_scale(fused, unscale_first):
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_first_step_skipped_with_momentum_leaves_no_garbage(monkeypatch, request, fused):
-    case, clean = _Case(fused, momentum=0.9), _Case(momentum=0.9)
+    case, clean = Case(fused=fused, momentum=0.9), Case(momentum=0.9)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True)  # memory that nobody wrote is NaN, not by chance zero
     request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
@@ -85,7 +60,7 @@ def test_first_step_skipped_with_momentum_leaves_no_garbage(monkeypatch, request
 
 
 def test_gradients_are_true_after_unscaling_once():
-    case = _Case()
+    case = Case()
     case.backward(3.0, sync=False)
     case.backward(1.0)
     assert case.weight.grad.tolist() == [4.0 * 65536] * 2
@@ -101,7 +76,7 @@ def test_gradients_are_true_after_unscaling_once():
 
 
 def test_scale_moves_once_for_each_step_by_the_factors_that_were_asked_for():
-    case = _Case(init_scale=64.0, growth_interval=2, growth_factor=4.0, backoff_factor=0.25)
+    case = Case(init_scale=64.0, growth_interval=2, growth_factor=4.0, backoff_factor=0.25)
     for _ in range(2):
         case.backward(1.0, sync=False)
         case.backward(1.0)
@@ -115,7 +90,7 @@ def test_scale_moves_once_for_each_step_by_the_factors_that_were_asked_for():
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_static_scale_stays_and_still_skips(fused):
-    case = _Case(fused, loss_scale=128.0, growth_interval=1)
+    case = Case(fused=fused, loss_scale=128.0, growth_interval=1)
     assert not case.precision.scales_dynamically()
     before = case.weight.detach().clone()
     assert case.scale == 128.0
@@ -130,7 +105,7 @@ def test_static_scale_stays_and_still_skips(fused):
 
 
 def test_bfloat_has_no_scaler():
-    case = _Case(dtype="bfloat16")
+    case = Case(dtype="bfloat16")
     assert not case.precision.scales_dynamically()
     loss = case.weight.sum()
     assert case.precision.scale(loss) is loss
@@ -150,7 +125,7 @@ def test_bfloat_has_no_scaler():
     "options", [{"growth_interval": 3}, {"loss_scale": 8.0}, {"dtype": "bfloat16"}], ids=str
 )
 def test_state_goes_on_exactly(options):
-    case, resumed = _Case(**options), _Case(**options)
+    case, resumed = Case(**options), Case(**options)
     for slope in (1.0, math.inf, 1.0, 1.0):
         case.backward(slope)
         case.step()
@@ -163,7 +138,7 @@ def test_state_goes_on_exactly(options):
 
 
 def test_loss_in_half_is_scaled_in_float():
-    case = _Case(init_scale=2.0**15)
+    case = Case(init_scale=2.0**15)
     half = case.weight.sum().half()
     assert case.precision.scale(half).dtype is torch.float32
     case.precision.backward(half)
