@@ -365,6 +365,44 @@ def test_scale_doubles_after_2000_backwards_up_to_the_ceiling() -> None:
         assert amp.state_dict()["loss_scaler0"] == {"loss_scale": after, "unskipped": 0}
 
 
+def test_a_weight_of_two_optimizers_is_unscaled_once() -> None:
+    model, optimizer = pair()
+    other = torch.optim.SGD(model.parameters(), lr=0.125)
+    amp.initialize(model, [optimizer, other], loss_scale=8.0)
+    for factor in (3.0, 4.0):
+        backward(model, [optimizer, other], factor)
+    assert model.weight.grad.item() == 7
+
+
+def test_two_losses_into_one_optimizer_scale_on_their_own() -> None:
+    model, optimizer = started(num_losses=2)
+    amp.load_state_dict({f"loss_scaler{i}": {"loss_scale": 8.0 / (3 * i + 1), "unskipped": 0} for i in (0, 1)})
+    backward(model, optimizer, 3.0, loss_id=0)
+    backward(model, optimizer, 5.0, loss_id=1)
+    assert model.weight.grad.item() == 8
+
+
+@pytest.mark.parametrize("sparse", [(True, False), (False, True), (True, True)])
+def test_sparse_gradients_add_up_with_sparse_and_dense_ones(sparse) -> None:
+    embedding = nn.Embedding(3, 2, sparse=True)
+    optimizer = torch.optim.SGD(embedding.parameters(), lr=1.0)
+    amp.initialize(embedding, optimizer, loss_scale=8.0)
+    for is_sparse in sparse:
+        rows = embedding(torch.tensor([0, 0])) if is_sparse else embedding.weight
+        with amp.scale_loss(rows.sum(), optimizer) as scaled:
+            scaled.backward()
+    expected = [sum(2.0 if s else 1.0 for s in sparse)] + [float(sparse.count(False))] * 2
+    assert embedding.weight.grad.to_dense()[:, 0].tolist() == expected
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_gradients_with_a_graph_of_their_own_are_unscaled() -> None:
+    model, optimizer = started(loss_scale=8.0)
+    with amp.scale_loss(model(torch.ones(1, 1)).float().exp().sum(), optimizer) as scaled:
+        scaled.backward(create_graph=True)
+    assert model.weight.grad.item() == pytest.approx(math.e, rel=1e-3)
+
+
 def test_error_inside_scale_loss_restores_gradients_and_leaves_the_schedule() -> None:
     model, optimizer = started()
     backward(model, optimizer, 2.0)
