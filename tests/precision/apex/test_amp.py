@@ -365,6 +365,15 @@ def test_scale_doubles_after_2000_backwards_up_to_the_ceiling() -> None:
         assert amp.state_dict()["loss_scaler0"] == {"loss_scale": after, "unskipped": 0}
 
 
+def test_gradients_dropped_after_a_delayed_call_do_not_come_back() -> None:
+    model, optimizer = started()
+    backward(model, optimizer, 2.0)
+    backward(model, optimizer, 3.0, delay_unscale=True)
+    model.zero_grad()
+    backward(model, optimizer, 5.0)
+    assert model.weight.grad.item() == 5
+
+
 def test_a_weight_of_two_optimizers_is_unscaled_once() -> None:
     model, optimizer = pair()
     other = torch.optim.SGD(model.parameters(), lr=0.125)
@@ -376,7 +385,9 @@ def test_a_weight_of_two_optimizers_is_unscaled_once() -> None:
 
 def test_two_losses_into_one_optimizer_scale_on_their_own() -> None:
     model, optimizer = started(num_losses=2)
-    amp.load_state_dict({f"loss_scaler{i}": {"loss_scale": 8.0 / (3 * i + 1), "unskipped": 0} for i in (0, 1)})
+    amp.load_state_dict(
+        {f"loss_scaler{i}": {"loss_scale": 8.0 / (3 * i + 1), "unskipped": 0} for i in (0, 1)}
+    )
     backward(model, optimizer, 3.0, loss_id=0)
     backward(model, optimizer, 5.0, loss_id=1)
     assert model.weight.grad.item() == 8
