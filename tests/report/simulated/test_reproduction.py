@@ -53,8 +53,13 @@ def judged(rows):
     return [row.verdict for row in with_verdicts(rows, [MARGINS[r.relation] for r in rows], 0.1, 0.5)]
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 10])
-@pytest.mark.parametrize("noise", [(0.002,), (0.02,), (0.15,), (0.05, 0.15), (0.15, 0.05), (0.15, 0.01)])
+@pytest.mark.parametrize(
+    ("n", "noise"),
+    [
+        *[(2, (0.002,)), (2, (0.05, 0.15)), (3, (0.15,)), (3, (0.15, 0.01))],
+        *[(5, (0.02,)), (5, (0.15, 0.05)), (10, (0.002,)), (10, (0.05, 0.15))],
+    ],
+)
 def test_exact_publication_is_refuted_on_about_one_page_in_twenty_at_most(n, noise):
     """Also where the noise is beyond the margin. Of 1,500 pages each, at most 0.046 were, with an arm varying
     three times as much as the other, too; at fifteen times 0.049 from n = 5 on, 0.065 at n = 2 and 3.
