@@ -15,7 +15,6 @@ from ampcompare.report import analyse_runs
 from ampcompare.report.charts.catalogue import CHARTS
 from ampcompare.report.exports import to_csv, to_json, to_markdown
 from ampcompare.report.outputs import write_report
-from ampcompare.report.page.pack import pack
 
 HOSTILE = "=1+1|</script>\x1b*🚀"
 
@@ -127,20 +126,3 @@ def test_pictures_are_for_paper_whatever_the_names(tmp_path):
 def test_only_the_chosen_formats_are_written(analysis, tmp_path):
     write_report(analysis, tmp_path, ("md",))
     assert [path.name for path in tmp_path.iterdir()] == ["comparison.md"]
-
-
-def test_packed_rows_are_the_rows():
-    rows = [
-        {"backend": "a", "kind": "line", "x": 1, "y": None},
-        {"backend": "a", "kind": "line", "x": 2, "y": 0.5},
-        {"backend": "a", "kind": "run", "x": 2, "y": 0.5, "low": 1},
-        {"backend": "b", "x": 1},
-    ]
-    packed = pack(rows)
-    assert len(packed) == 3
-    unpacked = [
-        {**texts, **dict(zip(columns, values, strict=True))}  # as the page does in its script
-        for texts, columns in json.loads(json.dumps(packed))
-        for values in zip(*columns.values(), strict=True)
-    ]
-    assert unpacked == rows

@@ -11,7 +11,6 @@ from support.known_runs import BASE, FAST, FASTER, SAME, less, plain, runs
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.claims import EQUIVALENCE, QUESTIONS
-from ampcompare.report.markdown import to_markdown
 
 FIVE = [
     *runs("none", BASE),
@@ -57,13 +56,6 @@ def test_with_one_compared_group_all_is_the_plain_level():
     assert {claim.level for claim in claims.values()} == {0.05}
     assert {claims[q].estimate.confidence for q in claims} == {0.95, 0.9}
     assert set(claims) <= set(QUESTIONS)
-
-
-def test_the_plain_interval_stays_beside_the_tested_one():
-    comparison = analyse_runs(FIVE).comparison("native")
-    tested = comparison.claims["speed"].estimate
-    assert comparison.speed.confidence == 0.95 < tested.confidence
-    assert tested.low < comparison.speed.low < comparison.speed.value < comparison.speed.high < tested.high
 
 
 def again(speeds: Sequence[float]) -> list[Any]:
@@ -112,19 +104,6 @@ def test_an_interval_on_both_sides_of_no_change_shows_none_where_nothing_is_clai
     assert "slower" not in dict(analysis.verdict.lines)["none again (A/A)"]
 
 
-def test_every_view_is_that_of_an_analysis_made_so():
-    analysis = analyse_runs(FIVE)
-    assert analysis.baselines == ("none", "native", "apex_o1", "fp16")
-    assert analysis.margins == (0.1, 0.2, 0.5, 1.0, 2.0)
-    assert len(analysis.views) == 20
-    for (baseline, margin), view in analysis.views.items():
-        direct = analyse_runs(FIVE, baseline, margin=margin)
-        assert view.verdict.headline == direct.verdict.headline
-        assert view.verdict.chips == direct.verdict.chips
-        assert view.is_planned == ((baseline, margin) == ("none", 0.5))
-    assert analysis.verdict is analysis.view().verdict
-
-
 def test_what_is_undecided_is_told_with_the_seeds_that_it_would_take():
     noisy = [*runs("none", BASE), *runs("native", (0.928, 0.935, 0.930, 0.936, 0.933), FAST)]
     analysis = analyse_runs(noisy, margin=0.3)
@@ -163,9 +142,3 @@ def test_a_lower_loss_wears_the_look_of_a_gain():
     assert (loss.chip, loss.look) == ("lower", "higher")
     lost = analyse_runs([*runs("none", BASE), *runs("native", less(2.0), FAST)]).comparison("native")
     assert (lost.chip, lost.look) == ("lower", "lower")
-
-
-def test_markdown_says_where_a_claim_was_tested_at_another_level_than_its_tables():
-    said = "What was tested at another level says so in the sentences above."
-    assert said in to_markdown(analyse_runs(FIVE))
-    assert said not in to_markdown(analyse_runs(runs("none", BASE)))

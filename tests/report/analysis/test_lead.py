@@ -27,19 +27,8 @@ def test_it_says_who_computed_with_how_many_bits():
     assert "16 bits can be faster and take less memory, but are less exact." in said
 
 
-def test_without_16_bits_it_says_nothing_of_them():
-    assert "16" not in analyse_runs([of("none"), of("none", seed=2)]).lead.partition("with")[2]
-
-
 def test_a_backend_that_it_does_not_know_is_given_no_bits():
     assert "in other ways (mine)" in analyse_runs([of("none"), of("mine", "float8_e4m3fn")]).lead
-
-
-def test_of_another_key_it_names_the_values():
-    assert (
-        "with batch_size "
-        in analyse_runs([of("none"), of("native")], group_by=("batch_size",), baseline="?").lead
-    )
 
 
 def notes(*runs) -> str:

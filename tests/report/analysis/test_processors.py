@@ -40,12 +40,6 @@ def test_what_was_emulated_is_named_with_those_that_ran_it():
     assert "fp16 and bf16 arithmetic is emulated: the speed figures of native and native_bf16" in both
 
 
-def test_of_two_types_only_the_emulated_one_is_doubted():
-    said = caution(on_cpu("native", "float16", AMX), on_cpu("native_bf16", "bfloat16", AMX))
-    assert "where fp16 arithmetic is emulated: the speed figures of native say nothing" in said
-    assert "It computed bf16 on its own units (amx_bf16)." in said
-
-
 @pytest.mark.parametrize("arithmetic", [None, "amx_bf16", {"float16": "unknown"}, {"float16": 7}, [1], {}])
 def test_a_record_without_the_fact_is_worded_carefully(arithmetic):
     said = caution(on_cpu("native", "float16", arithmetic))
@@ -63,7 +57,3 @@ def test_fp32_alone_on_a_cpu_is_neither_emulated_nor_doubted():
     assert "in fp32: these speed figures are of this processor" in said
     off = caution(on_cpu("native", "float16", AMX, precision={"enabled": False, "dtype": "float16"}))
     assert "emulated" not in off
-
-
-def test_a_gpus_runs_get_no_such_caution():
-    assert not [c for c in analyse_runs([make("none"), make("native")]).verdict.cautions if "CPU" in c]

@@ -10,14 +10,11 @@ from support.fakes import make
 from support.papers import BACKENDS, CARD, SPEED, peaks, throughput, written
 
 from ampcompare.errors import UserError
-from ampcompare.published.publication import MEASURED, load, names
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
 from ampcompare.report.as_json import to_json
 from ampcompare.report.markdown import to_markdown
-from ampcompare.report.publish import TOLD
 from ampcompare.report.runs.hardware import is_same_card
-from ampcompare.report.runs.measured import TAKEN
 
 
 def runs_of(backends=tuple(SPEED), seeds=(1, 2, 3), **options):
@@ -138,26 +135,6 @@ def test_an_arm_is_known_by_its_keys_and_not_by_its_backend_alone(tmp_path):
     assert verdicts(found) == {("speed", "TF32"): REPRODUCED}
 
 
-def test_options_without_effect_tell_no_arms_apart(tmp_path):
-    """fp32 scales no loss: a scale that lies in its config is none."""
-    arms = {"fp32": {"backend": "none"}, "O3": {"backend": "fp16", "precision.loss_scale": 1}}
-    figures = {"speed": {"measured": "images_per_second", "values": {"fp32": "40.0", "O3": "83.0"}}}
-    precision = {"precision": {"enabled": True, "dtype": None, "loss_scale": 1.0}}
-    found = judged(written(tmp_path, figures, arms=arms), runs_of(("none", "fp16"), config=precision))
-    assert verdicts(found) == {("speed", "O3"): REPRODUCED}
-    dynamic = {"precision": {"enabled": True, "dtype": None, "loss_scale": "dynamic"}}
-    found = judged(written(tmp_path, figures, arms=arms), runs_of(("none", "fp16"), config=dynamic))
-    assert "fp16, precision.loss_scale dynamic is none" in found.matched.left_out[0].replace(" and ", ", ")
-
-
-def test_the_same_type_under_another_name_is_the_same_arm(tmp_path):
-    arms = {"fp32": {"backend": "none"}, "bf16": {"backend": "native_bf16"}}
-    figures = {"speed": {"measured": "images_per_second", "values": {"fp32": "40.0", "bf16": "76.0"}}}
-    config = {"precision": {"enabled": True, "dtype": "bfloat16"}}
-    found = judged(written(tmp_path, figures, arms=arms), runs_of(("none", "native"), config=config))
-    assert verdicts(found) == {("speed", "bf16"): REPRODUCED}
-
-
 def test_one_run_of_each_cannot_tell_and_says_how_many_would(tmp_path):
     found = judged(written(tmp_path), runs_of(seeds=(1,)))
     assert set(verdicts(found).values()) == {OPEN}
@@ -226,20 +203,6 @@ def test_figures_with_intervals_of_their_own_are_judged_by_both_errors(tmp_path)
         assert verdicts(judged(path)) == {("speed", "amp"): verdict}
 
 
-@pytest.mark.parametrize("name", names())
-def test_each_publication_that_comes_with_us_refuses_runs_of_something_else(name):
-    with pytest.raises(UserError, match=f"{name}: none of 1 run is of it"):
-        judged(name, [make("none", config={"model": {"name": "tiny"}})])
-
-
-def test_comparison_that_was_published_as_curves_is_no_figure_to_judge():
-    options = {"config": {"optimizer": {"name": "sgd", "lr": 0.1}}}
-    found = judged("tootouch", runs_of(**options))
-    assert found.rows == ()
-    assert "charts alone" in found.headline
-    assert "epochs 5 (published 100)" in found.differences
-
-
 def test_unknown_name_is_one_line():
     with pytest.raises(UserError, match="no such publication"):
         judged("nobody")
@@ -264,12 +227,6 @@ def test_no_value_in_a_record_crashes_it(tmp_path, subtests: pytest.Subtests):
                 assert found.rows
 
 
-def test_load_gives_the_figures_unit_of_print(tmp_path):
-    figures = {"t": {"measured": "seconds", "unit": "min", "values": {"fp32": "2.0", "amp": "1.0"}}}
-    figure = load(written(tmp_path, figures)).find_figure("t")
-    assert (figure.unit, figure.factor, figure.values["fp32"].value) == ("min", 60.0, 120.0)
-
-
 def test_time_with_evaluations_is_the_wall_clock_of_the_run(tmp_path):
     runs = runs_of(("none", "native"))
     clock = {run.option("backend"): run.values("time/elapsed_seconds").max() for run in runs}
@@ -277,7 +234,3 @@ def test_time_with_evaluations_is_the_wall_clock_of_the_run(tmp_path):
     found = judged(written(tmp_path, {"all": {"measured": "seconds_in_all", "values": values}}), runs)
     (row,) = found.rows
     assert row.ours.value == pytest.approx(clock["none"] / clock["native"], rel=0.05)
-
-
-def test_all_that_may_be_published_is_taken_of_runs_and_told_of_in_a_file():
-    assert set(MEASURED) == set(TAKEN) == set(TOLD)

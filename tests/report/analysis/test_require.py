@@ -85,16 +85,6 @@ def test_one_seed_shows_nothing_and_says_why():
     assert all("not enough seeds to tell" in a.why for a in analysis.requirements)
 
 
-def test_the_label_ends_at_the_last_colon():
-    tuned = [*runs("none", BASE), *runs("native", SAME, FAST, config={"backend": "a: b"})]
-    assert shown("a: b: speedup >= 1.5", tuned) == {"speedup >= 1.5": True}
-
-
-def test_a_baseline_that_is_not_there_shows_nothing():
-    analysis = analyse_runs(runs("native", SAME, FAST), require=["native: speedup >= 1.5"])
-    assert "no run of the baseline none" in analysis.requirements[0].sentence
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -28,17 +28,3 @@ def test_the_roof_of_arithmetic_is_the_ratio_of_the_data_sheets_rates():
     (card,) = [card for card in devices() if card.name == "NVIDIA A100 SXM 80GB"]
     ratio = card.flop_per_second["float16"] / card.flop_per_second["tf32"]
     assert f"allows {ratio:.2f}× where arithmetic bounds a step" in expected(load("dle"), "Mixed precision")
-
-
-@pytest.mark.parametrize(("name", "arm"), [("ignite", "apex O1"), ("recipe", "Mixed precision")])
-def test_nothing_is_said_of_a_card_that_is_not_in_the_table(name: str, arm: str):
-    assert expected(load(name), arm) == ""
-
-
-def test_every_card_has_its_source_and_rates_that_go_together():
-    for card in devices():
-        rates = card.flop_per_second
-        assert card.source
-        assert rates["float32"] == min(rates.values())
-        assert rates.get("bfloat16", rates.get("float16", 0)) >= rates["float32"]
-        assert 1e11 < card.bytes_per_second < 1e13

@@ -7,7 +7,7 @@ from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.charts.catalogue import CHARTS, all_charts, has_data, missing_labels
-from ampcompare.report.palette import KNOWN, styles
+from ampcompare.report.palette import KNOWN
 
 BACKENDS = ("none", "native", "apex_o1")
 FORESTS = ("speed-ups", "quality-differences", "memory-ratios")  # of what is compared: not of the baseline
@@ -58,10 +58,6 @@ def test_known_backends_differ_in_colour_and_in_dash_or_marker():
     assert len({(s.dash, s.marker) for s in KNOWN}) == len(KNOWN)
 
 
-def test_many_unknown_backends_have_a_style():
-    assert len(styles((f"backend {i}",) * 2 for i in range(20))) == 20
-
-
 def test_chart_without_data_says_so_by_an_empty_dataset():
     def empty(plan):
         plan["rows"], plan["summary"] = [], {}
@@ -78,14 +74,6 @@ def test_backend_that_is_missing_in_a_chart_is_known():
     assert missing_labels(all_charts(analysis)["eval-accuracy"], analysis.groups) == ["native"]
 
 
-def test_lines_that_coincide_are_nested_and_others_are_not():
-    spec = CHARTS["scale-factor"](analysis_of())
-    widths = [layer["mark"]["strokeWidth"] for layer in spec["layer"] if layer["mark"]["type"] == "line"]
-    assert len(widths) == 3  # none, native, apex_o1
-    none, native, apex = widths
-    assert native > apex == none
-
-
 def test_scale_axis_is_log2_with_powers_as_labels():
     spec = CHARTS["scale-factor"](analysis_of())
     y = channels(spec, "y")[0]
@@ -93,15 +81,6 @@ def test_scale_axis_is_log2_with_powers_as_labels():
     assert "2¹⁴" in y["axis"]["labelExpr"]
     assert min(y["scale"]["domain"]) < 1 < 65536 <= max(y["scale"]["domain"]) * 2
     assert "marks skipped steps" in " ".join(spec["title"]["subtitle"])
-
-
-def test_scales_below_one_have_labels_too():
-    def shrink(plan):
-        for i, row in enumerate(plan["rows"]):
-            row["amp/scale_factor"] = 2.0 ** -(i % 30)
-
-    y = channels(CHARTS["scale-factor"](analysis_of(make("fp16", edit=shrink))), "y")[0]
-    assert "2⁻²⁰" in y["axis"]["labelExpr"]
 
 
 def test_bars_hold_throughputs_and_speedups():

@@ -16,9 +16,8 @@ from support.fakes import make
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis import phrases
-from ampcompare.report.charts import forest
 from ampcompare.report.charts.catalogue import CHARTS, VARIED, has_data
-from ampcompare.report.charts.pictures import draw, paper_spec
+from ampcompare.report.charts.pictures import draw
 
 HOSTILE = "'+alert(1)+'</script>"
 
@@ -63,10 +62,6 @@ def test_difference_curve_from_one_seed_has_no_band():
     assert "band" not in " ".join(spec["title"]["subtitle"])
 
 
-def test_baseline_of_the_difference_curve_is_the_line_at_zero(five):
-    assert {row["y"] for row in rows_of(CHARTS["eval-difference"](five), "none")} == {0}
-
-
 @pytest.mark.parametrize(
     ("name", "question"),
     [("speed-ups", "speed"), ("memory-ratios", "memory"), ("quality-differences", "quality")],
@@ -83,20 +78,6 @@ def test_forest_plot_shows_the_tested_interval_of_each_claim(five, name, questio
             assert "low" not in row
         else:
             assert (row["low"], row["high"]) == pytest.approx((found.low, found.high), rel=1e-4)
-
-
-def test_words_of_a_forest_plot_name_level_and_outcome(five):
-    words = {row["backend"]: row["text"] for row in rows_of(CHARTS["quality-differences"](five))}
-    assert "%: " in words["native"]
-    assert words["native"].endswith("= equivalent")
-    assert words["fp16"].endswith("nothing claimed  ✕ failed")
-    assert not any(sign in words["none again (A/A)"] for sign in "=✕▼▲?")
-
-
-def test_forest_plot_of_single_runs_has_values_and_no_interval():
-    spec = CHARTS["speed-ups"](analyse_runs(a_sweep((1,), diverging=False)))
-    assert len(rows_of(spec)) == 4
-    assert not any("low" in row for row in rows_of(spec))
 
 
 def test_sweep_over_time_shows_every_run_where_it_lay_against_its_group(five):
@@ -116,12 +97,6 @@ def test_bookends_of_the_control_are_named_at_both_ends_of_the_sweep(five):
     assert named == [0, 1, 2, 3, 4, len(bars) - 5, len(bars) - 4, len(bars) - 3, len(bars) - 2, len(bars) - 1]
 
 
-def test_drift_of_the_machine_is_seen_as_a_fall_over_the_sweep(five):
-    bars = sorted(rows_of(CHARTS["throughput-sweep"](five), kind="bar"), key=lambda bar: bar["x"])
-    first, last = ([bar["y"] for bar in part] for part in (bars[:8], bars[-8:]))
-    assert statistics.fmean(first) - statistics.fmean(last) > 1.5  # of a drift of 3 %
-
-
 def test_runs_that_tell_no_time_or_speed_are_left_out_of_the_sweep_over_time():
     def no_clock(plan):
         for row in plan["rows"]:
@@ -132,14 +107,6 @@ def test_runs_that_tell_no_time_or_speed_are_left_out_of_the_sweep_over_time():
     runs[0] = replace(runs[0], started_at=None)
     runs[1] = replace(runs[1], started_at=(when + timedelta(hours=1)).replace(tzinfo=None))
     assert {row["backend"] for row in rows_of(CHARTS["throughput-sweep"](analyse_runs(runs)))} == {"native"}
-
-
-@pytest.mark.parametrize("name", VARIED)
-def test_what_varies_of_a_chart_is_what_the_chart_has_for_the_planned_view(five, name):
-    spec, varied = CHARTS[name](five), VARIED[name](five, five.comparisons, five.metric.margin)
-    assert varied.rows == spec["datasets"]["data"]
-    values = {param["name"]: param["value"] for param in spec["params"] if "value" in param}
-    assert varied.values.items() <= values.items()
 
 
 def test_chart_of_another_baseline_differs_in_rows_and_values_alone(five, subtests: pytest.Subtests):
@@ -174,26 +141,3 @@ def test_chart_of_odd_sets_of_runs_is_a_specification_that_can_be_drawn(name, ru
     assert HOSTILE not in json.dumps([layer.get("transform") for layer in spec["layer"]])
     if has_data(spec):
         assert draw(spec, "svg").startswith(b"<svg")
-
-
-def test_bar_of_time_to_the_target_says_how_many_reached_it(five):
-    spec = CHARTS["time-to-accuracy"](five)
-    assert "fp16: reached by 1 of 2" in " ".join(spec["title"]["subtitle"])
-    words = {r["backend"]: r["beside"] for r in rows_of(spec, kind="bar")}
-    assert words["native"].endswith("of the time")
-
-
-def test_picture_is_cut_where_the_axis_ends(five):
-    layers = paper_spec(CHARTS["eval-difference"](five))["layer"]
-    bands = [layer for layer in layers if layer["mark"]["type"] == "area"]
-    assert bands
-    assert all(layer["mark"]["clip"] for layer in bands)
-
-
-def test_intervals_are_drawn_whole_but_for_one_that_dwarfs_the_others():
-    rows = [{"x": 1.03, "low": 0.52, "high": 2.04}, {"x": 1.07, "low": 0.73, "high": 1.57}]
-    low, high = forest._domain(rows, forest.SPEED, None)
-    assert low <= 0.52
-    assert high >= 2.04
-    dwarfing = {"x": 1.05, "low": 0.001, "high": 900.0}
-    assert forest._domain([*rows, dwarfing], forest.SPEED, None)[1] < 20

@@ -84,21 +84,6 @@ def test_skipped_steps_are_marked_on_the_scale_they_led_to():
     assert marks == [(10, 32768, 1, 1), (20, 16384, 1, 2)]
 
 
-def test_step_function_keeps_its_corners_only():
-    rows = scale_curves(groups_of(make("native", skip_steps=(10,))))
-    line = [(r["x"], r["y"]) for r in rows if r["kind"] == "line"]
-    assert line == [(0, 65536), (10, 32768), (100, 65536), (195, 65536)]
-
-
-def test_scales_that_a_log_axis_cannot_show_are_left_out():
-    def edit(plan):
-        for row, value in zip(plan["rows"], (math.inf, 0.0, -1.0), strict=False):
-            row["amp/scale_factor"] = value
-
-    rows = scale_curves(groups_of(make("native", edit=edit)))
-    assert all(0 < row["y"] < math.inf for row in rows)
-
-
 def test_a_thousand_skips_become_few_marks():
     run = make("fp16", steps=2000, epochs=5, skip_steps=tuple(range(2000)))
     marks = [row for row in scale_curves(groups_of(run)) if row["kind"] == "skip"]
@@ -114,17 +99,6 @@ def test_lines_that_coincide_are_counted_and_others_not():
     rows = rows_of("a", [0, 50, 100, None]) + rows_of("b", [1, 50, 99, 3]) + rows_of("c", [100, 0, 0, 0])
     assert lay_out(rows, ["a", "b", "c"]) == {"a": 1, "b": 0, "c": 0}
     assert [row["place"] for row in rows] == [0] * 4 + [1] * 4 + [2] * 4
-
-
-def test_loss_scales_coincide_by_their_logarithm():
-    rows = rows_of("a", [1.0, 2.0**16]) + rows_of("b", [4.0, 2.0**16])
-    assert lay_out(rows, ["a", "b"])["a"] == 1
-    assert lay_out(rows, ["a", "b"], log2=True)["a"] == 0
-
-
-def test_lines_without_a_common_point_do_not_coincide():
-    rows = [*rows_of("a", [1.0]), {"backend": "b", "kind": "run", "x": 0, "y": 1.0}]
-    assert lay_out(rows, ["a", "b"]) == {"a": 0, "b": 0}
 
 
 def test_many_long_runs_stay_within_the_budget():

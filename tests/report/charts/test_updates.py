@@ -8,7 +8,6 @@ import pytest
 from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
-from ampcompare.report.charts.catalogue import all_charts, has_data
 from ampcompare.report.charts.updates import lost_updates, lost_updates_by_layer
 
 BOTH = pytest.mark.parametrize("chart", [lost_updates, lost_updates_by_layer])
@@ -19,29 +18,10 @@ def of(backend: str, seed: int = 1, **options: Any):
     return make("fp16", seed, edit=full, config={"backend": backend}, **options)
 
 
-def words(spec: dict[str, Any]) -> str:
-    return " ".join(spec["title"]["subtitle"])
-
-
 @BOTH
 def test_only_groups_that_have_lost_updates_are_drawn(chart):
     spec = chart(analyse_runs([make("none"), make("native"), of("fp16")]))
     assert {row["backend"] for row in spec["datasets"]["data"]} == {"fp16"}
-
-
-def test_without_such_runs_there_is_no_chart():
-    charts = all_charts(analyse_runs([make("none"), make("native")]))
-    assert not has_data(charts["lost-updates"])
-    assert not has_data(charts["lost-updates-layers"])
-
-
-@BOTH
-def test_the_chart_says_what_lost_means_and_of_which_backend_it_is_only_asked(chart):
-    nearest, stochastic = (words(chart(analyse_runs([of(name)]))) for name in ("bf16", "bf16_sr"))
-    assert "lost: weight plus update rounds back to the weight" in nearest
-    assert "lost: weight plus update rounds back to the weight" in stochastic
-    assert "bf16_sr" not in nearest
-    assert "bf16_sr: what rounding to nearest would lose" in stochastic
 
 
 def test_by_step_it_is_the_mean_over_seeds_in_percent():

@@ -62,14 +62,6 @@ def test_a_duration_of_a_step_is_turned_into_steps_a_second():
     assert analysis.quantities.speed == "steps/s"
 
 
-def test_how_long_an_epoch_took_is_taken_where_it_is_asked_for_alone():
-    runs = several(logs={"epoch_seconds": 20.0}, without=("samples_per_sec",))
-    asked, guessed = analyse_runs(runs, throughput="epoch_seconds"), analyse_runs(runs)
-    assert asked.groups[0].means["images_per_second"].value == pytest.approx(0.05)
-    assert asked.quantities.speed == "epochs/s"
-    assert guessed.quantities.speed == "steps/s"
-
-
 def test_without_a_throughput_speed_is_taken_from_the_moments_of_steps_without_the_evaluations():
     analysis = analyse_runs(several(without=("samples_per_sec",)))
     speed = {g.label: g.means["images_per_second"].value for g in analysis.groups}
@@ -86,16 +78,6 @@ def test_samples_a_second_need_a_batch_size(config, samples):
     analysis = analyse_runs(several(without=("samples_per_sec",), config=config))
     assert analysis.groups[0].means["images_per_second"].value == pytest.approx(20.0 * samples)
     assert analysis.quantities.speed == "samples/s"
-
-
-def test_rows_an_epoch_apart_count_epochs():
-    def one_an_epoch(run):
-        rows = run.history[run.history["val_acc"].notna()].reset_index(drop=True)
-        rows = rows.assign(epoch=np.arange(float(len(rows))), _step=np.arange(float(len(rows))))
-        return replace(run, history=rows.drop(columns=["step", "samples_per_sec"]), summary={})
-
-    analysis = analyse_runs([one_an_epoch(run) for run in several(config={"batch_size": 32})])
-    assert analysis.quantities.speed == "epochs/s"
 
 
 def rows_alone(run, every=1):
@@ -120,12 +102,6 @@ def test_without_a_step_no_speed_is_given_where_runs_log_more_or_less_often():
     )
 
 
-def test_without_a_step_a_run_that_broke_off_takes_no_speed_from_the_others():
-    runs = [rows_alone(run) for run in several()]
-    runs.append(replace(rows_alone(foreign(MIXED, 4, steps=9)), state="crashed", exit_code=None))
-    assert analyse_runs(runs).comparison(MIXED).speed is not None
-
-
 def test_a_pause_before_a_run_was_resumed_is_no_training_time():
     def resumed(run):
         half, seconds = len(run.history) // 2, run.history["_runtime"].to_numpy().copy()
@@ -141,26 +117,10 @@ def test_a_pause_before_a_run_was_resumed_is_no_training_time():
             assert not other.clock_jumps
 
 
-def test_a_chart_says_what_its_rows_are_counted_by():
-    def by_epoch(run):
-        return replace(run, history=run.history.assign(epoch=run.history["step"]))
-
-    assert analyse_runs(several()).quantities.step == "optimizer step"
-    assert analyse_runs([rows_alone(run) for run in several()]).quantities.step == "row"
-    assert analyse_runs([by_epoch(run) for run in several()]).quantities.step == "epoch"
-
-
 @pytest.mark.parametrize(("name", "is_said"), [("step_time", True), ("step_time_s", False)])
 def test_a_duration_without_a_unit_is_said_to_be_taken_as_seconds(name, is_said):
     analysis = analyse_runs(several(logs={name: 0.02}, without=("samples_per_sec",)))
     assert any("taken as seconds" in note for note in analysis.verdict.notes) is is_said
-
-
-def test_a_rate_of_the_whole_time_is_said_to_have_evaluations_in_it():
-    analysis = analyse_runs(
-        several(logs={"train/train_samples_per_second": 9.0}, without=("samples_per_sec",))
-    )
-    assert any("evaluations and checkpoints in it" in c for c in analysis.verdict.cautions)
 
 
 def test_what_ends_with_an_evaluation_of_a_step_of_its_own_is_no_training():
@@ -204,19 +164,6 @@ def test_somebody_elses_backend_of_the_same_name_is_read_as_theirs():
     analysis = analyse_runs([*runs, early])
     assert (analysis.metric.key, analysis.keys, analysis.baseline_value) == ("val_acc", ("backend",), "none")
     assert analysis.comparison("bf16").speedup == pytest.approx(1.8, rel=0.02)
-
-
-def test_memory_of_two_kinds_of_sample_is_not_compared():
-    gpu, host = (
-        sampled(**{"gpu.0.memoryAllocatedBytes": [2.0**33]}),
-        sampled(**{"proc.memory.rssMB": [700.0]}),
-    )
-    runs = [
-        foreign(p, s, without=("gpu_mem",), machine=gpu if p == FULL else host)
-        for p in (FULL, MIXED)
-        for s in (1, 2)
-    ]
-    assert analyse_runs(runs).comparison(MIXED).memory is None
 
 
 def test_energy_is_the_power_that_wandb_sampled_over_the_throughput():
@@ -339,36 +286,11 @@ def test_of_runs_in_other_units_of_one_metric_nothing_is_said_until_somebody_say
     assert analyse_runs([in_percent(run) for run in several()]).comparison(MIXED).quality is not None
 
 
-@pytest.mark.parametrize("unit", [None, "plain"])
-def test_an_interval_ends_where_the_unit_of_all_runs_does(unit):
-    def of(run):
-        value = [0.1, 0.1, 0.9][run.config["seed"] - 1] if "32" in run.name else 50.0 + run.config["seed"]
-        shown = run.history.assign(val_acc=run.history["val_acc"] * 0 + value)
-        shown.iloc[1, shown.columns.get_loc("val_acc")] = 2.0  # no fraction
-        return replace(run, history=shown, summary={})
-
-    analysis = analyse_runs([of(r) for r in several()], metric="val_acc", unit=unit)
-    full = next(g for g in analysis.groups if g.value == FULL).means["quality"]
-    assert full.high > 1
-    assert (full.low < 0) is (unit == "plain")
-
-
-def test_a_metric_of_the_summary_alone_is_a_near_miss():
-    runs = [replace(run, summary=run.summary | {"final_score": 0.5}) for run in several()]
-    with pytest.raises(UserError, match="did you mean final_score"):
-        analyse_runs(runs, metric="final_scor")
-
-
 def test_a_sweeps_metric_is_the_one_that_is_compared():
     runs = [replace(run, objective=("train_loss", "minimize")) for run in several()]
     analysis = analyse_runs(runs)
     assert (analysis.metric.key, analysis.metric.falls) == ("train_loss", True)
     assert analyse_runs(runs, metric="val_acc").metric.key == "val_acc"
-
-
-def test_a_sweep_by_speed_leaves_the_quality_as_it_is():
-    runs = [replace(run, objective=("samples_per_sec", "maximize")) for run in several()]
-    assert analyse_runs(runs).metric.key == "val_acc"
 
 
 def test_of_runs_whose_classes_nobody_recorded_chance_is_not_told():

@@ -123,10 +123,3 @@ def test_ten_thousand_keys_are_read_like_ten():
     assert analysis.comparison(MIXED).is_equivalent
     with pytest.raises(UserError, match=r"--metric 'no': no run has it; logged: .*gpu_mem, m0, m1,"):
         analyse_runs(runs, metric="no")
-
-
-def test_a_step_below_0_is_no_speed():
-    run = foreign(MIXED, 1, steps=4)
-    column = pd.Series([-1.0] * len(run.history))
-    odd = replace(run, history=run.history.assign(step=column), summary=run.summary | {"step": -1.0})
-    assert answer([foreign(FULL, 1, steps=4), odd]) == 2

@@ -11,7 +11,6 @@ from support.foreign import FULL, MIXED, foreign, several
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
-from ampcompare.report.foreign.settings import tell_apart
 
 
 def with_config(run: RunRecord, **values: object) -> RunRecord:
@@ -26,17 +25,6 @@ def test_seeds_are_repeats_and_what_is_new_in_every_run_is_left_out_by_name():
     analysis = analyse_runs(several(), "32-true", group_by=["trainer.precision"])
     assert {g.label: (g.n, g.seeds) for g in analysis.groups} == {FULL: (3, 3), MIXED: (3, 3)}
     assert "Left out of the grouping: run_name (another value in every run)." in analysis.verdict.cautions
-    assert analysis.comparison(MIXED).speed.paired
-
-
-@pytest.mark.parametrize("key", ["random_seed", "trainer.data_seed", "np/seed", "a.b.random_state"])
-def test_a_nested_seed_pairs_the_runs(key: str):
-    runs = [
-        replace(run, config={"precision": run.config["trainer"]["precision"], key: run.config["seed"]})
-        for run in several()
-    ]
-    analysis = analyse_runs(runs)
-    assert {g.label: g.seeds for g in analysis.groups} == {FULL: 3, MIXED: 3}
     assert analysis.comparison(MIXED).speed.paired
 
 
@@ -122,30 +110,6 @@ def test_what_says_the_precision_in_other_words_goes_with_it():
     assert any("amp and amp_dtype (it goes with trainer.precision)" in c for c in analysis.verdict.cautions)
 
 
-@pytest.mark.parametrize(
-    ("key", "config"),
-    [
-        ("a.b.c", lambda v: {"a": {"b": {"c": v}}}),
-        ("a.b.c", lambda v: {"a.b": {"c": v}}),
-        ("a.b.c", lambda v: {"a": {"b.c": v}}),
-        ("a/b", lambda v: {"a/b": v}),
-        ("<b>k</b>", lambda v: {"<b>k</b>": v}),
-        ("k", lambda v: {"k": [v, None]}),
-        ("k", lambda v: {"k": v == "x"}),
-        ("k", lambda v: {"k": None if v == "x" else 7}),
-        ("k", lambda v: {"k": {"x": 1.5, "y": float("nan")}[v]}),
-    ],
-)
-def test_any_key_and_any_value_can_be_compared(key, config):
-    runs = [
-        replace(run, config={"seed": run.config["seed"]} | config("x" if "32" in run.name else "y"))
-        for run in several()
-    ]
-    analysis = analyse_runs(runs, group_by=[key])
-    assert [g.n for g in analysis.groups] == [3, 3]
-    assert analysis.keys == (key,)
-
-
 def test_a_key_that_no_run_has_names_those_that_differ():
     runs = [with_config(run, lr=0.1 * run.config["seed"]) for run in several()]
     with pytest.raises(
@@ -200,18 +164,6 @@ def test_what_is_full_or_off_or_no_half_type_is_the_baseline(key: str, full: obj
     assert next(g for g in analysis.groups if g.value == analysis.baseline_value).runs[0].run.name[:2] == "32"
 
 
-def test_a_setting_that_is_called_like_a_seed_tells_runs_apart():
-    runs = [with_config(run, seed_model=m) for m in ("small", "large") for run in several()]
-    runs += [with_config(run, model_seed=m) for m in ("small", "large") for run in several()]
-    runs = [replace(run, id=f"{n}", config=run.config) for n, run in enumerate(runs)]
-    assert set(labels(runs[:12])) == {
-        f"{p} · seed_model {m}" for p in (FULL, MIXED) for m in ("large", "small")
-    }
-    assert set(labels(runs[12:])) == {
-        f"{p} · model_seed {m}" for p in (FULL, MIXED) for m in ("large", "small")
-    }
-
-
 def test_two_switches_of_the_precision_are_compared_as_one():
     kinds = ({"fp16": False, "bf16": False}, {"fp16": True, "bf16": False}, {"fp16": False, "bf16": True})
     runs = [
@@ -250,29 +202,6 @@ def test_runs_that_differ_in_nothing_are_one_group():
     assert [g.n for g in analysis.groups] == [3]
     assert not analysis.comparisons
     assert analysis.verdict.headline.startswith("All runs have the same settings: ")
-
-
-def test_runs_of_one_kind_each_that_differ_in_a_setting_are_not_compared():
-    told = tell_apart([foreign(FULL, 1), foreign(MIXED, 1, config={"lr": 0.2})], ["trainer.precision"])
-    assert [s["lr"] for s in told.settings] == ["0.1", "0.2"]
-    assert all("run_name" not in s for s in told.settings)
-
-
-def test_several_keys_name_the_groups_and_the_first_is_compared():
-    runs = [
-        foreign(p, s, id=f"{p}{s}{lr}", config={"lr": lr})
-        for p in (FULL, MIXED)
-        for s in (1, 2)
-        for lr in (1, 2)
-    ]
-    analysis = analyse_runs(runs, group_by=["trainer.precision", "lr"])
-    assert [g.label for g in analysis.groups] == [
-        f"{FULL} · lr 1",
-        f"{FULL} · lr 2",
-        f"{MIXED} · lr 1",
-        f"{MIXED} · lr 2",
-    ]
-    assert all(c.refusal == "" for c in analysis.comparisons)
 
 
 def test_names_in_the_config_of_a_loop_under_our_recorder_split_no_group():

@@ -10,8 +10,8 @@ from support.fakes import full, make
 
 from ampcompare.errors import UserError
 from ampcompare.report.analysis.analysis import CHARTS_JOB, analyse_runs
-from ampcompare.report.charts.catalogue import CHARTS, all_charts
-from ampcompare.report.on_wandb.charts import columns_of, custom_chart, preset_name, table_of
+from ampcompare.report.charts.catalogue import CHARTS
+from ampcompare.report.on_wandb.charts import columns_of, custom_chart, table_of
 from ampcompare.report.on_wandb.workspace import (
     VIEW_NAME,
     as_json,
@@ -56,15 +56,6 @@ def test_filled_in_chart_draws_the_page_chart_again(analysis):
     svg = vl_convert.vegalite_to_svg(filled)
     again = vl_convert.vegalite_to_svg(spec | {"width": 300})
     assert svg.count("<path") == again.count("<path") > 10
-
-
-def test_preset_is_named_after_its_content(analysis):
-    charts = {name: custom_chart(spec) for name, spec in all_charts(analysis).items()}
-    names = {preset_name(name, chart) for name, chart in charts.items()}
-    assert len(names) == len(charts)
-    changed = charts["train-loss"] | {"height": 1}
-    assert preset_name("train-loss", changed) not in names
-    assert all(re.fullmatch(r"[a-z0-9-]{1,128}", name) for name in names)
 
 
 def test_view_groups_by_backend_and_has_every_chart_as_a_panel(analysis):

@@ -52,18 +52,6 @@ def test_each_point_has_its_mark_at_its_row_and_column():
     assert {mark.state: count for mark, count in field.counts} == {"finished": 1, "failed": 1, "missing": 6}
 
 
-def test_a_sweep_of_seeds_alone_has_them_as_columns():
-    seeds = Grid("s", ("seed",), tuple(GridPoint(n, {"seed": n}) for n in (10, 9)), 2)
-    field = field_of(holes_of(seeds, []), ("backend",))
-    assert field.columns == ("9", "10")
-
-
-def test_what_nobody_could_look_at_is_not_drawn():
-    keys = ("x", "y")
-    many = Grid("s", keys, tuple(GridPoint(n, {"x": 1, "y": n}) for n in range(100)), 100)
-    assert field_of(holes_of(many, [])) is None
-
-
 def test_the_page_shows_the_field_and_hostile_values_are_text():
     runs = [make("none", 1), make("native", 1)]
     hostile = "<img src=x onerror=alert(1)>"
@@ -78,7 +66,3 @@ def test_the_page_shows_the_field_and_hostile_values_are_text():
     assert 'id="holes"' in page
     assert hostile not in page
     assert "2 of the 3 points" in page
-
-
-def test_without_a_sweep_the_page_has_no_field():
-    assert 'id="holes"' not in render_page(analyse_runs([make("none", 1), make("native", 1)])).decode()

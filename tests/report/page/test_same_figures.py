@@ -7,13 +7,10 @@ import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import pytest
-from jinja2 import nodes
 from rich.console import Console
 from support.fakes import make
 from support.papers import peaks, throughput, written
@@ -24,59 +21,7 @@ from ampcompare.report.exports import to_csv, to_json, to_markdown
 from ampcompare.report.page import render
 from ampcompare.report.terminal import print_table
 
-TEMPLATES = {path.name: path.read_text("utf-8") for path in Path(render.__file__).parent.glob("*.j2")}
-ARITHMETIC = (
-    nodes.Add,
-    nodes.Sub,
-    nodes.Mul,
-    nodes.Div,
-    nodes.FloorDiv,
-    nodes.Mod,
-    nodes.Pow,
-    nodes.Neg,
-    nodes.Pos,
-)
-FILTERS = {"join", "length", "safe"}
-# Besides macros and `words`: look-ups in the analysis, formats of values, and what Python's own types have.
-CALLS = {"comparison", "dash_array", "group_of", "items", "show", "sortable", "strftime"}
-CALLS |= {"claim", "lost", "lost_runs", "part", "prediction", "show_memory", "tested"}
-MACROS = {
-    macro.name
-    for text in TEMPLATES.values()
-    for macro in jinja2.Environment().parse(text).find_all(nodes.Macro)
-}
 NUMBER = re.compile(r"[+−±-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-\d+)?")
-
-
-def computed(template: str) -> list[str]:
-    """What a template computes: each operator, filter and call that is not one of those above."""
-    tree = jinja2.Environment().parse(template)
-    found = [type(node).__name__ for node in tree.find_all(ARITHMETIC)]
-    found += [node.name for node in tree.find_all(nodes.Filter) if node.name not in FILTERS]
-    for call in tree.find_all(nodes.Call):
-        called = call.node
-        if isinstance(called, nodes.Getattr):
-            owner = called.node.name if isinstance(called.node, nodes.Name) else ""
-            fine = owner == "words" or called.attr in CALLS
-        else:
-            fine = called.name in MACROS | CALLS
-        if not fine:
-            found.append(getattr(called, "name", getattr(called, "attr", "")))
-    return found
-
-
-def test_a_template_of_the_page_computes_nothing(subtests: pytest.Subtests):
-    for name in TEMPLATES:
-        with subtests.test(name=name):
-            assert computed(TEMPLATES[name]) == []
-
-
-@pytest.mark.parametrize(
-    "template",
-    ["{{ a - 1 }}", "{{ '%g' % a }}", "{{ values|sum }}", "{{ mean(values) }}", "{{ group.per_seed('x') }}"],
-)
-def test_a_template_that_computes_is_told(template):
-    assert len(computed(template)) == 1
 
 
 class Cells(HTMLParser):
@@ -180,10 +125,6 @@ def test_answers_are_a_table_with_the_figures_of_the_json_export():
     assert words.number(answers["within"]) in table
     assert "of 1,000 images" in table
     assert "n = 4 and 4" in table
-
-
-def test_page_without_predictions_has_no_table_of_answers():
-    assert 'id="answers"' not in render.render_page(analyse_runs([make("none"), make("native")])).decode()
 
 
 def test_every_output_takes_each_process_for_a_measurement_of_speed():

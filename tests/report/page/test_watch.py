@@ -16,7 +16,7 @@ from support.log_writer import frame
 from support.offline_runs import plan, write_runs
 from support.wandb_server.clients import wait_until
 
-from ampcompare.report import analyse_runs, outputs
+from ampcompare.report import analyse_runs
 from ampcompare.report.outputs import write_report
 from ampcompare.report.page.watch import ReportServer, signature
 
@@ -69,17 +69,6 @@ def test_everything_a_report_is_made_of_is_served_with_its_content_type(server):
         assert ask(server, f"/{path}")[:2] == (200, (server.folder / path).read_bytes()), path
     for path, kind in CONTENT_TYPES.items():
         assert ask(server, f"/{path}")[2]["Content-Type"] == kind
-
-
-def test_an_output_that_is_added_to_the_list_is_written_and_served(server, monkeypatch):
-    kind = "text/plain; charset=utf-8"
-    added = outputs.Output("comparison.txt", kind, lambda draft: draft.analysis.verdict.headline)
-    assert ask(server, "/comparison.txt")[0] == 404
-    monkeypatch.setitem(outputs.OUTPUTS, "txt", added)
-    write_report(analyse_runs([make("none")]), server.folder, outputs.choose_formats("html,txt"))
-    status, content, headers = ask(server, "/comparison.txt")
-    assert (status, headers["Content-Type"]) == (200, kind)
-    assert content.startswith(b"Only none was run")
 
 
 def test_page_pictures_and_version_are_served(server):

@@ -39,20 +39,6 @@ def test_summary_without_a_finite_number_falls_back_on_the_history():
     assert figures_of(run).best_accuracy == run.values("eval/accuracy").max()
 
 
-def test_run_without_history_has_no_figures():
-    def empty(plan):
-        plan["rows"], plan["summary"], plan["config"] = [], {}, {}
-
-    figures = figures_of(make("none", edit=empty))
-    assert (figures.images_per_second, figures.best_accuracy, figures.epochs, figures.rows) == (
-        None,
-        None,
-        None,
-        0,
-    )
-    assert figures.label == "unknown"
-
-
 def test_losses_that_are_not_finite_are_counted_from_their_first_step():
     def spoil(plan):
         plan["rows"][4]["train/loss"] = "NaN"

@@ -53,17 +53,6 @@ def test_a_layout_left_to_the_machine_counts_as_what_it_came_to():
     assert labels(gpu, cpu) == ["native · channels_last", "native · contiguous"]
 
 
-def test_a_kept_batchnorm_is_a_setting_and_a_record_from_before_it_has_the_default():
-    def with_norm(keep: object) -> RunRecord:
-        return make("fp16", 1, edit=lambda plan: plan["config"].setdefault("precision", {}).update(keep))
-
-    old, new, kept = (
-        with_norm(k) for k in ({}, {"keep_batchnorm_fp32": None}, {"keep_batchnorm_fp32": True})
-    )
-    assert labels(old, new) == ["fp16"]
-    assert labels(old, kept) == ["fp16 · keep_batchnorm_fp32 null", "fp16 · keep_batchnorm_fp32 on"]
-
-
 def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
     def keeping(seed: int, *names: str, backend: str = "fp16") -> RunRecord:
         precision = {"dtype": "float16", "keep_fp32": [*names] or None}
@@ -108,11 +97,6 @@ def test_runs_on_other_software_are_not_pooled():
     other = make("none", 2)
     other.summary["environment"] = other.summary["environment"] | {"torch": "2.11.0"}
     assert labels(make("none", 1), other) == ["none · torch 2.14.1", "none · torch 2.11.0"]
-
-
-def test_runs_with_fused_operations_are_a_group_and_records_without_the_option_had_none():
-    runs = [make("none", 1), make("none", 2, config={"fuse": False}), make("none", 3, config={"fuse": True})]
-    assert labels(*runs) == ["none · fused operations off", "none · fused operations on"]
 
 
 def test_folders_tags_and_packages_do_not_set_runs_apart():
@@ -196,10 +180,6 @@ def test_only_finished_runs_count_where_there_is_one():
     assert runs.means["images_per_second"].value == 3.0
 
 
-def test_crashed_run_without_rows_counts_for_nothing():
-    assert group("none", {"state": "crashed", "rows": 0}).counted == ()
-
-
 def test_groups_come_in_the_fixed_order_unknown_backends_last():
     names = ["zzz", "apex_o1", "aaa", "none", "native", "fp16", "apex_o2"]
     found = group_runs(
@@ -240,14 +220,6 @@ def test_runs_without_a_seed_are_not_paired():
     assert compare(one, other).speed.paired is False
 
 
-def test_other_device_gives_no_speedup_but_an_accuracy_difference():
-    here = {"images_per_second": 1.0, "peak_mib": 1.0, "quality": 0.5}
-    found = compare(group("native", here | {"device": "A"}), group("none", here | {"device": "B"}))
-    assert not found.same_device
-    assert (found.speed, found.memory) == (None, None)
-    assert found.quality.value == 0.0
-
-
 def test_unfinished_runs_stand_in_without_an_accuracy_difference():
     base = group("none", {"images_per_second": 2.0, "quality": 0.9})
     torn = group("native", {"images_per_second": 4.0, "quality": 0.3, "state": "crashed"})
@@ -263,20 +235,3 @@ def test_no_interval_of_an_accuracy_leaves_its_bounds_whatever_it_is_called(key,
         run.summary[key] = value
     (group,) = group_runs([figures_of(run, key) for run in runs])
     assert group.means["quality"].high == (100.0 if values[0] > 1 else 1.0)
-
-
-def test_a_backend_that_is_shown_with_its_type_is_the_baseline_by_its_own_name():
-    def bf16(plan):
-        plan["config"]["precision"]["dtype"] = "bfloat16"
-
-    def runs(*seeds, edit):
-        return [make("native", seed, edit=edit) for seed in seeds]
-
-    others = [make("apex_o1", 1), make("apex_o1", 2)]
-    analysis = analyse_runs([*runs(1, 2, edit=bf16), *others], "native")
-    assert analysis.baseline_value == "native_bf16"
-    for name in ("native_bf16", "native bf16"):  # as it is called, and as it was
-        assert analyse_runs([*runs(1, 2, edit=bf16), *others], name).baseline_value == "native_bf16"
-    assert [c.group.label for c in analysis.comparisons] == ["apex_o1"]
-    both = [*runs(1, 2, edit=bf16), *runs(1, 2, edit=None)]
-    assert analyse_runs([*both, *others], "native").baseline_value == "native"

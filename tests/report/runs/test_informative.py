@@ -6,8 +6,6 @@ import pytest
 from support.fakes import make
 
 from ampcompare import metrics
-from ampcompare.data import sources
-from ampcompare.data.sources import synthetic
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.informative import (
@@ -16,7 +14,6 @@ from ampcompare.report.runs.informative import (
     INFORMATIVE,
     SATURATED,
     information,
-    step_of,
 )
 from ampcompare.report.runs.metric import ComparedMetric
 
@@ -128,11 +125,6 @@ def test_a_loss_that_never_moves_says_nothing_and_has_no_chance_level():
     assert told(make("none"), metric=metric).word == INFORMATIVE
 
 
-def test_the_declared_sizes_of_made_up_data_are_those_that_it_makes():
-    declared = sources.SOURCES["synthetic"]
-    assert (declared.test_images, declared.classes) == (synthetic.TEST_COUNT, len(synthetic.CLASSES))
-
-
 def test_two_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
     size = {metrics.TEST_IMAGES: 40}
 
@@ -152,20 +144,3 @@ def test_two_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
     assert not compared(1).claims["quality"].rejected
     assert compared(0).equivalence is None or not compared(0).equivalence.holds
     assert compared(12).claims["quality"].rejected
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "images", "step"),
-    [
-        ((0.5, 0.525), 40, 2.5),
-        ((0.5, 0.525 + 1e-8), 40, 2.5),  # in single precision
-        ((0.5, 0.53), 40, 0.0),  # not of 40 answers
-        ((0.5, 0.525), None, 0.0),
-    ],
-)
-def test_the_step_of_an_accuracy_is_one_answer(accuracies, images, step):
-    runs = [
-        with_accuracies(0.2, share, seed=n, data={"source": "own.py:build"}, **{metrics.TEST_IMAGES: images})
-        for n, share in enumerate(accuracies)
-    ]
-    assert step_of(analyse_runs(runs).groups, ACCURACY) == step

@@ -73,10 +73,3 @@ def test_a_loss_is_no_share(unit: str):
     with pytest.raises(UserError, match=rf"--unit {unit}: eval/loss is a loss, which is no share") as caught:
         analyse_runs([make("none")], metric="eval/loss", unit=unit)
     assert len(caught.value.lines) == 1
-
-
-@pytest.mark.parametrize(
-    ("margin", "whose"), [(None, "the default margin of 0.5 points"), (0.3, "your margin of 0.3")]
-)
-def test_a_margin_that_nobody_named_is_the_default_one(margin: float | None, whose: str):
-    assert analyse_runs([make("none")], margin=margin).metric.whose_margin == whose

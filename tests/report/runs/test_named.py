@@ -75,14 +75,6 @@ def test_a_record_may_say_anything_of_its_task(subtests: pytest.Subtests):
                 assert analyse_runs([run_of(task, told=told)]).metric.key == "eval/accuracy"
 
 
-def test_a_metric_whose_record_is_broken_is_read_by_its_name():
-    for inner in (None, 3, {"words": 5, "better": []}, {"words": "\x1b[31m", "better": "sideways"}):
-        told = {"metric": "eval/word_error", "metrics": {"eval/word_error": inner}}
-        metric = analyse_runs([run_of(REGRESSION, told=told, word_error=0.1)]).metric
-        assert metric.falls
-        assert metric.name.isprintable()
-
-
 def test_runs_that_all_failed_before_an_evaluation_name_their_metric_all_the_same():
     told = {"metric": "eval/mae", "metrics": {}}
     run = run_of(REGRESSION, told=told)

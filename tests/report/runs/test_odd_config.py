@@ -85,10 +85,3 @@ def test_what_python_has_no_text_for_is_analysed():
     analysis = analyse_runs([make("none", **SHORT), *odd])
     assert sum(len(group.runs) for group in analysis.groups) == 1 + len(odd)
     assert all((exports.to_csv(analysis), exports.to_markdown(analysis), exports.to_json(analysis)))
-
-
-@pytest.mark.parametrize("steps", [10**400, -(10**400)])
-def test_a_warm_up_that_no_float_can_hold_is_analysed(steps: int):
-    run = run_with("log.warmup_steps", steps)
-    run.history = run.history.astype({metrics.STEP: float})
-    assert analyse_runs([make("none", **SHORT), run]).verdict.headline

@@ -108,13 +108,6 @@ def test_a_refusal_is_told_by_its_word_where_the_server_keeps_no_exit_code():
     assert outcome_of(run) == (Outcome.REFUSED, "execution='cuda_graph': no CUDA graphs here")
 
 
-@pytest.mark.parametrize("odd", [{"a": 1}, [1], True, 10**400, "x" * 9])
-def test_odd_words_in_a_record_are_no_traceback(odd):
-    run = ended(None, "failed")
-    run.summary |= {metrics.REFUSED: odd, metrics.LOSS: odd, metrics.EVAL_ACCURACY: odd}
-    assert outcome_of(run)[0] is Outcome.FAILED
-
-
 def fp16(*codes: int):
     runs = []
     for seed, code in enumerate(codes):
@@ -136,16 +129,6 @@ def test_failures_are_counted_with_their_exact_interval():
     share = outcomes.failures
     assert (share.k, share.n, share.share) == (3, 5, 0.6)
     assert (share.low, share.high) == (pytest.approx(0.1466, abs=1e-4), pytest.approx(0.9473, abs=1e-4))
-
-
-def test_a_group_without_failures_has_no_sentence_and_a_share_of_none():
-    outcomes = grouped(fp16(0, 0, 0)).outcomes
-    assert (outcomes.sentence, outcomes.others, outcomes.failures.k) == ("", "", 0)
-    assert outcomes.failures.high == pytest.approx(0.7076, abs=1e-4)
-
-
-def test_stopped_runs_alone_have_no_share_of_failures():
-    assert grouped(fp16(255, 130)).outcomes.failures is None
 
 
 def test_a_failed_run_reaches_no_figure_and_is_named():

@@ -63,14 +63,6 @@ def test_an_ignored_setting_of_which_each_side_has_its_own_leaves_seeds_paired()
     assert groups["none"].sample("quality").keys() == groups["native"].sample("quality").keys()
 
 
-def test_ignored_settings_of_a_backend_do_not_part_it_from_fp32():
-    scales = [{"precision": {"enabled": True, "dtype": "float16", "init_scale": s}} for s in (2.0, 4.0)]
-    runs = [run("none", s) for s in (1, 2)]
-    runs += [run("native", s, config=c) for s, c in zip((1, 2), scales, strict=True)]
-    groups = groups_of(*runs, ignored=frozenset({"precision.init_scale"}))
-    assert groups["none"].sample("quality").keys() == groups["native"].sample("quality").keys()
-
-
 def test_each_figure_has_its_own_n_and_names_who_is_lost_to_it():
     def no_accuracy(made):
         for row in made["rows"]:
@@ -94,20 +86,6 @@ def test_a_run_among_several_of_its_seed_is_named_by_its_id():
     assert why == "failed: exit code 1"
 
 
-def test_bounded_means_stay_within_their_bounds():
-    def accuracy(value, speed):
-        def edit(made):
-            made["summary"] |= {"eval/accuracy": value, metrics.THROUGHPUT_MEDIAN: speed}
-
-        return edit
-
-    runs = [make("none", s, **SHORT, edit=accuracy(a, v)) for s, (a, v) in enumerate([(0.99, 5), (0.8, 300)])]
-    group = groups_of(*runs)["none"]
-    assert group.means["quality"].high == 1.0
-    assert group.means["images_per_second"].low == 0.0
-    assert "cut at its bound" in group.means["quality"].method
-
-
 def control(arm, seed=1, **options):
     return run("none", seed, config={"plan": {"arm": arm}}, **options)
 
@@ -119,14 +97,6 @@ def test_a_run_with_an_arm_is_never_pooled_with_the_baseline(arm):
         ("none", "none", False),
         ("none again (A/A)", "none again (A/A)", True),
     ]
-
-
-def test_a_backend_that_is_called_like_the_control_is_none():
-    odd = run("none", 2)
-    odd.config["backend"] = "none again (A/A)"
-    groups = group_runs([figures_of(r) for r in (run("none", 1), control("first"), odd)])
-    assert sorted((len(g.runs), g.is_control) for g in groups) == [(1, False), (1, False), (1, True)]
-    assert len({g.label for g in groups}) == 3
 
 
 def test_the_control_of_another_key_is_of_its_value():

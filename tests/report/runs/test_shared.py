@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -14,7 +12,6 @@ from ampcompare import metrics
 from ampcompare.report import analyse_runs
 from ampcompare.report.charts.bars import peak_memory, step_time, throughput_bars
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
-from ampcompare.report.page.render import render_page
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.shared import with_overlap
 
@@ -46,11 +43,6 @@ def test_runs_at_once_on_one_cpu_share_it():
     assert overlaps(run("none", 1, 0), run("native", 1, 0)) == pytest.approx([1, 1])
     assert overlaps(run("none", 1, 0), run("native", 1, 50)) == pytest.approx([0.5, 0.5])
     assert overlaps(run("none", 1, 0), run("native", 1, LASTS)) == pytest.approx([0, 0])
-
-
-def test_each_share_is_of_the_runs_own_training():
-    long, short = run("none", 1, 0, lasts=1000), run("native", 1, 500, lasts=10)
-    assert overlaps(long, short) == pytest.approx([0.01, 1])
 
 
 @pytest.mark.parametrize("seconds", [1, 5])
@@ -90,13 +82,6 @@ def test_of_a_run_on_several_processes_every_card_counts():
     assert found == pytest.approx([1, 1])
     ranks = {"host": "h", "gpu": None, "others": [{"host": "h", "gpu": None}]}
     assert overlaps(run("none", 1, 0, machine=ranks)) == pytest.approx([0])  # with itself it shares nothing
-
-
-@pytest.mark.parametrize(
-    "machine", [None, "h", {}, {"host": 3}, {"host": None, "others": [None, 3, "x"]}, {"earlier": 5}, []]
-)
-def test_of_runs_without_machine_nothing_is_said(machine):
-    assert overlaps(run("none", 1, 0, machine=machine), run("native", 1, 0)) == [None, pytest.approx(0)]
 
 
 def test_clocks_that_say_anything_break_nothing(subtests: pytest.Subtests):
@@ -139,20 +124,6 @@ def test_what_ran_while_another_was_stopped_did_not_share():
     assert overlaps(stopped, run("native", 3, 0)) == pytest.approx([0.5, 0.5], abs=0.06)
 
 
-def test_of_a_run_that_went_on_elsewhere_each_part_is_where_it_was():
-    moved = paused(1, 0, 1000.0, machine={"host": "new", "gpu": None, "earlier": [CPU]})
-    there = {"host": "new", "gpu": None}
-    assert overlaps(moved, run("native", 1, 1050)) == pytest.approx([0, 0])
-    assert overlaps(moved, run("native", 2, 1050, machine=there)) == pytest.approx([0.5, 0.5], abs=0.06)
-    assert overlaps(moved, run("native", 3, 0)) == pytest.approx([0.5, 0.5], abs=0.06)
-    assert overlaps(moved, run("native", 4, 0, machine=there)) == pytest.approx([0, 0])
-
-
-def test_a_run_that_is_there_twice_does_not_share_with_itself():
-    one = run("none", 1, 0)
-    assert overlaps(one, dataclasses.replace(one)) == pytest.approx([0, 0])
-
-
 def pairs(seeds, apart):
     """Both backends with each seed: `apart` at once where it is 0, else one after the other."""
     return [
@@ -176,18 +147,6 @@ def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
     assert at_once.verdict.headline.startswith("native: its eval accuracy ")
     assert at_once.verdict.headline.endswith(" Their runs shared the machine: times are not compared.")
     assert at_once.baseline.means["images_per_second"] is not None  # what was measured is shown
-
-
-@pytest.mark.parametrize(("apart", "is_said"), [(200, True), (0, False)])
-def test_of_runs_at_once_it_is_not_said_that_they_were_unsteady(apart, is_said):
-    runs = pairs(4, apart)
-    for number, one in enumerate(runs):
-        one.history = one.history.loc[one.history.index.repeat(10)].reset_index(drop=True)
-        rows = np.linspace(300, 100, len(one.history)) * (3 if number == 5 else 1)
-        one.history[metrics.THROUGHPUT] = rows
-        one.summary[metrics.THROUGHPUT_MEDIAN] = float(np.median(rows))
-    said = " ".join(analyse_runs(runs).verdict.cautions)
-    assert ("drifts within" in said, "Unlike all others" in said) == (is_said, is_said)
 
 
 def test_a_speed_up_cannot_be_required_of_runs_at_once():
@@ -224,11 +183,3 @@ def test_no_chart_sets_times_of_runs_at_once_beside_each_other_without_a_word():
         throughput_bars,
         step_time,
     ]
-
-
-@pytest.mark.parametrize(("apart", "begins"), [(200, "as fast as"), (0, "points of eval accuracy against")])
-def test_the_card_of_runs_at_once_begins_with_their_quality(apart, begins):
-    page = render_page(analyse_runs(pairs(4, apart))).decode("utf-8")
-    units = re.findall(r'<p class="unit">([^<]*)<bdi>none</bdi>', page)
-    assert {unit.strip() for unit in units} == {begins}
-    assert ("images/s beside other runs" in page) == (apart == 0)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import pytest
 from support.fakes import make
 
 from ampcompare.report import analyse_runs
-from ampcompare.report.runs.spoiled import Spoiled, spoiled_buffers
 
 COUNT, AT = "amp/nonfinite_buffers", "amp/nonfinite_buffers_at_step"
 
@@ -53,22 +50,3 @@ def test_runs_of_one_name_are_told_apart_and_many_are_counted():
 def test_where_they_were_put_back_or_stayed_finite_nothing_is_said():
     restored = run(config={"training": {"on_nonfinite_buffers": "restore"}})
     assert cautions(restored, run(2, since=None, at=None), make("none")) == []
-
-
-@pytest.mark.parametrize(
-    ("told", "expected"),
-    [
-        ({"since": None, "at": None, "said": 3}, Spoiled(3, None, is_exact=False)),
-        ({"since": None, "at": 7, "said": 3}, Spoiled(3, 7, is_exact=True)),
-        ({"at": math.inf}, Spoiled(4, 50, is_exact=False)),
-        ({"at": "soon"}, Spoiled(4, 50, is_exact=False)),
-        ({"at": {"max": 9}}, Spoiled(4, 9, is_exact=True)),
-        ({"since": None, "said": math.inf}, None),
-        ({"since": None, "said": -2}, None),
-        ({"since": None, "said": 1e300}, None),
-        ({"since": None, "said": True}, None),
-        ({"since": None, "said": "many"}, None),
-    ],
-)
-def test_a_record_may_hold_anything(told: dict[str, Any], expected: Spoiled | None):
-    assert spoiled_buffers(run(**told)) == expected

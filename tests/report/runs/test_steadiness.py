@@ -12,7 +12,7 @@ from ampcompare import metrics
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.groups import group_runs
-from ampcompare.report.runs.steadiness import Steadiness, stalled_share, trend
+from ampcompare.report.runs.steadiness import stalled_share, trend
 from ampcompare.report.runs.unsteady import median_gap, odd_ones, skipped_share
 
 CHANCE = np.random.default_rng
@@ -73,19 +73,6 @@ def test_a_trend_is_found_with_its_size_in_spite_of_stalls(n, change):
     speeds = steady(CHANCE(2), n, 0.01) * np.linspace(1, 1 + change, n)
     speeds[n // 2] /= 5
     assert trend(speeds) == pytest.approx(1 + 0.75 * change, abs=0.02)  # of the last 80 %, between blocks
-
-
-def test_short_runs_are_not_judged():
-    assert figures_of(make("none", steps=40)).steadiness == Steadiness()
-    assert stalled_share(np.array([])) is None
-
-
-def test_a_run_with_rows_of_nonsense_is_not_judged():
-    run = make("none")
-    run.history[metrics.THROUGHPUT] = [None, math.inf, -1.0, 0.0] * (len(run.history) // 4) + [math.nan] * (
-        len(run.history) % 4
-    )
-    assert figures_of(run).steadiness == Steadiness()
 
 
 def slow_row(made):

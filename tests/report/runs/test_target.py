@@ -82,15 +82,6 @@ def test_a_lower_metric_is_reached_from_above():
     assert [f.seconds_to_target for f in analysis.figures] == [20.0, 20.0]
 
 
-def test_a_target_that_no_run_of_a_group_reaches_is_said():
-    records = [*NONE, reaching("apex_o1", 1, 0.3, 0.8, 0.8)]
-    (said,) = [note for note in analyse_runs(records).verdict.notes if "target" in note]
-    assert said == "The target of 93.00 % is reached by no run of apex_o1: no time to it is given."
-    (said,) = [note for note in analyse_runs(records, target=0.99).verdict.notes if "target" in note]
-    assert "99.00 % is reached by no run of none and apex_o1" in said
-    assert not any("target" in note for note in analyse_runs(records, target=0.3).verdict.notes)
-
-
 @pytest.mark.parametrize("target", [500, -1, 0])
 def test_a_target_that_no_accuracy_can_have_is_refused(target: float):
     with pytest.raises(UserError, match=f"--target {target}: eval accuracy lies between 0 and 100 %"):

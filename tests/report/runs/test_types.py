@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 from support.fakes import full, make
 
-from ampcompare.precision.backends import REGISTRY
 from ampcompare.report import analyse_runs
-from ampcompare.report.as_json import to_json
-from ampcompare.report.exports import to_csv, to_markdown
 from ampcompare.report.on_wandb.workspace import group_keys
 from ampcompare.report.page.render import render_page
-from ampcompare.report.palette import KNOWN
 from ampcompare.report.runs.figures import words_of
 
 
@@ -66,32 +61,10 @@ def test_apex_o1_in_bf16_is_called_so_and_never_apex_itself():
     assert words_of(run("apex_o1", 1)) == "apex O1 lists in bf16"
 
 
-def test_words_say_what_is_in_bf16():
-    meanings = {style.label: style.meaning for style in KNOWN}
-    assert meanings["bf16"] == "bf16 (weights too)"
-    assert meanings["bf16_sr"] == "bf16, stochastic rounding"
-    assert meanings["native_bf16"] == "torch.amp bf16"
-
-
-def test_every_built_in_backend_has_a_look_of_its_own():
-    assert {*REGISTRY} <= {style.label for style in KNOWN}
-    assert len({(s.colour, s.dash, s.marker) for s in KNOWN}) == len({s.colour for s in KNOWN}) == len(KNOWN)
-
-
 @pytest.mark.parametrize("name", ["native_bf16", "native bf16"])
 def test_the_group_is_required_by_its_name_and_by_the_former_one(name):
     (answer,) = analyse_runs(runs(NONE, OLD), require=[f"{name}: failures <= 0"]).requirements
     assert answer.is_shown
-
-
-def test_every_table_has_the_group_by_its_name():
-    analysis = analyse_runs(runs(NONE, OLD, NEW))
-    content = json.loads(to_json(analysis))
-    assert [g["label"] for g in content["groups"]] == ["none", "native_bf16"]
-    assert {r["group"] for r in content["runs"]} == {"none", "native_bf16"}
-    for text in (to_csv(analysis), to_markdown(analysis), analysis.verdict.headline):
-        assert "native_bf16" in text.replace("\\_", "_")
-        assert "native bf16" not in text
 
 
 def test_who_groups_by_type_gets_types_compared():
@@ -100,13 +73,6 @@ def test_who_groups_by_type_gets_types_compared():
     (found,) = analysis.comparisons
     assert not found.refusal
     assert found.speed is not None
-
-
-def test_who_groups_by_type_too_has_it_in_the_labels():
-    analysis = analyse_runs(runs(NONE, NATIVE, OLD), group_by=["backend", "precision.dtype"])
-    labels = [g.label for g in analysis.groups]
-    assert labels == ["none · dtype not set", "native · dtype float16", "native_bf16 · dtype bfloat16"]
-    assert not any(c.refusal for c in analysis.comparisons)
 
 
 def test_wandb_groups_by_the_type_too_where_a_backend_ran_in_several():
@@ -124,22 +90,6 @@ def test_runs_without_a_loss_scale_are_pooled_whatever_it_would_have_been(one, o
     for scaled, options in zip(mixed[-2:], (one, other), strict=True):
         scaled.config["precision"] = scaled.config["precision"] | options
     assert [(g.label, g.n) for g in analyse_runs(mixed).groups] == [("none", 2), ("native_bf16", 2)]
-
-
-def test_any_type_that_a_record_may_hold_makes_a_page_without_escapes(subtests: pytest.Subtests):
-    for dtype in ["b\ud800", "x\n\x1b[31mred", "long" * 1000, 7, ["float16"], None, ""]:
-        for where in ["config", "environment"]:
-            with subtests.test(dtype=dtype, where=where):
-                made = [*runs(NONE), run("native", 0, "float16"), run("native", 1, "float16")]
-                for one in made[2:]:
-                    if where == "config":
-                        one.config["precision"]["dtype"] = dtype
-                    else:
-                        one.summary["environment"]["precision_dtype"] = dtype
-                analysis = analyse_runs(made)
-                labels = [group.label for group in analysis.groups]
-                assert all(label.isprintable() and len(label) < 100 for label in labels)
-                assert b"</html>" in render_page(analysis)
 
 
 def test_a_share_or_a_scale_beyond_all_bounds_is_left_out_of_its_chart():

@@ -53,8 +53,3 @@ def test_families_and_looks_together_keep_their_error(k):
     values = differences(10.0, 0.3, k, 50_000)
     shown = shown_at_a_look(values, lambda *e: rules.p_equivalent(*e, 10.0), level_of(LOOKS, two_sided=False))
     assert shown.mean() <= 0.055
-
-
-def test_at_the_plain_level_three_looks_are_false_in_more_than_one_case_in_ten():
-    """What the stricter level is there for."""
-    assert shown_at_a_look(differences(0, 0.3, 1, 20_000), rules.p_two_sided, 0.05).mean() > 0.1

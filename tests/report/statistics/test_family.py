@@ -31,10 +31,6 @@ def test_one_claim_is_tested_at_the_whole_level():
     assert (found.level, found.adjusted_p, found.rejected) == (0.05, 0.049, True)
 
 
-def test_no_claim_is_no_family():
-    assert holm({}) == {}
-
-
 def test_a_p_that_is_nan_shows_nothing_and_counts():
     found = holm({"a": math.nan, "b": 0.03})
     assert (found["b"].rejected, found["b"].level, found["a"].adjusted_p) == (False, 0.025, 1.0)

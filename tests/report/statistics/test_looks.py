@@ -10,12 +10,6 @@ from ampcompare.report.statistics import looks
 from ampcompare.report.statistics.looks import error_of, level_of, statistics_at
 
 
-def test_the_usual_plan_costs_no_simulation(monkeypatch):
-    monkeypatch.setattr(looks, "statistics_at", None)
-    assert level_of([3, 6, 10]) == 0.0194
-    assert level_of((10, 6, 3, 3), two_sided=False) == 0.0204
-
-
 def test_one_look_is_at_the_whole_level():
     assert level_of([7]) == 0.05
     assert level_of([7], alpha=0.0125) == 0.0125
@@ -47,11 +41,6 @@ def test_a_level_lies_between_bonferronis_and_that_of_one_look():
 
 def test_a_smaller_level_for_all_looks_is_a_smaller_one_for_each():
     assert level_of([3, 6, 10], alpha=0.025) < level_of([3, 6, 10]) / 1.9
-
-
-def test_it_is_the_same_whenever_it_is_asked():
-    first = looks._simulated.__wrapped__((3, 5), True, 0.05)
-    assert looks._simulated.__wrapped__((3, 5), True, 0.05) == first
 
 
 def test_many_looks_are_levelled_and_more_than_a_hundred_refused():
