@@ -80,16 +80,6 @@ def test_a_backend_that_answers_other_images_is_told_from_its_seeds():
     assert ": more than seeds do (p = 0.0079, n = 5 and 5)." in found.sentence
 
 
-def test_processes_of_one_seed_are_one_and_the_others_are_named():
-    found = only(
-        group("none", {number: changed(0, number) for number in range(1, 6)}, seed_of=lambda s: 7),
-        group("native", {number: changed(0, 2) for number in range(1, 6)}),
-    )
-    assert found.n == (5, 1)
-    assert [why for _, why in found.left_out] == ["another run of its seed is compared"] * 4
-    assert found.p is None
-
-
 @pytest.mark.parametrize("theirs", [{1: ""}, {1: "Its predictions.npy is cut off."}, {}])
 def test_without_predictions_nothing_is_claimed(theirs: dict[int, str]):
     found = only(group("none", theirs), group("native", {1: TRUTH, 2: TRUTH}))
@@ -97,16 +87,6 @@ def test_without_predictions_nothing_is_claimed(theirs: dict[int, str]):
     assert found.sentence.endswith("is not known: none kept no predictions to compare.")
     expected = [("none 1", theirs[1] or "it kept no predictions")] if theirs else []
     assert [entry for entry in found.left_out if entry[0].startswith("none")] == expected
-
-
-def test_runs_that_were_tested_on_other_images_are_not_compared():
-    found = only(group("none", {1: TRUTH, 2: TRUTH}), group("native", {1: TRUTH, 2: TRUTH}, on="others"))
-    assert not found.is_known
-    assert found.sentence.endswith("is not known: they were tested on other images.")
-    assert found.left_out == (
-        ("native 1", "it was tested on other images"),
-        ("native 2", "it was tested on other images"),
-    )
 
 
 def test_a_report_has_the_answers_of_each_comparison_and_none_without_predictions():

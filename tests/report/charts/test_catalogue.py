@@ -111,14 +111,6 @@ def test_groups_of_one_backend_share_its_colour_and_differ_in_dashes():
     assert len({style.dash for style in native}) == 2
 
 
-def test_wall_clock_chart_leaves_out_a_clock_that_goes_backwards():
-    def back(plan):
-        plan["rows"][7]["time/elapsed_seconds"] = 0.0
-
-    spec = CHARTS["eval-accuracy-time"](analysis_of(make("none"), make("native", edit=back)))
-    assert missing_labels(spec, analysis_of(make("none"), make("native", edit=back)).groups) == ["native"]
-
-
 def test_time_to_a_value_is_that_of_the_first_evaluation_there():
     def fix(plan):
         evals = [row for row in plan["rows"] if "eval/accuracy" in row]

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-import altair as alt
 import pytest
 from scipy import stats
 from support.a_sweep import a_sweep
@@ -16,7 +13,7 @@ from support.fakes import make
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis import phrases
-from ampcompare.report.charts.catalogue import CHARTS, VARIED, has_data
+from ampcompare.report.charts.catalogue import CHARTS, has_data
 from ampcompare.report.charts.pictures import draw
 
 HOSTILE = "'+alert(1)+'</script>"
@@ -55,13 +52,6 @@ def test_difference_curve_leaves_out_runs_that_failed(five):
     assert min(row["y"] for row in rows) > -10  # a diverged run is 80 points below
 
 
-def test_difference_curve_from_one_seed_has_no_band():
-    spec = CHARTS["eval-difference"](analyse_runs(a_sweep((1,))))
-    assert rows_of(spec, "native")
-    assert not any("low" in row for row in rows_of(spec))
-    assert "band" not in " ".join(spec["title"]["subtitle"])
-
-
 @pytest.mark.parametrize(
     ("name", "question"),
     [("speed-ups", "speed"), ("memory-ratios", "memory"), ("quality-differences", "quality")],
@@ -95,33 +85,6 @@ def test_bookends_of_the_control_are_named_at_both_ends_of_the_sweep(five):
     bars = sorted(rows_of(CHARTS["throughput-sweep"](five), kind="bar"), key=lambda bar: bar["x"])
     named = [i for i, bar in enumerate(bars) if bar.get("text") == "A/A"]
     assert named == [0, 1, 2, 3, 4, len(bars) - 5, len(bars) - 4, len(bars) - 3, len(bars) - 2, len(bars) - 1]
-
-
-def test_runs_that_tell_no_time_or_speed_are_left_out_of_the_sweep_over_time():
-    def no_clock(plan):
-        for row in plan["rows"]:
-            row.pop("time/elapsed_seconds", None)
-
-    when = datetime(2026, 1, 1, tzinfo=UTC)
-    runs = [make("none"), make("native"), make("apex_o1", edit=no_clock)]
-    runs[0] = replace(runs[0], started_at=None)
-    runs[1] = replace(runs[1], started_at=(when + timedelta(hours=1)).replace(tzinfo=None))
-    assert {row["backend"] for row in rows_of(CHARTS["throughput-sweep"](analyse_runs(runs)))} == {"native"}
-
-
-def test_chart_of_another_baseline_differs_in_rows_and_values_alone(five, subtests: pytest.Subtests):
-    """The page puts rows and values of a view into the planned view's specification."""
-    for name in VARIED:
-        for baseline in ["native", "fp16"]:
-            with subtests.test(name=name, baseline=baseline):
-                view = five.view(baseline)
-                varied = VARIED[name](five, view.comparisons, view.margin)
-                spec = json.loads(json.dumps(CHARTS[name](five)))
-                spec["datasets"]["data"] = varied.rows
-                for param in spec["params"]:
-                    param["value"] = varied.values.get(param["name"], param.get("value"))
-                alt.Chart.from_dict(spec)
-                assert not any(row["backend"] == baseline for row in varied.rows if row["kind"] == "effect")
 
 
 @pytest.mark.parametrize("name", ["eval-difference", "speed-ups", "quality-differences", "throughput-sweep"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import make
 
-from ampcompare.report.charts.series import MAX_SKIP_MARKS, curves, lay_out, scale_curves, thin
+from ampcompare.report.charts.series import MAX_SKIP_MARKS, curves, scale_curves, thin
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.groups import group_runs
 
@@ -89,16 +89,6 @@ def test_a_thousand_skips_become_few_marks():
     marks = [row for row in scale_curves(groups_of(run)) if row["kind"] == "skip"]
     assert len(marks) == MAX_SKIP_MARKS
     assert marks[-1]["skipped"] == 400
-
-
-def rows_of(label, ys):
-    return [{"backend": label, "kind": "line", "x": x, "y": y} for x, y in enumerate(ys)]
-
-
-def test_lines_that_coincide_are_counted_and_others_not():
-    rows = rows_of("a", [0, 50, 100, None]) + rows_of("b", [1, 50, 99, 3]) + rows_of("c", [100, 0, 0, 0])
-    assert lay_out(rows, ["a", "b", "c"]) == {"a": 1, "b": 0, "c": 0}
-    assert [row["place"] for row in rows] == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_many_long_runs_stay_within_the_budget():

@@ -123,16 +123,6 @@ def test_a_duration_without_a_unit_is_said_to_be_taken_as_seconds(name, is_said)
     assert any("taken as seconds" in note for note in analysis.verdict.notes) is is_said
 
 
-def test_what_ends_with_an_evaluation_of_a_step_of_its_own_is_no_training():
-    def apart(run):
-        is_seen = run.history["val_acc"].notna()
-        rows = run.history.assign(step=run.history["step"] + is_seen * 1.0)
-        return replace(run, history=rows.drop(columns=["samples_per_sec"]))
-
-    analysis = analyse_runs([apart(run) for run in several()])
-    assert analysis.comparison(MIXED).speedup == pytest.approx(1.8, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("column", "value", "mib"),
     [
@@ -173,12 +163,6 @@ def test_energy_is_the_power_that_wandb_sampled_over_the_throughput():
     assert full["joules_per_image"].value == pytest.approx(300 / full["images_per_second"].value, rel=0.01)
     assert analysis.quantities.energy == "J per sample"
     assert analysis.comparison(MIXED).energy is not None
-
-
-def test_the_machine_is_the_one_that_wandb_saw():
-    facts = {"device_name": "NVIDIA A100", "device_type": "cuda", "machine": {"host": "x"}}
-    analysis = analyse_runs(several(machine=Machine({}, facts)))
-    assert analysis.setting.devices == ("NVIDIA A100 (CUDA)",)
 
 
 def test_a_run_that_died_before_it_said_its_machine_stays_with_its_fellows():
@@ -291,26 +275,3 @@ def test_a_sweeps_metric_is_the_one_that_is_compared():
     analysis = analyse_runs(runs)
     assert (analysis.metric.key, analysis.metric.falls) == ("train_loss", True)
     assert analyse_runs(runs, metric="val_acc").metric.key == "val_acc"
-
-
-def test_of_runs_whose_classes_nobody_recorded_chance_is_not_told():
-    runs = [
-        replace(
-            r,
-            history=r.history.assign(val_acc=r.history["val_acc"] * 0 + 0.1 + r.config["seed"] / 1000),
-            summary={},
-        )
-        for r in several()
-    ]
-    analysis = analyse_runs(runs)
-    assert not any("chance" in c and "guessing" in c for c in analysis.verdict.cautions)
-
-
-def test_a_value_that_is_called_like_a_backend_of_ours_is_not_said_to_be_it():
-    runs = several()
-    for run in runs:
-        if run.config["trainer"]["precision"] == MIXED:
-            run.config["trainer"]["precision"] = "bf16"
-    analysis = analyse_runs(runs)
-    assert "bf16" in analysis.styles
-    assert "weights too" not in render_page(analysis).decode()

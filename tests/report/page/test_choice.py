@@ -96,21 +96,6 @@ def test_columns_are_chosen_by_keyboard_and_stay_chosen_in_another_view(reader):
     assert page.locator("#backends-table td.c-speed >> visible=true").count() == len(ORDER)
 
 
-def test_table_by_backend_fits_1280_pixels_and_keeps_its_first_column_on_a_phone(browser, path):
-    wide = Reader(browser, path, viewport={"width": 1280, "height": 900})
-    size = "box => [box.scrollWidth, box.clientWidth]"
-    inner, outer = wide.page.locator("#backends .scroll").evaluate(size)
-    assert inner <= outer
-    wide.context.close()
-    phone = Reader(browser, path, viewport={"width": 390, "height": 800})
-    box = phone.page.locator("#backends .scroll")
-    box.evaluate("box => { box.scrollLeft = 400; }")
-    first = phone.page.locator("#backends-table tbody th").first
-    assert first.bounding_box()["x"] == pytest.approx(box.bounding_box()["x"], abs=2)
-    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 390
-    phone.context.close()
-
-
 def test_page_drops_the_setting_of_charts_and_a_saved_picture_has_it(reader):
     figure = reader.figure("eval-difference")
     assert "Test Device 9000" not in figure.locator(".plot").inner_text()

@@ -131,18 +131,3 @@ def test_script_json_is_safe_and_refuses_nan():
     assert json.loads(text)["a"] == HOSTILE
     with pytest.raises(ValueError, match="JSON"):
         script_json({"a": float("nan")})
-
-
-@pytest.mark.parametrize("loss", ["mse", "cross_entropy"])
-def test_a_regression_lacks_no_training_accuracy(loss: str):
-    def edit(plan):
-        plan["config"]["task"] = {"loss": loss, "metrics": None, "metric": None}
-        for row in plan["rows"]:
-            row.pop("train/accuracy", None)
-            if "eval/accuracy" in row:
-                row["eval/mse"] = 1 - row.pop("eval/accuracy")
-
-    text = Page(page_of(make("none", edit=edit), make("native", edit=edit), metric="eval/mse")).text
-    nothing = text[text.index("Nothing recorded for:") :].split(".")[0]
-    assert ("training accuracy" in nothing) is (loss == "cross_entropy")
-    assert "energy" in nothing

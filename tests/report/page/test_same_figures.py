@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 from support.fakes import make
 from support.papers import peaks, throughput, written
 
-from ampcompare.records.predictions import Predictions
 from ampcompare.report import analyse_runs, words
 from ampcompare.report.exports import to_csv, to_json, to_markdown
 from ampcompare.report.page import render
@@ -108,23 +106,6 @@ def test_each_figure_on_the_page_is_in_the_json_export(tmp_path):
     content = json.loads(to_json(analysis))
     assert len(printed) > 60
     assert printed - numbers(form for leaf in leaves(content) for form in forms(leaf)) == set()
-
-
-def test_answers_are_a_table_with_the_figures_of_the_json_export():
-    runs = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3, 4)]
-    for number, run in enumerate(runs):
-        classes = np.arange(1000, dtype=np.uint8) % 10
-        classes[number * 7 : number * 11 + 3] = 0
-        run.__dict__["predictions"] = Predictions(classes, "set")
-    analysis = analyse_runs(runs)
-    page = render.render_page(analysis).decode()
-    (answers,) = json.loads(to_json(analysis))["answers"]
-    section = page[page.index('id="answers"') :]
-    table = Cells(section[: section.index("</section>")]).text
-    assert words.number(answers["between"]) in table
-    assert words.number(answers["within"]) in table
-    assert "of 1,000 images" in table
-    assert "n = 4 and 4" in table
 
 
 def test_every_output_takes_each_process_for_a_measurement_of_speed():

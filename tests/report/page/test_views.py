@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from html import unescape
-from itertools import pairwise
 
 import pytest
 from support.a_sweep import a_sweep
@@ -13,7 +12,6 @@ from support.a_sweep import a_sweep
 from ampcompare.report import analyse_runs
 from ampcompare.report.page.render import render_page
 from ampcompare.report.page.views import AS_PLANNED
-from ampcompare.report.palette import CHIPS
 
 
 class Parts:
@@ -76,31 +74,3 @@ def test_the_planned_view_is_what_the_page_shows_without_a_script(page):
     assert [(v["baseline"], v["margin"]) for v in planned] == [("none", "0.5")]
     assert all(n == AS_PLANNED for n in planned[0]["charts"].values())
     assert "as planned" in page.text(planned[0], "told")
-
-
-def lightness(colour: str) -> float:
-    """CIE L* of an sRGB colour: what is left of it in greyscale."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    y = sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
-
-
-@pytest.mark.parametrize("side", ["light", "dark"])
-def test_chips_differ_in_lightness_and_sign(side):
-    grounds = sorted(lightness(getattr(chip, side)[0]) for chip in CHIPS.values())
-    assert min(b - a for a, b in pairwise(grounds)) >= 12
-    assert len({chip.sign for chip in CHIPS.values()}) == len(CHIPS) == 5
-    for chip in CHIPS.values():
-        ground, ink = (lightness(colour) for colour in getattr(chip, side))
-        assert abs(ground - ink) > 45
-
-
-def test_failures_lead_line_and_card():
-    runs = a_sweep(epochs=5)
-    page = Parts(render_page(analyse_runs(runs)).decode())
-    view = next(v for v in page.data["views"] if all(n == AS_PLANNED for n in v["parts"]))
-    line = page.text(view, "line-4")
-    assert line.startswith("fp16 3 of 5 fp16 runs failed")
-    card = page.html[page.html.index('data-part="card-4"') :]
-    assert card.index("3 of 5 fp16 runs failed") < card.index('class="big"')

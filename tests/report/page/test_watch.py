@@ -18,7 +18,7 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.outputs import write_report
-from ampcompare.report.page.watch import ReportServer, signature
+from ampcompare.report.page.watch import ReportServer
 
 
 @pytest.fixture
@@ -118,17 +118,6 @@ def test_only_reading_is_possible(server, method):
 
 def test_server_is_bound_to_this_machine_alone(server):
     assert server.server_address[0] == "127.0.0.1"
-
-
-def test_signature_changes_when_a_record_grows(tmp_path):
-    file = tmp_path / "offline-run-1-a" / "run-a.wandb"
-    file.parent.mkdir()
-    file.write_bytes(b"1")
-    for source in (str(tmp_path), str(file)):
-        before = signature([source, "wandb:entity/project"])[1:]
-        assert signature([source, "wandb:entity/project"])[1:] == before
-        file.write_bytes(file.read_bytes() + b"2")
-        assert signature([source, "wandb:entity/project"])[1:] != before
 
 
 def free_port() -> int:

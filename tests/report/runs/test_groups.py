@@ -41,18 +41,6 @@ def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key
     assert key in said
 
 
-def test_a_layout_left_to_the_machine_counts_as_what_it_came_to():
-    def with_layout(asked: str, came: str) -> RunRecord:
-        run = make("native", 1, edit=lambda plan: plan["config"].update(memory_format=asked))
-        run.summary["environment"] = run.summary["environment"] | {"memory_format": came}
-        return run
-
-    gpu, cpu = with_layout("auto", "channels_last"), with_layout("auto", "contiguous")
-    explicit = with_layout("channels_last", "channels_last")
-    assert labels(gpu, explicit) == ["native"]
-    assert labels(gpu, cpu) == ["native · channels_last", "native · contiguous"]
-
-
 def test_modules_kept_in_fp32_set_runs_apart_by_their_names_in_any_order():
     def keeping(seed: int, *names: str, backend: str = "fp16") -> RunRecord:
         precision = {"dtype": "float16", "keep_fp32": [*names] or None}
@@ -97,12 +85,6 @@ def test_runs_on_other_software_are_not_pooled():
     other = make("none", 2)
     other.summary["environment"] = other.summary["environment"] | {"torch": "2.11.0"}
     assert labels(make("none", 1), other) == ["none · torch 2.14.1", "none · torch 2.11.0"]
-
-
-def test_folders_tags_and_packages_do_not_set_runs_apart():
-    other = make("none", 2, config={"output_dir": "elsewhere", "wandb": {"tags": ["x"]}})
-    other.summary["environment"] = other.summary["environment"] | {"packages": {"rich": "1"}}
-    assert labels(make("none", 1), other) == ["none"]
 
 
 def test_precision_settings_set_backends_apart_but_not_fp32():
@@ -218,14 +200,6 @@ def test_runs_without_a_seed_are_not_paired():
         for name in "ab"
     )
     assert compare(one, other).speed.paired is False
-
-
-def test_unfinished_runs_stand_in_without_an_accuracy_difference():
-    base = group("none", {"images_per_second": 2.0, "quality": 0.9})
-    torn = group("native", {"images_per_second": 4.0, "quality": 0.3, "state": "crashed"})
-    found = compare(torn, base)
-    assert found.speedup == pytest.approx(2.0)
-    assert found.quality is None
 
 
 @pytest.mark.parametrize(("key", "values"), [("val/acc", (99.9, 90.0)), ("top1", (0.999, 0.9))])

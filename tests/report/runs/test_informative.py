@@ -84,15 +84,6 @@ def test_the_chance_of_a_top_5_accuracy_is_five_times_as_high():
     assert told(make("none", edit=edit), metric=metric).word == CHANCE
 
 
-def test_an_accuracy_in_percent_is_judged_as_a_share():
-    runs = [with_accuracies(10.0, 10.0, 10.0), with_accuracies(10.0, 12.0, 10.0, seed=2)]
-    (group,) = analyse_runs(runs).groups
-    metric = analyse_runs(runs).metric
-    found = information(group.label, group.counted, metric)
-    assert found.word == CHANCE
-    assert found.error == pytest.approx(0.003)
-
-
 @pytest.mark.parametrize(
     ("limit", "accuracy", "error"), [(None, 0.933, 0.0025), (200, 0.88, 0.023), (10**9, 0.933, 0.0025)]
 )
@@ -111,18 +102,6 @@ def test_an_unknown_test_set_is_said_and_leaves_chance_untold():
     found = told(run)
     assert (found.word, found.images, found.classes, found.error) == (INFORMATIVE, None, None, None)
     assert "The size of the test set is not recorded." in analyse_runs([run]).verdict.cautions
-
-
-def test_a_loss_that_never_moves_says_nothing_and_has_no_chance_level():
-    metric = ComparedMetric(metrics.EVAL_LOSS, None)
-
-    def flat(made):
-        for row in made["rows"]:
-            if metrics.EVAL_LOSS in row:
-                row[metrics.EVAL_LOSS] = 2.303
-
-    assert told(make("none", edit=flat), metric=metric).word == CONSTANT
-    assert told(make("none"), metric=metric).word == INFORMATIVE
 
 
 def test_two_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():

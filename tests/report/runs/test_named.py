@@ -62,23 +62,11 @@ def test_words_and_direction_are_those_that_the_runs_recorded():
     assert "Of depth of field lower is better." in analysis.verdict.notes
 
 
-def test_what_a_record_says_of_our_own_metric_changes_nothing():
-    told = {"metric": "eval/accuracy", "metrics": {"eval/accuracy": {"words": "error", "better": "lower"}}}
-    metric = analyse_runs([run_of(NULL, told=told)]).metric
-    assert (metric.name, metric.falls) == ("eval accuracy", False)
-
-
 def test_a_record_may_say_anything_of_its_task(subtests: pytest.Subtests):
     for told in [0, "x", [], {"metric": 3}, {"metric": ""}, {"metric": {}, "metrics": [1]}]:
         for task in ["x", 7, {"loss": ["mse"]}, {"loss": {}, "metrics": 3, "metric": []}]:
             with subtests.test(told=told, task=task):
                 assert analyse_runs([run_of(task, told=told)]).metric.key == "eval/accuracy"
-
-
-def test_runs_that_all_failed_before_an_evaluation_name_their_metric_all_the_same():
-    told = {"metric": "eval/mae", "metrics": {}}
-    run = run_of(REGRESSION, told=told)
-    assert analyse_runs([run]).metric.key == "eval/mae"
 
 
 def test_an_old_run_and_one_of_another_metric_are_no_comparison():

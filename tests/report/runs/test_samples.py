@@ -56,13 +56,6 @@ def test_pooled_settings_are_paired_like_with_like():
     assert {key[1]: value for key, value in theirs.items()} == {(str(n),): q for n, q in of_batch.items()}
 
 
-def test_an_ignored_setting_of_which_each_side_has_its_own_leaves_seeds_paired():
-    runs = [run("none", s, config={"batch_size": 64}) for s in (1, 2)]
-    runs += [run("native", s, config={"batch_size": 128}) for s in (1, 2)]
-    groups = groups_of(*runs, ignored=frozenset({"batch_size"}))
-    assert groups["none"].sample("quality").keys() == groups["native"].sample("quality").keys()
-
-
 def test_each_figure_has_its_own_n_and_names_who_is_lost_to_it():
     def no_accuracy(made):
         for row in made["rows"]:
@@ -78,14 +71,6 @@ def test_each_figure_has_its_own_n_and_names_who_is_lost_to_it():
     assert "The eval accuracy of none lacks seed 3 (none is recorded)." in said
 
 
-def test_a_run_among_several_of_its_seed_is_named_by_its_id():
-    runs = [run("none", 1, nth=n) for n in (0, 1)]
-    runs[1].state, runs[1].exit_code = "failed", 1
-    ((who, why),) = groups_of(*runs)["none"].lost("quality")
-    assert runs[1].id in who
-    assert why == "failed: exit code 1"
-
-
 def control(arm, seed=1, **options):
     return run("none", seed, config={"plan": {"arm": arm}}, **options)
 
@@ -97,13 +82,6 @@ def test_a_run_with_an_arm_is_never_pooled_with_the_baseline(arm):
         ("none", "none", False),
         ("none again (A/A)", "none again (A/A)", True),
     ]
-
-
-def test_the_control_of_another_key_is_of_its_value():
-    runs = [run("none", 1, config={"batch_size": n}) for n in (64, 128)]
-    runs.append(run("none", 1, config={"batch_size": 64, "plan": {"arm": "first"}}))
-    groups = group_runs([figures_of(r) for r in runs], ["batch_size"])
-    assert [g.value for g in groups] == ["64", "64 again (A/A)", "128"]
 
 
 def environment(seed=1, **more):

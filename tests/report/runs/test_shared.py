@@ -103,14 +103,6 @@ def test_a_run_of_unknown_start_is_judged_by_the_stamps_of_its_rows_or_not_at_al
     assert overlaps(known, stamped) == pytest.approx([1, 1])
 
 
-def test_stamps_that_lag_behind_move_no_run():
-    """Rows wait in a queue: the first are written seconds late, the last at once."""
-    lag = np.linspace(20, 0, len(run("none", 1, 0).history))
-    assert overlaps(run("none", 1, 0, stamps=lag), run("native", 1, LASTS, stamps=lag)) == pytest.approx(
-        [0, 0]
-    )
-
-
 def paused(seed, begin, pause, **more):
     """A run that was stopped half way for `pause` seconds."""
     rows = len(run("none", 1, 0).history)
