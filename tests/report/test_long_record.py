@@ -13,7 +13,6 @@ from support.log_writer import BLOCK, HEADER
 from support.offline_runs import plan
 from support.peak import REPORT, peak_kib
 
-from ampcompare.records import load_runs
 from ampcompare.wandb_client.protocol import Record
 
 ROWS = 2_000_000
@@ -95,11 +94,3 @@ def test_two_million_rows_are_reported_in_bounded_memory(tmp_path: Path):
     assert [run["rows"] for run in content["runs"]] == [ROWS]
     assert content["runs"][0]["problems"] == []
     assert (tmp_path / "out" / "index.html").stat().st_size < 5_000_000
-
-
-def test_the_long_record_is_one_that_the_reader_finds_nothing_wrong_with(tmp_path: Path):
-    write_long_record(tmp_path / "offline-run-20260101_000000-long" / "run-long.wandb", 3000)
-    (record,) = load_runs([tmp_path])
-    assert (record.state, record.problems, len(record.history)) == ("finished", [], 3000)
-    assert record.history["global_step"].tolist() == list(range(1, 3001))
-    assert record.history["train/loss"].iloc[0] == 2.3

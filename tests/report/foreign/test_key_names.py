@@ -16,8 +16,11 @@ RATES = {
     ("frames/s", 0): "fps",
     ("", 0): "throughput",
     ("steps/s", 1000): "step_time_ms ms_per_step it_ms",
-    ("steps/s", 1): """time/step_time sec_per_it batch_time step_seconds train/step_s iteration_s batch_seconds
-    step/seconds""",
+    (
+        "steps/s",
+        1,
+    ): """time/step_time sec_per_it batch_time step_seconds train/step_s iteration_s
+    batch_seconds step/seconds""",
     ("epochs/s", 1): "epoch_seconds",
     None: """data_wait_seconds data_time_per_batch init_seconds commit_s trainer/global_step step batch
     train_loss_step samples batch_size _step eval_time""",

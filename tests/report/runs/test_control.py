@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 from support.fakes import make
 
 from ampcompare import metrics
-from ampcompare.report.runs.control import Control, controls, drift_of
+from ampcompare.report.runs.control import Control, controls
 from ampcompare.report.runs.figures import figures_of
-from ampcompare.report.runs.groups import Group, group_runs
+from ampcompare.report.runs.groups import group_runs
 from ampcompare.report.runs.metric import ComparedMetric
 
 
@@ -67,23 +64,3 @@ def test_without_a_second_bookend_there_is_no_drift_to_tell():
 def test_a_control_without_its_baseline_is_none():
     runs = [run("first", 1, 100.0), run(None, 1, 190.0, "native")]
     assert controls(group_runs([figures_of(r) for r in runs]), ComparedMetric()) == []
-
-
-@pytest.mark.parametrize(("n", "power"), [(3, 0.80), (5, 0.95)])
-def test_bookends_rarely_alarm_in_vain_and_find_a_drift_of_3_percent(n, power):
-    """A run-to-run deviation of 0.5 %; n runs at either end, and n of each of two backends between them."""
-    chance, sets = np.random.default_rng(n), 1000
-    made = [figures_of(run(arm, seed, 1.0)) for arm in ("first", "last") for seed in range(n)]
-    places = np.r_[:n, 3 * n : 4 * n] / (4 * n - 1)
-
-    def alarms(drift):
-        found = 0
-        for _ in range(sets):
-            speeds = 100 * (1 + drift * places) * (1 + chance.normal(0, 0.005, 2 * n))
-            runs = tuple(replace(f, images_per_second=s) for f, s in zip(made, speeds, strict=True))
-            group = Group("again", runs, runs, is_control=True)
-            found += Control(group, group, drift=drift_of(group)).alarm
-        return found / sets
-
-    assert alarms(0.0) <= 0.05
-    assert alarms(-0.03) >= power

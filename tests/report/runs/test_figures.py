@@ -5,6 +5,7 @@ import math
 import pytest
 from support.fakes import make
 
+from ampcompare.report import analyse_runs
 from ampcompare.report.runs.figures import figures_of, label_of
 
 
@@ -29,6 +30,21 @@ def test_crashed_run_falls_back_on_its_history():
     assert figures.best_epoch == 2
     assert figures.skipped_steps == 3
     assert figures.step_time_ms_p95 is None
+
+
+def test_rows_of_the_warm_up_are_in_no_throughput_and_no_step_time():
+    """Of somebody's loop under the recorder, whose summary says neither."""
+
+    def slow_until_150(plan):
+        plan["config"] |= {"log": {"warmup_steps": 150}}
+        for row in plan["rows"]:
+            if "train/loss" in row and row["global_step"] <= 150:
+                row |= {"throughput/images_per_second": 1.0, "throughput/step_time_ms": 128_000.0}
+
+    (group,) = analyse_runs([make("native", edit=slow_until_150, summary=False)]).groups
+    assert group.means["images_per_second"].value == pytest.approx(76, rel=0.05)
+    assert group.step_times["intervals"] == 9  # at steps 155, 160, ..., 195
+    assert group.step_times["p95"] < 2000
 
 
 def test_summary_without_a_finite_number_falls_back_on_the_history():

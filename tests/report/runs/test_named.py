@@ -43,22 +43,15 @@ def test_the_metric_that_the_runs_name_is_compared_if_only_their_options_say_so(
     task = REGRESSION | {"metric": metric}
     runs = [run_of(task, backend, seed, **{metric: 0.5}) for backend in ("none", "native") for seed in (1, 2)]
     compared = analyse_runs(runs).metric
-    assert (compared.key, compared.falls, compared.unit, compared.margin) == (
-        f"eval/{metric}",
-        True,
-        "",
-        None,
-    )
+    assert (compared.key, compared.falls) == (f"eval/{metric}", True)
+    assert (compared.unit, compared.margin) == ("", None)
 
 
 def test_words_and_direction_are_those_that_the_runs_recorded():
     told = {"metric": "eval/depth", "metrics": {"eval/depth": {"words": "depth of field", "better": "lower"}}}
     analysis = analyse_runs([run_of(REGRESSION, told=told, depth=2.0)])
-    assert (analysis.metric.key, analysis.metric.name, analysis.metric.falls) == (
-        "eval/depth",
-        "depth of field",
-        True,
-    )
+    metric = analysis.metric
+    assert (metric.key, metric.name, metric.falls) == ("eval/depth", "depth of field", True)
     assert "Of depth of field lower is better." in analysis.verdict.notes
 
 
@@ -87,20 +80,10 @@ def recorded(seed: int = 1, **scores: float) -> RunRecord:
     return make("none", seed, edit=edit)
 
 
-@pytest.mark.parametrize(
-    ("scores", "taken"),
-    [
-        ({"f1": 0.8}, "f1"),
-        ({"loss": 2.0, "f1": 0.8}, "f1"),
-        ({"val_acc": 0.8, "f1": 0.7}, "val_acc"),
-        ({"loss": 2.0}, "loss"),
-        ({"wombats": 3.0}, "wombats"),
-    ],
-    ids=str,
-)
-def test_a_loop_that_logs_no_accuracy_is_compared_by_what_its_evaluations_gave(
-    scores: dict[str, float], taken: str
-):
+@pytest.mark.parametrize("taken", ["f1", "val_acc", "loss", "wombats"])
+def test_a_loop_that_logs_no_accuracy_is_compared_by_what_its_evaluations_gave(taken: str):
+    others = {"f1": {"loss": 2.0}, "val_acc": {"f1": 0.7}}
+    scores = {taken: 0.8} | others.get(taken, {})
     analysis = analyse_runs([recorded(seed, **scores) for seed in (1, 2)])
     assert analysis.metric.key == f"eval/{taken}"
     assert analysis.groups[0].means["quality"].value == pytest.approx(scores[taken])

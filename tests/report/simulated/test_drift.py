@@ -55,3 +55,10 @@ def test_one_backend_behind_the_other_most_differ(k):
     assert family >= 0.55
     assert single <= 0.9
     assert share_that_differs("blocks of backends", k, 10)[0] > 0.99
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_always_in_the_same_order_too_many_differ(k):
+    family, single = share_that_differs("first key fastest", k, 3)
+    assert family > 0.12
+    assert single < 0.35

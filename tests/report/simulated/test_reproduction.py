@@ -11,7 +11,7 @@ from ampcompare.published.printed import printed
 from ampcompare.published.publication import Figure
 from ampcompare.report.analysis.judged import REFUTED, REPRODUCED, Row, with_verdicts
 from ampcompare.report.analysis.published import POINTS_ABOVE, SPEED
-from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_equal
+from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
 from ampcompare.report.statistics.samples import difference, ratio
 
 PAGES = 300
@@ -97,6 +97,19 @@ def test_an_accuracy_off_by_three_points_is_refuted():
     assert np.mean([REFUTED in page for page in pages]) >= 0.95
 
 
+@pytest.mark.parametrize("off", [1.1, 1.12])
+def test_what_lies_at_the_margin_is_seldom_called_reproduced(off):
+    """Without noise of theirs: the error of two one-sided tests at 5 %."""
+    rng, found = np.random.default_rng(int(100 * off)), []
+    for _ in range(PAGES):
+        base, _ = times(rng, 1.0, 0.02, 5)
+        ours, _ = times(rng, 1.6, 0.02, 5)
+        theirs = Theirs(1.6 * off, 1.6 * off, 1.6 * off)
+        equal = p_equal(ratio(ours, {("b", k): v for k, v in base.items()}), theirs, math.log(1.1))
+        found.append(equal < 0.05)
+    assert np.mean(found) <= 0.075
+
+
 def test_the_runs_that_are_named_tell_in_most_cases():
     """Of what could not be told at n = 2, with as many runs more as were named (the truth as published)."""
     rng, told, asked = np.random.default_rng(7), 0, 0
@@ -116,3 +129,17 @@ def test_the_runs_that_are_named_tell_in_most_cases():
         asked += 1
         told += p_equal(at(2 + more), theirs, math.log(1.1)) < 0.05
     assert told / asked >= 0.75
+
+
+@pytest.mark.parametrize(("noise_of_base", "expected"), [(0.0001, 0.05), (0.05, 0.03)])
+def test_p_value_of_an_exact_run(noise_of_base, expected):
+    """Where the printed digits leave nothing open, at n = 4: of one arm that varies alone five in a hundred
+    are below 0.05; of two alike fewer, as the degrees of freedom are set with caution.
+    """
+    rng, found = np.random.default_rng(11), []
+    for _ in range(2000):
+        ours, base = rng.normal(0, 0.05, 5), rng.normal(0, noise_of_base, 5)
+        value = math.exp(ours[4] - base[4])
+        sides = dict(enumerate(np.exp(ours[:4]))), {("b", i): v for i, v in enumerate(np.exp(base[:4]))}
+        found.append(p_differs(ratio(*sides), Theirs(value, value, value)))
+    assert np.mean(np.array(found) < 0.05) == pytest.approx(expected, abs=0.015)

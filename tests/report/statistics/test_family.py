@@ -20,17 +20,6 @@ def test_three_claims_by_hand():
     assert [found[key].adjusted_p for key in "abc"] == pytest.approx([0.03, 0.06, 0.06])
 
 
-def test_all_behind_the_first_that_fails_fail_too():
-    # .03 fails at .05/2, so that .04 is not rejected although .04 < .05
-    found = holm({"a": 0.001, "b": 0.03, "c": 0.04})
-    assert [found[key].rejected for key in "abc"] == [True, False, False]
-
-
-def test_one_claim_is_tested_at_the_whole_level():
-    found = holm({"a": 0.049})["a"]
-    assert (found.level, found.adjusted_p, found.rejected) == (0.05, 0.049, True)
-
-
 def test_a_p_that_is_nan_shows_nothing_and_counts():
     found = holm({"a": math.nan, "b": 0.03})
     assert (found["b"].rejected, found["b"].level, found["a"].adjusted_p) == (False, 0.025, 1.0)
