@@ -100,12 +100,11 @@ def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
         plan["rows"], plan["summary"], plan["config"] = [], {}, {}
 
     written = write_report(analyse_runs([make("none", edit=empty, state="crashed", name=HOSTILE)]), tmp_path)
-    assert {path.name for path in written} == {
-        "index.html",
-        "comparison.csv",
-        "comparison.json",
-        "comparison.md",
-    }
+    tables = {f"comparison.{kind}" for kind in ("csv", "json", "md")}
+    assert {path.name for path in written} == {"index.html", *tables}
+    page = (tmp_path / "index.html").read_text()
+    assert "No history." in page
+    assert "device not recorded" in page
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import REPRODUCED
-from ampcompare.report.command import EXIT_NOT_SHOWN, Request, make_report, watch_report
+from ampcompare.report.command import EXIT_NOT_SHOWN, Request, make_report
 from ampcompare.report.publish import publish
 
 BACKENDS = ("none", "native", "apex_o1")
@@ -86,12 +86,6 @@ def test_a_hostile_name_makes_no_other_file(tmp_path):
     path = publish(analyse_runs(runs), str(tmp_path / "mine.yaml"))
     assert "\x1b" not in path.read_text()
     assert yaml.safe_load(path.read_text())["baseline"] == "none"
-
-
-def test_watching_publishes_nothing(tmp_path):
-    request = Request(["runs"], out=str(tmp_path), publish=str(tmp_path / "mine.yaml"))
-    with pytest.raises(UserError, match="--publish"):
-        watch_report(request, Console(), 0)
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.3, EXIT_NOT_SHOWN)])

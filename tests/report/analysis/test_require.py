@@ -91,21 +91,16 @@ def test_one_seed_shows_nothing_and_says_why():
         ("native speedup >= 1", "expected 'LABEL: TERM'"),
         ("native: speed >= 1.5", "did you mean speedup >= X"),
         ("native: speedup >= fast", "is no term"),
-        ("native: speedup >= 0", "expected a number above 0"),
         ("native: speedup >= 1e999", "expected a number above 0"),
         ("native: failures <= 1.5", "expected a whole number"),
         ("nativ: speedup >= 1.5", "did you mean native"),
         ("none: speedup >= 1.5", "what others are compared with"),
-        ("native: speedup >= 1.5,", "is no term"),
     ],
 )
 def test_words_that_say_nothing_are_one_line(text, message):
     with pytest.raises(UserError, match=message) as told:
         analyse_runs(RECORDS, require=[text])
     assert "\n" not in str(told.value)
-
-
-def test_not_lower_is_refused_of_a_metric_that_should_fall():
     with pytest.raises(UserError, match="the better the lower"):
         analyse_runs(RECORDS, metric="eval/loss", require=["native: not lower by 0.1"])
 

@@ -22,6 +22,10 @@ from ampcompare.report.terminal import print_table
 NUMBER = re.compile(r"[+−±-]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-\d+)?")
 
 
+FORMS = [words.number, words.count, words.mib, words.percent, words.ratio, words.of_time]
+FORMS += [words.change, words.signed, words.duration]
+
+
 class Cells(HTMLParser):
     """The text inside the cards and the bodies of the tables of a page."""
 
@@ -60,18 +64,7 @@ def forms(value: Any) -> Iterator[str]:
     yield words.number(value, 2)
     if 0 < value < 1:
         yield words.level(value)
-    for form in (
-        words.number,
-        words.count,
-        words.mib,
-        words.percent,
-        words.ratio,
-        words.of_time,
-        words.change,
-        words.signed,
-        words.duration,
-    ):
-        yield form(value)
+    yield from (form(value) for form in FORMS)
 
 
 def numbers(texts) -> set[str]:

@@ -91,9 +91,7 @@ def test_a_refused_double_says_nothing_of_the_point_that_stands_for_it():
 
 def test_a_search_has_the_points_that_it_drew_and_misses_those_it_is_to_draw():
     drawn = [Attempt("a", State.FINISHED, config={"lr": 0.1}), Attempt("b", State.FAILED, config={"lr": 0.2})]
-    open_end = holes_of(Grid("s", ("lr",), None), drawn)
-    assert open_end.not_begun is None
-    assert open_end.counts == {State.FINISHED: 1, State.FAILED: 1}
+    assert holes_of(Grid("s", ("lr",), None), drawn).not_begun is None
     capped = holes_of(Grid("s", ("lr",), None, planned=5), drawn)
     assert capped.counts == {State.FINISHED: 1, State.FAILED: 1, State.MISSING: 3}
 

@@ -104,9 +104,8 @@ def test_drift_over_the_sweep_is_found_and_noise_is_not():
     names = ["none", "native", "fp16"]
     steady = [laid_out(sweep(interleaved(names, 3, order), sd=0.005, chance=chance)) for _ in range(100)]
     assert sum(found.drifted for found in steady) <= 5
-    falling = [
-        laid_out(sweep(interleaved(names, 3, order), drift=-0.05, sd=0.005, chance=chance)) for _ in range(20)
-    ]
+    falls = {"drift": -0.05, "sd": 0.005, "chance": chance}
+    falling = [laid_out(sweep(interleaved(names, 3, order), **falls)) for _ in range(20)]
     assert sum(found.drifted for found in falling) >= 19
     assert np.median([found.drift.value for found in falling]) == pytest.approx(0.95, abs=0.01)
     assert "from the first run to the last" in falling[0].sentences[-1]

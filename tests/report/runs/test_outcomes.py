@@ -78,21 +78,15 @@ def test_a_last_value_that_is_not_finite_is_a_failure_whatever_the_exit_code(sub
                     assert ("NaN" if value == "NaN" else "infinite") in why
 
 
-def test_a_nan_in_between_is_no_failure():
+def test_a_nan_is_a_failure_in_the_summary_but_not_in_between_or_while_it_runs():
     def spoil(made):
         made["rows"][2][metrics.LOSS] = "NaN"
 
     assert outcome_of(ended(edit=spoil))[0] is Outcome.FINISHED
-
-
-def test_a_nan_in_the_summary_is_a_failure():
+    assert outcome_of(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is Outcome.RUNNING
     run = ended()
     run.summary[metrics.EVAL_ACCURACY] = math.nan
     assert outcome_of(run)[0] is Outcome.FAILED
-
-
-def test_a_running_run_with_nan_is_still_running():
-    assert outcome_of(ended(None, "running", edit=last(metrics.LOSS, "NaN")))[0] is Outcome.RUNNING
 
 
 def test_bad_input_before_the_first_step_is_no_outcome():
@@ -100,10 +94,7 @@ def test_bad_input_before_the_first_step_is_no_outcome():
     assert outcome_of(run)[0] is Outcome.REFUSED
     run.exit_code = 1  # out of memory at the first step
     assert outcome_of(run)[0] is Outcome.FAILED
-
-
-def test_a_refusal_is_told_by_its_word_where_the_server_keeps_no_exit_code():
-    run = ended(None, "failed", edit=nothing_logged)
+    run = ended(None, "failed", edit=nothing_logged)  # the server keeps no exit code
     run.summary[metrics.REFUSED] = "execution='cuda_graph': no CUDA graphs here"
     assert outcome_of(run) == (Outcome.REFUSED, "execution='cuda_graph': no CUDA graphs here")
 

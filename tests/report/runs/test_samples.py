@@ -11,7 +11,6 @@ from ampcompare import metrics
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.groups import group_runs
-from ampcompare.report.runs.settings import pooling_settings
 
 SHORT = {"steps": 50, "epochs": 5}
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,36 +89,16 @@ def environment(seed=1, **more):
     return made
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"git_commit": "abc"},
-        {"machine": {"host": "1234", "gpu": "abcd", "start": {"temperature_c": 41}}},
-        {"packages": {"torch": "9"}},
-        {"what_a_later_version_adds": [1, 2]},
-        {"clocks": {"a": None}},
-    ],
-)
-def test_what_a_record_adds_of_its_environment_sets_no_runs_apart(more):
+def test_what_a_record_adds_of_its_environment_sets_no_runs_apart():
+    more = {"git_commit": "abc", "packages": {"torch": "9"}, "clocks": {"a": None}, "added_later": [1, 2]}
+    more["machine"] = {"host": "1234", "gpu": "abcd", "start": {"temperature_c": 41}}
     groups = group_runs([figures_of(environment(1)), figures_of(environment(2, **more))])
     assert [g.label for g in groups] == ["none"]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("torch", "1"),
-        ("driver", "5"),
-        ("cudnn", 9),
-        ("tf32", True),
-        ("model_source", "ab"),
-        ("data_fingerprint", "c"),
-    ],
-)
-def test_device_software_and_numerics_set_runs_apart(key, value):
-    other = environment(2, **{key: value})
-    assert len(group_runs([figures_of(environment(1)), figures_of(other)])) == 2
-    assert pooling_settings(figures_of(other))[f"environment.{key}"] == str(value)
+@pytest.mark.parametrize("key", ["torch", "driver", "cudnn", "tf32", "model_source", "data_fingerprint"])
+def test_device_software_and_numerics_set_runs_apart(key):
+    assert len(group_runs([figures_of(environment(1)), figures_of(environment(2, **{key: "other"}))])) == 2
 
 
 def test_differing_commits_are_said_and_runs_of_them_pooled():

@@ -37,20 +37,12 @@ def _alike(chance, n, spread):
     return x
 
 
-@pytest.mark.parametrize("n", [20, 50, 200, 1000])
-@pytest.mark.parametrize(
-    ("kind", "spread"),
-    [
-        ("normal", 0.005),
-        ("normal", 0.03),
-        ("normal", 0.15),
-        ("heavy", 0.03),
-        ("neighbours alike", 0.01),
-        ("slow start", 0.005),
-        ("slow start", 0.02),
-        ("fast start", 0.01),
-    ],
-)
+NOISE = [("normal", 0.005), ("normal", 0.15), ("heavy", 0.03), ("neighbours alike", 0.01)]
+NOISE += [("slow start", 0.02), ("fast start", 0.01)]
+
+
+@pytest.mark.parametrize("n", [20, 1000])
+@pytest.mark.parametrize(("kind", "spread"), NOISE)
 def test_steady_noise_is_neither_a_stall_nor_a_trend(kind, spread, n):
     chance = CHANCE(14)
     runs = [steady(chance, n, spread, kind) for _ in range(200)]

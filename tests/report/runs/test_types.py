@@ -38,11 +38,8 @@ def test_old_and_new_runs_of_native_in_bf16_are_one_group():
 
 
 def test_native_in_each_type_is_a_group_of_its_own():
-    assert [g.label for g in analyse_runs(runs(NONE, NATIVE, OLD)).groups] == [
-        "none",
-        "native",
-        "native_bf16",
-    ]
+    groups = analyse_runs(runs(NONE, NATIVE, OLD)).groups
+    assert [group.label for group in groups] == ["none", "native", "native_bf16"]
 
 
 @pytest.mark.parametrize(("took", "label"), [("float16", "native"), ("bfloat16", "native_bf16")])
