@@ -78,13 +78,6 @@ def test_nothing_of_quality_is_shown_of_a_group_with_failures():
     assert shown("fp16: failures <= 3") == {"failures <= 3": True}
 
 
-def test_one_seed_shows_nothing_and_says_why():
-    one = [*runs("none", BASE[:1]), *runs("native", SAME[:1], FAST)]
-    analysis = analyse_runs(one, require=["native: speedup >= 1.1, equivalent within 2"])
-    assert [a.is_shown for a in analysis.requirements] == [False, False]
-    assert all("not enough seeds to tell" in a.why for a in analysis.requirements)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ampcompare.report.foreign import names
-from ampcompare.report.runs.metric import Unit, says_direction, unit_of
+from ampcompare.report.runs.metric import says_direction
 
 # Under what each name says, the names; of the duration of a step also what divides to steps a second.
 RATES = {
@@ -82,8 +82,3 @@ def test_a_name_says_what_it_means(reads, table, subtests: pytest.Subtests):
 def test_full_precision_is_told_by_values_of_several_words_too():
     assert all(names.is_full_precision(value) for value in ("fp32 (default)", "not set", ""))
     assert not names.is_full_precision("fp32 by bf16x3")
-
-
-def test_an_accuracy_is_told_by_its_name_and_values():
-    assert unit_of("valAcc", (20.0, 90.0)) is Unit.PERCENT
-    assert unit_of("acc/loss", (0.2, 0.9)) is unit_of("val/f1", (0.2, 0.9)) is Unit.PLAIN
