@@ -116,6 +116,6 @@ def test_a_lower_loss_wears_the_look_of_a_gain():
     for run in found:
         run.summary["eval/loss"] = 1.0 - 0.5 * (run.option("backend") == "native") + run.option("seed") / 1000
     loss = analyse_runs(found, metric="eval/loss").comparison("native")
-    assert (loss.chip, loss.look) == ("lower", "higher")
+    assert (loss.chip, loss.look, loss.keeps_quality) == ("lower", "higher", True)
     lost = analyse_runs([*runs("none", BASE), *runs("native", less(2.0), FAST)]).comparison("native")
-    assert (lost.chip, lost.look) == ("lower", "lower")
+    assert (lost.chip, lost.look, lost.keeps_quality) == ("lower", "lower", False)

@@ -96,6 +96,15 @@ def test_columns_are_chosen_by_keyboard_and_stay_chosen_in_another_view(reader):
     assert page.locator("#backends-table td.c-speed >> visible=true").count() == len(ORDER)
 
 
+def test_print_shows_the_chosen_view_and_the_whole_table(reader, analysis):
+    choose(reader, "baseline", "apex_o2")
+    reader.page.emulate_media(media="print")
+    reader.page.evaluate("document.querySelector('main').style.width = '704px'")  # A4 less its margins
+    assert words(reader, ".headline") == plain(analysis.view("apex_o2").verdict.headline)
+    assert not reader.page.locator("#choice").is_visible()
+    assert reader.page.locator("#backends .scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
 def test_page_drops_the_setting_of_charts_and_a_saved_picture_has_it(reader):
     figure = reader.figure("eval-difference")
     assert "Test Device 9000" not in figure.locator(".plot").inner_text()

@@ -104,10 +104,11 @@ def test_policy_forbids_every_request_and_names_exactly_the_scripts_of_the_page(
 
 def test_table_of_runs_holds_their_figures_and_states():
     torn = make("native", state="crashed", problems=("Torn at byte 3.",))
-    text = " ".join(Page(page_of(make("none"), torn)).text.split())
+    text = " ".join(Page(page_of(make("none"), torn, make("apex_o1", device="Other"))).text.split())
     assert "crashed" in text
     assert "Torn at byte 3." in text
     assert "Test Device 9000 (CUDA)" in text
+    assert "Other (CUDA)" in text
     assert "9,200" in text
 
 
