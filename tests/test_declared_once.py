@@ -54,7 +54,7 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Source:
 
     def load(root: str | None, *limits: int | None) -> Arrays:
         assert root == "somewhere"
-        return Arrays.of(synthetic.make_images("train", 128), synthetic.make_images("test", 64))
+        return Arrays.of(synthetic.make_images("train", 32), synthetic.make_images("test", 16))
 
     source = Source("my_stripes", "my own stripes", "stripes", load, root="place", needs_root=True)
     monkeypatch.setitem(SOURCES, source.name, source)
@@ -64,7 +64,7 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Source:
 def test_a_source_is_declared_once(stripes: Source, tmp_path: Path):
     words = ("data.source=my_stripes", "data.root=somewhere")
     record, said = train(tmp_path / "runs", *words)
-    assert "tiny on my own stripes, 128 training images" in said
+    assert "tiny on my own stripes, 32 training images" in said
     assert record.name == "standard_tiny_stripes"
     assert record.option("data.source") == "my_stripes"
     assert "my_stripes" in record.tags

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 WORDS = (
     *QUICK,
     "backend=native",
-    "data.train_limit=256",
+    "data.train_limit=64",
     "log.every=3",
     "optimizer.momentum=0.9",
     "precision.growth_interval=3",

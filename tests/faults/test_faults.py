@@ -208,7 +208,7 @@ def test_not_enough_memory_is_one_line_with_the_batch_size(zygote: Zygote, tmp_p
     done = zygote.run(*QUICK, f"output_dir={tmp_path}", out_of_memory_at=3)
     assert done["code"] == 1
     assert "Traceback" not in done["said"]
-    assert "out of memory on cpu with batch_size=32; try a smaller batch_size" in done["said"]
+    assert "out of memory on cpu with batch_size=8; try a smaller batch_size" in done["said"]
     (record,) = load_runs([tmp_path])
     assert record.state == "failed"
 
@@ -284,12 +284,12 @@ def test_a_long_run_grows_in_neither_memory_nor_handles(zygote: Zygote, tmp_path
     words = (
         *QUICK,
         "epochs=100000",
-        "max_steps=12000",
-        "eval.every=300",
-        "diagnostics.every=300",
-        "log.every=100",
+        "max_steps=6000",
+        "eval.every=150",
+        "diagnostics.every=150",
+        "log.every=50",
     )
-    done = zygote.run(*words, "checkpoint.every_epochs=300", f"output_dir={tmp_path}", watch_every=300)
+    done = zygote.run(*words, "checkpoint.every_epochs=150", f"output_dir={tmp_path}", watch_every=150)
     assert done["code"] == 0, done
     watched = [[float(x) for x in line.split()] for line in (tmp_path / "watched").read_text().splitlines()]
     resident, handles = zip(*watched, strict=True)

@@ -17,7 +17,7 @@ from ampcompare.precision import REGISTRY
 # 8 steps an epoch, 16 in all; a scale that overflows at first and grows again; rows at 3, 6, 9, ...
 WORDS = (
     *QUICK,
-    "data.train_limit=256",
+    "data.train_limit=64",
     "log.every=3",
     "diagnostics.every=4",
     "optimizer.momentum=0.9",
@@ -30,7 +30,7 @@ STORIES = [
     *((f"backend={name}",) for name in REGISTRY),
     ("backend=native", "fuse=true"),
     ("backend=native", "precision.dtype=bfloat16"),
-    ("backend=native", "training.accumulate=2", "data.train_limit=510", "optimizer.fused=true"),
+    ("backend=native", "training.accumulate=2", "data.train_limit=126", "optimizer.fused=true"),
     ("backend=apex_o2", "optimizer.name=adamw", "optimizer.momentum=0", "memory_format=channels_last"),
 ]
 
@@ -104,7 +104,7 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(zygote: Zygot
     words = (
         *WORDS,
         "backend=native",
-        "epochs=80",
+        "epochs=60",
         "checkpoint.every_minutes=0.002",
         "checkpoint.every_epochs=10",
     )
@@ -112,7 +112,9 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(zygote: Zygot
     dice = random.Random(7)
     kills = 0
     for _ in range(8):
-        done = zygote.run(*words, f"output_dir={parts}", "resume=auto", kill_later=0.05 + dice.random())
+        done = zygote.run(
+            *words, f"output_dir={parts}", "resume=auto", kill_later=0.05 + dice.random(), pace=0.01
+        )
         kills += done["code"] == -9
         if done["code"] != -9:
             assert done["code"] == 0, done

@@ -22,7 +22,7 @@ ONLINE = (
     *(word for word in QUICK if not word.startswith("wandb.")),
     "wandb.mode=online",
     "backend=native",
-    "data.train_limit=256",
+    "data.train_limit=64",
     "log.every=3",
 )
 STEP = "global_step"
