@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support.plugins import BF16, install
+from support.properties import MECHANISMS
 from support.quick import QUICK, ROOT
 
-from ampcompare.bench.throughput.table import bench_throughput
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.experiment import Result, run
@@ -73,7 +73,7 @@ def test_it_trains_and_is_recorded_under_its_own_label_and_type():
     assert len(environment["backend_source"]) == 16
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_a_built_in_backend_is_recorded_as_it_always_was(name: str):
     assert train(f"backend={name}")[0].exit_code == 0
     (record,) = records()
@@ -199,18 +199,6 @@ def test_what_the_sweep_chose_is_recognised(here: Path, monkeypatch: pytest.Monk
     assert train(MINE)[0].exit_code == 0
     with pytest.raises(UserError, match=r"the sweep chose '\./mine\.py:Mine'"):
         train("backend=none")
-
-
-@pytest.mark.slow
-def test_the_throughput_benchmark_takes_it():
-    text = io.StringIO()
-    words = ["data.train_limit=64", "diagnostics.every=null"]
-    console = Console(file=text, width=200)
-    out = Path("bench")
-    bench_throughput(["none", "./mine.py:Mine"], ["eager"], [16], 1, 5, "cpu", words, out, console)
-    assert "./mine.py:Mine" in text.getvalue()
-    (written,) = out.glob("*.json")
-    assert '"dtype": "bfloat16"' in written.read_text()
 
 
 def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):

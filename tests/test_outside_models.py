@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
-from support.quick import QUICK, ROOT
+from support.quick import QUICK
 
 from ampcompare.checkpoint.resume import Identity
 from ampcompare.config.backend_choice import remarks
@@ -285,53 +282,6 @@ def test_timms_networks_train_under_every_kind_of_backend(
     assert record.values("grad/norm").all()
     assert record.config["environment"]["model_source"].startswith("timm ")
     assert record.config["model"]["kwargs"] == load_config(None, words).model.kwargs
-
-
-@pytest.mark.slow
-def test_a_vit_on_images_of_cifar_comes_from_the_command_line_to_the_report(tmp_path: Path):
-    """As a user starts it, under none, native and apex_o1."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-
-    def command(*words: str) -> SimpleNamespace:
-        return subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-
-    start = (sys.executable, str(ROOT / "run_experiment.py"))
-    for backend in ("none", "native", "apex_o1"):
-        done = command(
-            sys.executable, str(ROOT / "run_experiment.py"), *QUICK, *VIT, "epochs=1", f"backend={backend}"
-        )
-        assert done.returncode == 0, done.stderr
-        assert "timm:vit_tiny_patch16_224 on synthetic data" in done.stdout
-    done = command(sys.executable, "-m", "ampcompare", "report", "runs", "--out", "report")
-    assert done.returncode == 0, done.stderr
-    assert "timm:vit_tiny_patch16_224" in done.stdout
-    assert len(analyse_runs(load_runs([tmp_path / "runs"])).comparisons) == 2
-    done = command(*start, *QUICK, *VIT, "model.kwargs.dept=1")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(
-        "error: model.kwargs.dept: timm:vit_tiny_patch16_224 has no such argument; it takes "
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", [("execution=compile", "backend=native_bf16"), ("fuse=true", "backend=native")]
-)
-def test_timms_networks_take_other_executions(tmp_path: Path, words: tuple[str, ...]):
-    train(*CONVNEXT, *words, "epochs=1", f"output_dir={tmp_path}")
-
-
-@pytest.mark.slow
-def test_two_processes_train_timms_network(tmp_path: Path):
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    words = (*QUICK, *VIT, "epochs=1", "backend=apex_o1", "output_dir=runs")
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, str(ROOT / "run_experiment.py"), *words]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (record,) = load_runs([tmp_path / "runs"])
-    assert record.config["environment"]["processes"] == 2
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_booleans_none_floats_lists_and_nested_parameters_reach_the_config_intac
     assert config["deterministic"] is True
     assert config["max_steps"] is None
     assert config["data"]["augment"] is False
-    assert config["data"]["train_limit"] == 128  # what the sweep says nothing of stays
+    assert config["data"]["train_limit"] == 32  # what the sweep says nothing of stays
     assert 1e-5 <= config["optimizer"]["lr"] == tried["optimizer"]["lr"] <= 1e-4
     assert (config["optimizer"]["momentum"], config["optimizer"]["nesterov"]) == (0.9, True)
     assert config["optimizer"]["name"] == "sgd"
