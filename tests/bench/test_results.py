@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.bench.results import estimate, header, machine_words, markdown_table, write_results
+from ampcompare.bench.results import estimate, header, machine_words, write_results
 from ampcompare.errors import UserError
 
 MACHINE = {
@@ -54,21 +54,3 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--out .*cannot be written"):
         write_results(tmp_path / "file", "speed", HEAD, {}, "")
-
-
-def test_a_table_in_markdown():
-    assert markdown_table(["a", "b"], [["1", "2"]]).splitlines() == ["| a | b |", "|---|---:|", "| 1 | 2 |"]
-
-
-def test_without_altair_the_figures_are_kept_and_the_missing_chart_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    problem = ModuleNotFoundError("No module named 'altair'")
-
-    def make_chart() -> None:
-        raise problem
-
-    paths = write_results(tmp_path, "speed", HEAD, {}, "# Speed", make_chart)
-    assert sorted(tmp_path.iterdir()) == sorted(paths)
-    assert [p.suffix for p in paths] == [".json", ".md"]
-    assert str(problem) in capsys.readouterr().err

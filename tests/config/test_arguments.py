@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from wandb.sdk.launch.sweeps.utils import create_sweep_command_args
 
 from ampcompare.config.arguments import parse
-from ampcompare.config.names import listed
 from ampcompare.errors import UserError
 
 # What a sweep may hand over: text, whole and small numbers, true, false, None, a list, a group.
@@ -109,13 +104,6 @@ def test_wrong_words_are_told(words, said):
     assert said in str(caught.value)
 
 
-def test_json_that_is_no_object_is_told(tmp_path):
-    path = tmp_path / "list.json"
-    path.write_text("[1]")
-    with pytest.raises(UserError, match="expected a JSON object of options, found a list"):
-        parse([str(path)])
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -131,33 +119,3 @@ def test_json_that_is_no_object_is_told(tmp_path):
 )
 def test_names_of_modules_arrive_as_they_were_typed_stars_and_commas(words):
     assert parse(["backend=native", *words]).precision.keep_fp32 == ["layer4.2", "*.bn3", "fc"]
-
-
-@pytest.mark.parametrize("text", ['"*.bn3,0"', '["*.bn3", 0]', '["*.bn3", "0"]', "\n  - '*.bn3'\n  - 0"])
-def test_a_config_file_has_names_of_modules_as_a_text_or_a_list(tmp_path, text):
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"backend: native\nprecision:\n  keep_fp32: {text}\n")
-    assert parse(["--config", str(file)]).precision.keep_fp32 == ["*.bn3", "0"]
-
-
-@pytest.mark.parametrize("text", ["", "null", "[]", "None"])
-def test_no_names_are_none(text):
-    assert parse([f"precision.keep_fp32={text}"]).precision.keep_fp32 is None
-
-
-@pytest.mark.parametrize("text", ["1.10", "true", "[[a]]", "{a: b}"])
-def test_what_is_no_name_in_a_file_is_one_line(tmp_path, text):
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"precision: {{keep_fp32: {text}}}\n")
-    with pytest.raises(UserError, match=r"precision.keep_fp32=.*expected names with commas between them"):
-        parse(["--config", str(file)])
-
-
-names = st.lists(st.from_regex(r"[a-z0-9_*?][a-zA-Z0-9_.*?]{0,8}", fullmatch=True), min_size=1, max_size=5)
-
-
-@given(names)
-def test_names_are_the_same_however_they_are_listed(given_names):
-    expected = [*dict.fromkeys(given_names)]
-    texts = (",".join(given_names), str(given_names), json.dumps(given_names), f"[{', '.join(given_names)}]")
-    assert all(listed(form) == expected for form in (given_names, *texts))

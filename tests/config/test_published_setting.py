@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.checkpoint.resume import Identity
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import typed_values
-from ampcompare.config.options import Role
-from ampcompare.config.publication import arm_config
 from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError
 from ampcompare.published.publication import load, names
@@ -82,59 +79,12 @@ def test_words_win_over_the_file_and_the_file_over_the_publication(paper, tmp_pa
     assert of(paper, "O1 = half").batch_size == 512
 
 
-def test_the_publication_may_be_named_in_the_file(paper, tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"published: {{name: {paper}, arm: '32', scale: 0.1}}\n")
-    config = parse(["--config", str(file)])
-    assert (config.backend, config.precision.loss_scale, config.epochs) == ("fp16", 1.0, 2)
-
-
-def test_warm_up_stays_in_proportion(paper):
-    assert of(paper, "none", "published.scale=0.1").schedule.warmup_epochs == 0.5
-
-
-@pytest.mark.parametrize(("scale", "batch", "epochs"), [(0.5, 128, 10), (0.001, 2, 1)])
-def test_a_batch_keeps_two_images_and_a_run_an_epoch(paper, scale, batch, epochs):
-    config = of(paper, "none", f"published.scale={scale}")
-    assert (config.batch_size, config.epochs) == (batch, epochs)
-    assert config.data.train_limit >= batch
-
-
-def test_words_are_not_shrunk(paper):
-    assert of(paper, "none", "published.scale=0.1", "epochs=20").epochs == 20
-
-
 def test_another_network_takes_the_arguments_of_the_first_away(tmp_path):
     path = tmp_path / "paper.yaml"
     path.write_text(PAPER.replace("kwargs: {}", "kwargs: {width: 64}"))
     assert of(path, "none").model.kwargs == {"width": 64}
     small = of(path, "none", "published.network=tiny")
     assert (small.model.name, small.model.kwargs) == ("tiny", {})
-
-
-def test_an_arm_may_be_called_none_or_a_number(paper):
-    assert of(paper, "none").tf32 is True
-    assert of(paper, "32").backend == "fp16"
-    assert of(paper).tf32 is False
-
-
-def test_runs_of_the_same_options_are_pooled_and_resumed_whoever_named_them(paper):
-    """What a record from before has, too: it knows no publication."""
-    named = of(paper, "O1 = half")
-    words = ["model.name=resnet18", "backend=apex_o1", "batch_size=512", "epochs=20"]
-    plain = parse([*words, "schedule.warmup_epochs=5", "memory_format=auto"])
-    saved = Identity(plain, "data", "cpu").values()
-    assert Identity(named, "data", "cpu").differences({"identity": saved}) == []
-    assert {leaf.role for key, leaf in LEAVES.items() if key.startswith("published.")} == {Role.BOOKKEEPING}
-    assert named.to_dict()["published"]["arm"] == "O1 = half"
-
-
-def test_an_arms_config_is_what_its_runs_have(paper):
-    made = arm_config(load(str(paper)), "O1 = half", 0.1, "tiny").options()
-    ran = of(paper, "O1 = half", "published.scale=0.1", "published.network=tiny").options()
-    assert {k for k in ran if made[k] != ran[k]} == {
-        f"published.{k}" for k in ("name", "arm", "scale", "network")
-    }
 
 
 @pytest.mark.parametrize(
@@ -174,27 +124,6 @@ def test_wrong_words_are_told_in_a_line(paper, words, said):
         parse([word.format(paper=paper) for word in words])
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (
-            "batch_size: 256",
-            "batchsize: 256",
-            "paper.yaml: setting: batchsize: no such key; did you mean batch_size?",
-        ),
-        ("batch_size: 256", "batch_size: 0", "paper.yaml: setting: batch_size=0: expected a whole number"),
-        ("backend: apex_o1", "backend: O1", "paper.yaml: arms.O1 = half: backend='O1': expected one of"),
-        ("epochs: 20", "output_dir: /", "setting: output_dir: is for whoever repeats it; leave it out"),
-        ("epochs: 20", "published: {name: ignite}", "setting: published.name: is for whoever repeats it"),
-    ],
-)
-def test_a_file_that_names_no_options_is_told_with_its_place(paper, old, new, said):
-    paper.write_text(PAPER.replace(old, new))
-    with pytest.raises(UserError) as refused:
-        of(paper, "O1 = half")
-    assert said in str(refused.value)
 
 
 def test_a_scale_needs_to_know_how_many_images_there_are(paper):

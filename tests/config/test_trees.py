@@ -9,17 +9,10 @@ import pytest
 import yaml
 from support.quick import ROOT
 
-from ampcompare.checkpoint.resume import Identity
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import load_config
-from ampcompare.config.options import describe
-from ampcompare.config.schema import Config
 from ampcompare.config.sweep_choice import check_parameters
-from ampcompare.config.trees import read_word, written
 from ampcompare.errors import UserError
-from ampcompare.records.run import RunRecord
-from ampcompare.report.runs.figures import figures_of
-from ampcompare.report.runs.settings import pooling_settings
 from ampcompare.sweeps.check import first_config, problems_of
 from ampcompare.sweeps.file.sweep import Sweep, read_sweep
 
@@ -69,10 +62,6 @@ def test_every_form_of_the_command_line_sets_the_same_tree():
     assert [kwargs(*words) for words in forms] == [{"width": 64, "act": {"slope": 0.5}}] * len(forms)
 
 
-def test_json_keeps_a_text_that_looks_like_a_number():
-    assert kwargs('{"model.kwargs.a": "64", "model.kwargs.b": "null"}') == {"a": "64", "b": "null"}
-
-
 def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
     file = tmp_path / "mine.yaml"
     file.write_text("model:\n  kwargs:\n    width: 1e2\n    act: {kind: relu, slope: 1}\ndata.kwargs.n: 5\n")
@@ -80,17 +69,6 @@ def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
     assert config.model.kwargs == {"width": 100.0, "act": {"kind": "relu", "slope": 2}, "depth": 3}
     assert config.data.kwargs == {"n": 5}
     assert load_config(str(file), ["model.kwargs=null", "model.kwargs.a=1"]).model.kwargs == {"a": 1}
-
-
-def test_a_value_may_be_another_option():
-    assert kwargs("model.kwargs.n=${batch_size}", "model.kwargs.l=['s${seed}']") == {"n": 128, "l": ["s223"]}
-
-
-def test_a_text_with_an_exponent_stays_a_text_where_one_is_wanted(tmp_path: Path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("wandb: {name: 12e4, group: 2026-01-01}\noptimizer: {lr: 1e-2}\n")
-    config = load_config(str(file))
-    assert (config.wandb.name, config.wandb.group, config.optimizer.lr) == ("12e4", "2026-01-01", 0.01)
 
 
 DEEP = ".a" * 1000
@@ -149,11 +127,6 @@ def test_a_hostile_name_or_value_gets_one_line(subtests: pytest.Subtests):
             assert len(str(caught.value)) < 3000
 
 
-@pytest.mark.parametrize("value", [64, "64", "a", True, "true", None, "null", [1, "1"], "1e5", "[a]", "a: b"])
-def test_a_written_value_reads_as_itself(value: object):
-    assert json.dumps(read_word("x", written(value))) == json.dumps(value)
-
-
 def test_what_the_sweep_chose_is_compared_with_its_type():
     config = parse(["model.kwargs.width=64", "model.kwargs.act=gelu", "model.kwargs.drop=1e-5"])
     check_parameters(config, {"model.kwargs.width": 64, "model": {"kwargs": {"act": "gelu"}}})
@@ -163,44 +136,6 @@ def test_what_the_sweep_chose_is_compared_with_its_type():
             check_parameters(config, chosen)
 
 
-def settings(**config: object) -> dict[str, str]:
-    import pandas as pd
-
-    run = RunRecord(id="a", state="finished", config=config, history=pd.DataFrame())
-    return pooling_settings(figures_of(run))
-
-
-def test_runs_are_pooled_where_the_arguments_are_the_same_and_so_typed():
-    def of(**arguments: object) -> dict[str, str]:
-        return settings(model={"name": "a:b", "kwargs": arguments})
-
-    before = settings(model={"name": "a:b"})
-    assert of() == before
-    assert of(width=64)["model.kwargs.width"] == "64"
-    assert of(act={"slope": 1}, width=2) == of(width=2, act={"slope": 1})
-    flat = settings(**{"model.kwargs.drop": "1e-5", "model": {"kwargs": {"drop": 1e-5}}})
-    assert flat["model.kwargs.drop"] == "1e-05"  # of a sweep's run both are there
-    told = [before, *(of(width=w) for w in (64, "64", 64.0, True, "True", None, "null", [64], ["64"]))]
-    assert all(a != b for i, a in enumerate(told) for b in told[:i])
-
-
-def differences(*words: str, saved: dict[str, object]) -> list[str]:
-    return Identity(parse(words), "data", "cpu").differences({"identity": saved})
-
-
-def test_a_run_goes_on_only_with_the_arguments_that_it_began_with():
-    plain = Identity(Config(), "data", "cpu").values()
-    wide = Identity(parse(["model.kwargs.width=64", "data.kwargs.n=1"]), "data", "cpu").values()
-    assert not any("kwargs" in key for key in plain)  # as in checkpoints from before there were any
-    assert differences("data.kwargs.n=1", "model.kwargs.width=64", saved=wide) == []
-    assert differences("data.kwargs.n=1", "model.kwargs.width=32", saved=wide) == [
-        "model.kwargs.width (64 there, 32 here)"
-    ]
-    assert differences("data.kwargs.n=true", "model.kwargs.width=64", saved=wide)
-    assert len(differences(saved=wide)) == 2
-    assert len(differences("model.kwargs.a=1", saved=plain)) == 1
-
-
 def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
     config = parse(["model.kwargs={a: '1', b: [1, null], c: {d: 1e-7}}", "data.kwargs.e=true"])
     file = tmp_path / "recorded.yaml"
@@ -208,11 +143,6 @@ def test_a_recorded_tree_is_the_config_again(tmp_path: Path):
     assert load_config(str(file)) == config
     file.write_text(json.dumps(config.to_dict()))
     assert load_config(str(file)).to_dict() == config.to_dict()
-
-
-def test_the_help_says_the_trees():
-    assert "model.kwargs={}" in describe(Config)
-    assert "such as model.kwargs.width=64" in describe(Config)
 
 
 SWEEP = """
@@ -246,10 +176,3 @@ def test_a_sweep_may_vary_what_is_in_a_tree(tmp_path: Path, monkeypatch: pytest.
     file.write_text(SWEEP % "__act__")
     with pytest.raises(UserError, match=r"model\.kwargs\.__act__: '__act__' is no name of an argument"):
         read()
-
-
-def test_a_value_that_is_open_is_named_by_its_whole_key():
-    with pytest.raises(UserError, match=r"^model\.kwargs\.a\.x=\?\?\?: has to be given"):
-        parse(["model.kwargs.a.x=???", "model.kwargs.b=1"])
-    with pytest.raises(UserError, match=r"^model\.kwargs\.a\.x='\$\{oc\.env:HOME\}': of "):
-        parse(["model.kwargs.a={x: '${oc.env:HOME}'}"])

@@ -57,9 +57,3 @@ def test_no_cast_loses_digits_in_fp64(cast):
     assert (y - x).abs().max() < 1e-12
     assert x.grad is not None
     assert x.grad.dtype is torch.float64
-
-
-def test_the_default_type_is_what_it_was_afterwards():
-    with arithmetic(double=True):
-        assert torch.zeros(2).dtype is torch.float64
-    assert torch.zeros(2).dtype is torch.float32

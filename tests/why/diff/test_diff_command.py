@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.quick import QUICK
 
 from ampcompare.cli import main
-from ampcompare.why.diff.alone import Own
 from ampcompare.why.diff.answer import Difference
 from ampcompare.why.diff.command import difference
-from ampcompare.why.diff.measures import Measure
-from ampcompare.why.diff.picture import chart, write_picture
+from ampcompare.why.diff.picture import write_picture
 from ampcompare.why.diff.words import sentences
 
 WORDS = [*QUICK, "batch_size=4"]
-
-
-def not_none(measure: Measure | None) -> Measure:
-    assert measure is not None
-    return measure
 
 
 def diff(*words: object) -> int:
@@ -68,15 +60,6 @@ def test_the_table_fits_a_terminal_and_shows_the_worst(capsys, monkeypatch):
     assert "most error arises in " in said
 
 
-def test_all_shows_every_module(tmp_path: Path, capsys):
-    file = tmp_path / "heat.svg"
-    assert diff(*WORDS, "backend=native_bf16", "--all", "--plot", file) == 0
-    assert file.stat().st_size
-    said = capsys.readouterr().out
-    assert "(network)" in said
-    assert "with --all" not in said
-
-
 @pytest.fixture(scope="module")
 def found() -> Difference:
     return difference([*WORDS, "backend=native_bf16"])
@@ -95,35 +78,9 @@ def test_the_heat_map_is_a_picture_of_each_kind(found: Difference, tmp_path: Pat
         assert all(name in content for name in (b"BatchNorm2d", b"its own error", b"Errors of native_bf16"))
 
 
-def test_an_error_that_is_not_finite_is_black(found: Difference):
-    broken = replace(found.lines[0].errors["none"], own=Own())
-    broken = replace(broken, output=replace(not_none(broken.output), relative=None))
-    lines = [replace(found.lines[0], errors={"none": broken}), *found.lines[1:]]
-    rows = chart(replace(found, lines=lines)).to_dict()["data"]["values"]
-    of_it = {row["column"]: row["error"] for row in rows if row["module"] == "0 Conv2d"}
-    assert of_it["output, none"] == -1
-    assert "its own error, none" not in of_it
-
-
-def test_options_may_be_written_as_for_a_run(capsys):
-    assert diff("--config", "demo", *WORDS, "--backend", "bf16", "--batch_size=3") == 0
-    assert "bf16 and none beside fp64: tiny on synthetic, 3 samples" in capsys.readouterr().out
-
-
 def test_a_large_batch_is_looked_at_in_part():
     words = [word for word in WORDS if "batch_size" not in word]
     assert difference([*words, "backend=none"]).samples == 8
-
-
-def test_a_backend_against_itself_is_one_side():
-    found = difference([*WORDS, "backend=none"])
-    assert [side.label for side in found.sides] == ["none"]
-
-
-def test_two_backends_stand_side_by_side():
-    found = difference([*WORDS, "backend=native", "precision.dtype=bfloat16"], against="apex_o2")
-    assert found.types == {"native": "bfloat16", "apex_o2": "float16"}
-    assert all(set(line.errors) == {"native", "apex_o2"} for line in found.lines)
 
 
 def test_the_drift_of_rounding_is_set_beside_that_of_chance():
@@ -135,27 +92,6 @@ def test_the_drift_of_rounding_is_set_beside_that_of_chance():
     assert found.chance.last is not None
     assert 1e-4 < found.between.last < found.chance.last
     assert any("parted by less than chance" in sentence for sentence in sentences(found))
-
-
-def test_data_in_one_order_have_no_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A loader of one's own that does not shuffle."""
-    code = """
-    import torch
-    from torch.utils.data import DataLoader, TensorDataset
-
-    def build(train, batch_size):
-        x = torch.linspace(-1, 1, 96).reshape(24, 4)
-        return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=batch_size)
-
-    def net():
-        return torch.nn.Linear(4, 1)
-    """
-    (tmp_path / "own.py").write_text(re.sub("^    ", "", code, flags=re.M))
-    monkeypatch.chdir(tmp_path)
-    words = ["model.name=./own.py:net", "data.source=./own.py:build", "task.loss=mse", "device=cpu"]
-    found = difference([*words, "batch_size=4", "eval.batch_size=4", "backend=native_bf16"], steps=2)
-    assert found.chance is None
-    assert any("come in one order" in sentence for sentence in sentences(found))
 
 
 def test_steps_that_overflow_are_said():

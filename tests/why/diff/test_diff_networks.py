@@ -148,13 +148,6 @@ def test_every_backend_is_measured_on_images_and_on_tokens(name: str, backend: s
     assert found.not_called == ([] if name == "tiny" else ["places"])
 
 
-@pytest.mark.slow
-def test_every_backend_is_measured_on_a_resnet():
-    for backend in REGISTRY:
-        words = [*IMAGES, "model.name=resnet20", "data.kwargs.size=8", f"backend={backend}"]
-        check(difference(words), backend, BOUND["bfloat16"])
-
-
 @pytest.mark.parametrize("backend", ["none", "native", "native_bf16", "apex_o1"])
 def test_odd_modules_are_measured_and_idle_ones_named(backend: str):
     found = difference([*ODD_WORDS, f"backend={backend}"])
@@ -184,29 +177,11 @@ def test_a_mask_of_infinities_is_no_overflow(backend: str):
     assert all(line.errors[backend].own.output is not None for line in found.lines)
 
 
-def test_a_module_that_a_backend_puts_around_another_is_named():
-    words = ["model.name=./masked.py:build", *TOKENS, "backend=./masked.py:Wrapping"]
-    found = difference(words)
-    worst = found.by_worst()[0]
-    assert worst.title == "head"
-    assert worst.errors["wrapping"].own.size > 1e-4
-    assert found.sides[0].only_here == ("head.inner",)
-
-
 @pytest.mark.parametrize("backend", ["native", "apex_o2", "bf16"])
 def test_a_regression_of_inputs_by_name_is_measured(backend: str):
     words = ["model.name=./odd.py:regression", "data.source=./odd.py:table", "task.loss=mse", "device=cpu"]
     found = difference([*words, f"backend={backend}", "batch_size=4", "precision.init_scale=16"])
     check(found, backend, BOUND["bfloat16"])
-
-
-def test_weights_in_half_lose_updates_and_masters_do_not():
-    words = [*IMAGES, "optimizer.lr=1e-6"]
-    lost = difference([*words, "backend=fp16"], against="apex_o2").sides
-    assert lost[0].update is not None
-    assert lost[1].update is not None
-    assert lost[0].update.flushed > 0.9
-    assert lost[1].update.flushed < 0.5
 
 
 def test_gradients_without_a_scale_are_flushed_to_zero():

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
-from support.fakes import make
 
 from ampcompare.cli import main
-from ampcompare.errors import UserError
-from ampcompare.report import analyse_runs
-from ampcompare.report.analysis.explained import read_explained
-from ampcompare.report.charts.explained import explained_charts
-from ampcompare.report.page.render import render_page
 
 TINY = ["model.name=tiny", "data.source=synthetic", "batch_size=8", "device=cpu"]
 
@@ -79,36 +72,3 @@ def test_a_network_that_looks_at_values_is_refused_in_one_line(tmp_path, capsys)
     (tmp_path / "looks.py").write_text(f"{lines}def build(num_classes):\n    return N()\n")
     assert run(f"model.name={tmp_path}/looks.py:build", *TINY[1:], "--on", "T4") == 2
     assert "without data" in capsys.readouterr().err
-
-
-def test_the_report_reads_the_file_without_torch_and_draws_both_pictures(file):
-    found = read_explained(str(file))
-    assert found.names == ("none", "apex_o1")
-    charts = explained_charts(found)
-    assert set(charts) == {"explained-memory", "explained-time"}
-    for spec in charts.values():
-        rows = spec["datasets"]["data"]
-        assert {row["backend"] for row in rows} == {"none", "apex_o1"}
-    assert "torch" not in vars(sys.modules["ampcompare.report.analysis.explained"])
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"format": "other"}', '{"format": "ampcompare explain 1"}'])
-def test_another_file_is_refused_in_one_line(tmp_path, content):
-    path = tmp_path / "other.json"
-    path.write_text(content)
-    with pytest.raises(UserError, match="--explain"):
-        read_explained(str(path))
-
-
-def test_the_page_of_some_runs_has_the_step_beside_them(file):
-    page = render_page(
-        analyse_runs([make("none", 1), make("apex_o1", 1)]), explained=read_explained(str(file))
-    )
-    html = page.decode("utf-8")
-    assert '<section id="explained"' in html
-    assert 'id="chart-explained-memory"' in html
-    assert 'id="chart-explained-time"' in html
-
-
-def test_a_page_without_an_explained_step_has_no_such_section():
-    assert b'id="explained"' not in render_page(analyse_runs([make("none", 1)]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from ampcompare.why.explain.memory import MIB, take_memory, why_not_half
+from ampcompare.why.explain.memory import MIB, take_memory
 from ampcompare.why.explain.setting import real, settled, shapes_of
 from ampcompare.why.explain.trace import trace_step
 from ampcompare.why.ready import configured
@@ -70,20 +70,6 @@ def test_resnet50_holds_what_it_is_known_to_hold(trace_of):
     assert base.activations / MIB == pytest.approx(5207, abs=1)
     assert native.activations / MIB == pytest.approx(2715, abs=1)
     assert (base.weights, base.states) == (native.weights, native.states)
-
-
-def test_why_it_is_not_half_is_said_with_its_figures(trace_of):
-    base, native = (take_memory(trace_of(TINY, backend)) for backend in ("none", "native"))
-    said = why_not_half(base, native)
-    assert f"{100 * native.peak / base.peak:.0f} %" in said
-    assert f"{100 * native.activations / base.activations:.0f} %" in said
-
-
-def test_gradients_weights_and_states_are_those_of_the_network(trace_of):
-    memory = take_memory(trace_of(TINY, "none"))
-    trainer, _ = trained(TINY, "none")
-    size = sum(p.numel() * 4 for p in trainer.model.parameters())
-    assert (memory.weights, memory.gradients, memory.states) == (size, size, size)
 
 
 def test_a_tied_weight_is_counted_once(trace_of, own_words):

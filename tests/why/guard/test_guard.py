@@ -18,7 +18,7 @@ from ampcompare.why.guard.command import run_guard
 from ampcompare.why.guard.costs import costs, doubts
 from ampcompare.why.guard.hunt import Hunt
 from ampcompare.why.guard.modules import Network, look_at
-from ampcompare.why.guard.trials import Trial, Trials, setting_of
+from ampcompare.why.guard.trials import Trial, Trials
 
 SMALL = ("data.source=synthetic", "data.train_limit=64", "data.test_limit=32", "batch_size=16", "device=cpu")
 NET = """
@@ -99,19 +99,6 @@ def test_two_that_need_each_other_are_both_named():
     assert made.find() == ["a.y", "c"]
 
 
-@pytest.mark.parametrize("name", ["a", "b", "b.x"])
-def test_what_overflows_between_the_calls_of_a_module_is_that_module(name: str):
-    made, _ = hunt(lambda kept: below(kept, name))
-    assert made.find() == [name]
-
-
-def test_what_no_module_overflows_is_none():
-    made, _ = hunt(lambda kept: False)
-    assert made.find() is None
-    made, _ = hunt(lambda kept: "*" in kept)
-    assert made.find() == ["*"]
-
-
 @pytest.mark.parametrize(("loss", "is_well"), [(2.09, True), (1.2, True), (2.11, False), (math.inf, False)])
 def test_a_loss_is_well_up_to_the_margin_above_the_baseline(loss: float, is_well: bool):
     made, _ = hunt(lambda kept: True)
@@ -137,15 +124,6 @@ def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path)
     assert network.parts("block") == ("block.0", "block.1")
     kept = look_at(parse([*words, "precision.keep_fp32=block,head"]))
     assert kept.work == ("flat", "first")
-
-
-def test_the_setting_of_trials_is_a_config_that_reads_back(tmp_path: Path):
-    made = setting_of(parse(["backend=fp16", "precision.init_scale=8", "seed=3"]), tmp_path, 10)
-    assert made["max_steps"] == 10
-    assert made["precision"]["init_scale"] == 8
-    assert "backend" not in made
-    assert made["checkpoint"]["every_epochs"] is None
-    assert made["log"]["every"] == 3
 
 
 @pytest.mark.parametrize(
