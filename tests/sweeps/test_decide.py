@@ -12,7 +12,6 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look, next_seeds
-from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.parameters import Parameter
 from ampcompare.sweeps.file.sweep import Hyperband, Objective, Sweep
 from ampcompare.sweeps.search import Search
@@ -88,10 +87,6 @@ def test_after_the_last_look_nothing_is_added(search):
     assert see_through(search, looker) == [[1, 2], [3, 4], [5]]
     assert looker.asked == [*LOOKS]
     assert looker.said[-1] == "this was the last look of the plan: what is undecided stays so"
-
-
-def test_what_is_decided_at_once_gets_no_more_seeds(search):
-    assert see_through(search, Looker(search, decided_at=2)) == [[1, 2]]
 
 
 def test_seeds_are_filled_up_to_the_first_look(tmp_path):
@@ -234,18 +229,3 @@ def test_a_sweep_that_cannot_be_decided_is_refused_in_a_line(changes, said):
         check_can_be_decided(sweep_of(**changes), LOOKS)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_value_is_changed_from_what_is_known_alone(search):
-    ledger = search.ledger
-    assert ledger.put_once("k", [1])
-    assert not ledger.put_once("k", [2])
-    assert ledger.swap("k", [1], {"b": None})
-    assert not ledger.swap("k", [1], [3])
-    assert ledger.read()["k"] == {"b": None}
-
-
-def test_a_group_that_ends_the_sweep_is_known_as_such():
-    assert Added((), look=3).is_last
-    assert not Added((1,), look=3).is_last
-    assert not Added(()).is_last

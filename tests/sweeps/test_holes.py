@@ -11,7 +11,6 @@ from collections import Counter
 import pytest
 import yaml
 from support.offline_runs import write_runs
-from support.quick import ROOT
 
 GRID = {"parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 2}}}
 
@@ -53,24 +52,6 @@ def test_a_failed_point_is_told_with_its_reason_and_filled_by_a_new_run(place):
     assert len({event["run"] for event in place.events("began")}) == 4
     code, said = place.sweep("--missing")
     assert (code, "3 points: 3 finished; whole" in said) == (0, True)
-
-
-@pytest.mark.slow
-def test_a_point_that_fails_again_stays_a_hole_and_is_queued_once_more(place):
-    place.file(**GRID)
-    place.sweep()
-    assert place.sweep("--fill")[0] == 1
-    assert place.sweep("--missing")[0] == 3
-    assert place.sweep("--fill")[0] == 1
-    assert ran(place) == {"1": 1, "2": 3, "3": 1}
-
-
-def test_a_fill_of_a_whole_sweep_runs_nothing(place):
-    place.file(parameters={"x": {"values": [1, 2]}})
-    assert place.sweep()[0] == 0
-    code, said = place.sweep("--fill")
-    assert (code, "whole" in said) == (0, True)
-    assert ran(place) == {"1": 1, "2": 1}
 
 
 @pytest.mark.slow
@@ -211,29 +192,9 @@ def test_wrong_words_are_one_line_and_start_nothing(place):
     assert not place.out.exists()
 
 
-def test_a_sweep_of_the_server_needs_a_word_on_what_to_do(place):
-    command = [sys.executable, "-m", "ampcompare", "sweep", "wandb:a/b/c"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "--missing lists its holes" in done.stderr
-
-
 def test_a_number_that_yaml_reads_as_a_text_is_a_value_like_any_other(place):
     file = place.file(parameters={"x": {"values": [1, 2]}})
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text())).replace("- 2", "- 1e-3"))
     assert place.sweep()[0] == 0
     assert place.sweep("--missing")[0] == 0
     assert ran(place) == {"1": 1, "1e-3": 1}
-
-
-@pytest.mark.slow
-def test_a_failed_run_of_a_search_without_a_database_is_run_again_with_its_values(place):
-    place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
-    records(place, (0.25, 1), (0.5, 0))
-    code, said = place.sweep("--missing")
-    assert (code, "3 points: 1 finished, 1 failed, 1 missing" in said) == (3, True)
-    code, said = place.sweep("--fill")
-    assert ran(place) == {"0.25": 1}, said
-    code, said = place.sweep("--fill")
-    assert "1 missing" in said

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sqlite3
 import threading
-from types import SimpleNamespace
 
 import pytest
-from optuna import Study, Trial
 from rich.console import Console
-from sqlalchemy.exc import OperationalError
 
 from ampcompare.cli import main
-from ampcompare.errors import UserError
-from ampcompare.sweeps import contact, run
+from ampcompare.sweeps import run
 from ampcompare.sweeps.cluster import noted
 from ampcompare.sweeps.cluster.whole import WholeArray
 from ampcompare.sweeps.file.sweep import read_sweep
-from ampcompare.sweeps.pulse import Pulse
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
 
@@ -101,33 +95,12 @@ def test_where_the_queue_cannot_be_asked_missing_says_so_and_fill_refuses(place,
     assert (code, "cannot be asked" in told) == (0, False), told
 
 
-def test_the_words_of_a_batch_system_are_no_words_of_the_runs(place, said, monkeypatch):
-    made = array(place, monkeypatch)
-    for planned in made.runs()[:2]:
-        made.book.note(planned.run_id, exit_code=0)
-    queued(monkeypatch, {})
-    code, told = said("--missing", "slurm.time=30", "slurm.partition=gpu")
-    assert (code, "3 points: 2 finished, 1 missing" in told) == (3, True), told
-    assert "slurm" not in told.rpartition("to fill them:")[2]
-
-
 def test_an_array_of_another_file_is_named(place, said, monkeypatch):
     array(place, monkeypatch)
     place.file(parameters={"x": {"values": [1, 2, 4]}})
     for asked in ("--missing", "--fill"):
         code, told = said(asked)
         assert (code, "differs in parameters.x; give it the file" in told) == (2, True), told
-
-
-def test_an_array_that_was_refused_binds_nobody(place, said):
-    """And what its refusal advises is to be had."""
-    place.file(parameters={"x": {"values": [*range(9)]}})
-    code, told = said("--cluster", "local")
-    assert (code, "leave --cluster out, which runs them one after the other" in told) == (2, True), told
-    place.file(**XS)
-    assert said("--missing")[0] == 3
-    assert said()[0] == 0
-    assert ran(place) == ["1", "2", "3"]
 
 
 def test_a_plain_sweep_in_the_folder_of_an_array_runs_nothing(place, said, monkeypatch):
@@ -138,50 +111,6 @@ def test_a_plain_sweep_in_the_folder_of_an_array_runs_nothing(place, said, monke
     assert not place.events("began")
 
 
-def test_an_array_in_the_folder_of_a_sweep_with_a_database_elsewhere_is_refused(place, said, monkeypatch):
-    place.file(parameters={"x": {"value": 1}})
-    assert said("--storage", f"sqlite:///{place.folder}/elsewhere.db")[0] == 0
-    with pytest.raises(UserError, match="was run there without --cluster"):
-        array(place, monkeypatch, parameters={"x": {"value": 1}})
-
-
-def fails_once(monkeypatch, owner, name, call=1) -> list[str]:
-    """What a method of Optuna's meets when the connection breaks, at the call of this number."""
-    real, broken, calls = getattr(owner, name), [], []
-
-    def act(self, *args, **more):
-        calls.append(name)
-        if len(calls) == call:
-            broken.append(name)
-            raise OperationalError("", {}, Exception("gone"))
-        return real(self, *args, **more)
-
-    monkeypatch.setattr(owner, name, act)
-    return broken
-
-
-def test_a_fill_waits_for_a_database_that_goes_away(place, said, monkeypatch):
-    place.file(parameters={**XS["parameters"], "fail": {"value": 2}})
-    assert said()[0] == 1
-    monkeypatch.setattr(contact, "PAUSE_SECONDS", 0.01)
-    queues = fails_once(monkeypatch, Study, "add_trial")
-    assert said("--fill")[0] == 1
-    assert queues
-    assert [event["given"]["x"] for event in place.events("began")].count("2") == 2
-
-
-def test_what_is_anothers_is_noted_when_the_database_is_back(place, said, monkeypatch):
-    made = array(place, monkeypatch)
-    *_, last = made.runs()
-    for planned in made.runs():
-        made.book.note(planned.run_id, exit_code=int(planned == last))
-    monkeypatch.setattr(contact, "PAUSE_SECONDS", 0.01)
-    notes = fails_once(monkeypatch, Trial, "set_user_attr", call=2)  # behind that of whose turn it is
-    code, told = said("--fill")
-    assert (code, ran(place)) == (0, [str(last.parameters["x"])]), told
-    assert notes
-
-
 def test_the_hint_names_the_database_and_all_else_that_was_asked_with(place, said):
     place.file(**XS)
     url = f"sqlite:///{place.folder}/other.db"
@@ -189,20 +118,6 @@ def test_the_hint_names_the_database_and_all_else_that_was_asked_with(place, sai
     hint = said("--missing", *options)[1].rpartition("to fill them: ")[2].splitlines()[0]
     words = {"--fill", f"--storage={url}", "--name=mine", "--grace=70.0", "--control=bookends", "fail=9"}
     assert {*shlex.split(hint)} >= words
-
-
-def test_looking_at_another_programs_database_leaves_it_as_it_is(place, said):
-    place.file(**XS)
-    path = place.folder / "other.db"
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE mine (x)")
-    before = path.read_bytes()
-    url = f"sqlite:///{path}"
-    assert "3 points: 3 missing" in said("--missing", "--storage", url)[1]
-    assert path.read_bytes() == before
-    missing = f"sqlite:///file:{place.folder}/none.db?uri=true"
-    assert "3 points: 3 missing" in said("--missing", "--storage", missing)[1]
-    assert not (place.folder / "none.db").exists()
 
 
 @pytest.mark.parametrize(("word", "state"), [("interrupted", "stopped"), ("lost", "crashed")])
@@ -240,16 +155,3 @@ def test_of_further_signals_only_ctrl_c_means_at_once(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         assert kill.is_set()
     assert received[0] == signal.SIGUSR1
-
-
-def test_whatever_ends_the_signs_of_life_is_told():
-    def broken(attempt):
-        raise RuntimeError("as nobody foresaw")
-
-    attempt = SimpleNamespace(trial=SimpleNamespace(number=1))
-    pulse = Pulse(SimpleNamespace(heartbeat_seconds=0, alive=broken), None)
-    pulse.hold(attempt)
-    with pulse:
-        pulse.join()
-    with pytest.raises(RuntimeError, match="foresaw"):
-        pulse.is_lost(attempt)

@@ -10,7 +10,7 @@ import yaml
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+from ampcompare.sweeps.file.sweep import read_sweep
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
 
@@ -101,13 +101,6 @@ def test_any_other_change_is_refused_and_named(begin, changes, said):
     assert said in str(caught.value)
 
 
-def test_refused_file_adds_nothing(begin):
-    begin()
-    with pytest.raises(UserError):
-        begin(parameters={"seed": [1, 2, 3], "backend": ["none", "fp16"]})
-    assert begin().total() == 4
-
-
 def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
     search = begin(control=True)
     assert search.total() == 8
@@ -169,37 +162,3 @@ def test_workers_at_once_share_a_sweep_that_gets_longer(begin):
     seeds = [1, 2, 3, 4, 5]
     bookends = [("none", seed, arm) for seed in seeds for arm in ("first", "last")]
     assert sorted(made, key=str) == sorted(every(seeds) + bookends, key=str)
-
-
-def test_a_point_that_was_asked_for_beyond_the_end_is_run_when_the_sweep_gets_there(begin, monkeypatch):
-    """The last two of three workers come too late by a moment; then seeds are added."""
-    search = begin()
-    take(search)
-    with monkeypatch.context() as patch:
-        seen = iter([False, False, True])
-        patch.setattr(Search, "_has_all", lambda self, trials: next(seen))
-        assert search.next() is None
-    assert len(search.rows()) == 4
-    assert search.is_all_done()
-    search.add(Added((3,)))
-    assert not search.is_all_done()
-    assert sorted(take(search)) == every([3])
-    assert search.is_all_done()
-
-
-def test_two_that_begin_a_sweep_at_once_agree_on_one_definition(begin):
-    """Whoever writes second reads what the first wrote."""
-    sweeps = [begin] * 2
-    with ThreadPoolExecutor(2) as pool:
-        kept = {s.ledger.read()["sweep"] for s in pool.map(lambda one: one(), sweeps)}
-    assert len(kept) == 1
-
-
-def test_file_order_of_a_sweep_is_the_first_parameter_fastest(begin):
-    of: Sweep = dataclasses.replace(begin().sweep, in_file_order=True)
-    assert [tuple(of.grid_point(i).values()) for i in range(4)] == [
-        ("none", 1),
-        ("native", 1),
-        ("none", 2),
-        ("native", 2),
-    ]

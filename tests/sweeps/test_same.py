@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 
 import pytest
 import yaml
 
-from ampcompare.errors import UserError
-from ampcompare.sweeps import definition
-from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.decide import fill_first_look
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.sweep import read_sweep
-from ampcompare.sweeps.points import FIRST, LAST
 from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
@@ -63,14 +58,6 @@ def test_a_backend_without_a_type_is_one_run_whatever_the_type(sweep_of):
     ]
 
 
-def test_native_in_bfloat16_is_native_bf16(sweep_of):
-    sweep = sweep_of({"backend": ["native", "native_bf16"], "precision.dtype": [None, "bfloat16"]})
-    assert sorted(runs_of(sweep), key=str) == [("native", None, None), ("native_bf16", None, None)]
-    assert said(sweep)[0].startswith(
-        "4 points, 2 different runs: backend=native_bf16 precision.dtype=None is "
-    )
-
-
 def test_what_cannot_run_is_left_out_and_said_in_one_line(sweep_of):
     sweep = sweep_of({"backend": ["apex_o2", "none", "bf16"], "precision.dtype": TYPES, "seed": [1, 2]})
     assert sorted(set(runs_of(sweep))) == sorted(
@@ -87,54 +74,11 @@ def test_what_cannot_run_is_left_out_and_said_in_one_line(sweep_of):
     assert left_out == f"left out, as they cannot run: {' and '.join(why)}"
 
 
-def test_a_grid_of_which_no_point_can_run_is_refused(sweep_of):
-    parameters = {"backend": ["apex_o2", "fp16"], "precision.dtype": ["bfloat16"]}
-    with pytest.raises(UserError, match=r"no point of the grid can run: .*apex_o2 is float16 by definition"):
-        sweep_of(parameters)
-
-
-def test_a_grid_whose_first_point_cannot_run_is_no_mistake(sweep_of, tmp_path):
-    sweep = sweep_of({"backend": ["apex_o2", "native"], "precision.dtype": ["bfloat16", "float16"]})
-    assert problems_of(sweep, []) == []
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"backend": ["none", "native"], "seed": [1, 2]},
-        {"backend": {"value": "native"}, "precision.dtype": TYPES, "seed": [1, 2]},
-        {"backend": ["native", "apex_o1"], "precision.loss_scale": ["dynamic", 128]},
-        {"batch_size": [8, 16], "seed": [1]},
-    ],
-)
-def test_where_each_point_is_a_run_nothing_changes(sweep_of, parameters):
-    sweep = sweep_of(parameters)
-    assert sweep.cells is None
-    assert said(sweep) == []
-    assert definition.CELLS not in definition.definition(sweep, [])
-
-
 @pytest.mark.parametrize("method", ["random", "bayes"])
 def test_a_search_is_left_as_it_is(sweep_of, method):
     metric = {"name": "eval/accuracy", "goal": "maximize"}
     parameters = {"backend": ["none", "native"], "precision.dtype": TYPES}
     assert sweep_of(parameters, method=method, metric=metric, run_cap=3).cells is None
-
-
-def test_another_program_has_options_of_its_own(sweep_of):
-    parameters = {"backend": ["none", "native"], "precision.dtype": TYPES}
-    assert sweep_of(parameters, program="train.py", command=["${program}", "${args}"]).total() == 4
-
-
-def test_a_type_in_the_words_counts_too(sweep_of):
-    sweep = sweep_of({"backend": ["none", "native", "native_bf16"]}, ["precision.dtype=bfloat16"])
-    assert [backend for backend, *_ in sorted(runs_of(sweep))] == ["native_bf16", "none"]
-
-
-def test_a_type_for_fp32_in_the_words_is_refused_before_the_first_run_as_each_run_would(sweep_of):
-    words = ["backend=none", "precision.dtype=bfloat16"]
-    (problem,) = problems_of(sweep_of({"optimizer.lr": [0.1, 0.2]}, words), words)
-    assert "has no type to choose" in problem
 
 
 def test_scales_do_not_matter_to_what_scales_no_loss(sweep_of):
@@ -152,41 +96,6 @@ def test_a_block_is_a_seed_with_every_run_in_it(sweep_of):
     places = Counter(i % 5 for i, p in enumerate(points) if p.parameters["backend"] == "none")
     assert len(places) == 5
     assert max(places.values()) < 20
-
-
-def test_what_else_is_varied_has_blocks_of_its_own(sweep_of):
-    parameters = {
-        "backend": ["none", "native"],
-        "precision.dtype": TYPES,
-        "batch_size": [8, 16],
-        "seed": [1, 2],
-    }
-    sweep = sweep_of(parameters)
-    points = [sweep.points.point(i) for i in range(sweep.total())]
-    assert sweep.total() == 12
-    blocks = [{p.parameters["batch_size"] for p in points if p.block == block} for block in range(4)]
-    assert blocks == [{8}, {16}, {8}, {16}]
-    assert len({json.dumps(p.parameters) for p in points}) == 12
-
-
-def test_the_control_repeats_a_run_that_there_is(sweep_of):
-    sweep = sweep_of({"precision.dtype": TYPES, "backend": ["apex_o2", "bf16"], "seed": [1, 2]}, control=True)
-    points = [sweep.points.point(i) for i in range(sweep.total())]
-    assert [p.arm for p in points] == [FIRST, FIRST, None, None, None, None, LAST, LAST]
-    around = [p.parameters for p in points if p.arm]
-    assert {(p["backend"], p["precision.dtype"]) for p in around} == {("apex_o2", "float16")}
-    assert Counter(p["seed"] for p in around) == {1: 2, 2: 2}
-
-
-def test_hyperband_keeps_the_order_of_the_file(sweep_of):
-    early = {"early_terminate": {"type": "hyperband", "min_iter": 2}}
-    metric = {"metric": {"name": "eval/accuracy", "goal": "maximize"}}
-    parameters = {"seed": [1, 2], "precision.dtype": TYPES, "backend": ["native", "none"]}
-    sweep = sweep_of(parameters, **early, **metric)
-    assert runs_of(sweep) == [
-        *(("native", dtype, seed) for dtype in TYPES for seed in (1, 2)),
-        *(("none", "float16", seed) for seed in (1, 2)),
-    ]
 
 
 def begun(sweep, tmp_path):
@@ -226,10 +135,3 @@ def test_looks_count_seeds_not_points(sweep_of, tmp_path):
     search = begun(sweep_of(GRID | {"seed": [1, 2]}), tmp_path)
     fill_first_look(search, (3, 6))
     assert (search.sweep.points.seeds, search.total()) == (3, 9)
-
-
-def test_what_is_one_run_is_laid_down_when_the_sweep_begins(sweep_of, tmp_path):
-    """Whatever a later version takes for the same: runs keep their numbers."""
-    began = begun(sweep_of(GRID | {"seed": [1, 2]}), tmp_path)
-    other = dataclasses.replace(sweep_of(GRID | {"seed": [1, 2]}), cells=(((0, 0),),))
-    assert begun(other, tmp_path).sweep.cells == began.sweep.cells

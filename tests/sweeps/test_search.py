@@ -11,7 +11,6 @@ from statistics import median
 from types import FrameType
 
 import pytest
-from optuna.trial import Trial, TrialState
 from support.place import grid
 
 from ampcompare.errors import UserError
@@ -93,76 +92,6 @@ def test_run_of_a_worker_that_died_before_its_first_sign_of_life_is_not_lost(tmp
     assert (found.parameters["x"], found.attempt) == (first, 1)
 
 
-def test_run_of_a_worker_that_died_while_giving_it_up_is_not_lost(tmp_path, monkeypatch):
-    search = Search(grid(1), sqlite_url(tmp_path), "s")
-    first = search.next()
-    monkeypatch.setattr(Search, "_queue_lost", lambda self: None)
-    search.give_up(first)  # killed before it queued the run again
-    monkeypatch.undo()
-    assert search.next().run_id == first.run_id
-    assert search.next() is None
-
-
-def test_run_that_two_workers_queue_again_at_once_is_done_once(tmp_path, monkeypatch):
-    search, other = (Search(grid(1), sqlite_url(tmp_path), "s") for _ in range(2))
-    first = search.next()
-    monkeypatch.setattr(Search, "_queue_lost", lambda self: None)
-    search.give_up(first)
-    monkeypatch.undo()
-    seen = search._trials()
-    monkeypatch.setattr(search, "_trials", lambda: seen)  # what both saw
-    monkeypatch.setattr(other, "_trials", lambda: seen)
-    search._queue_lost()
-    other._queue_lost()
-    monkeypatch.undo()
-    assert search.next().run_id == first.run_id
-    assert other.next() is None
-    assert len(search.rows()) == 1
-
-
-def test_queued_run_that_two_workers_take_at_once_is_one_workers(tmp_path, monkeypatch):
-    """SQLite locks no row that is read: Optuna's queue may give a trial to two."""
-    search, other = (Search(grid(1), sqlite_url(tmp_path), "s") for _ in range(2))
-    search.give_up(search.next())
-    again = search.next()
-    same = iter([Trial(other.study, again.trial._trial_id)])
-    real = other.study.ask
-    monkeypatch.setattr(other, "_has_all", lambda trials: False)
-    monkeypatch.setattr(other.study, "ask", lambda: next(same, None) or real())
-    seen: list[bool] = []
-    monkeypatch.setattr(
-        other, "_is_ours", lambda trial: seen.append(Search._is_ours(other, trial)) or seen[-1]
-    )
-    monkeypatch.setattr(other, "_put_back", lambda trial, why: monkeypatch.undo())
-    assert other.next() is None
-    assert seen == [False, True]  # a new one, which is beyond the end
-    assert search.finish(again, "finished", None)
-
-
-def test_run_that_said_how_it_ended_is_not_repeated_though_its_worker_died_then(tmp_path):
-    search = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=3600)
-    search.next().trial.set_user_attr("state", "failed")  # and killed before the trial was closed
-    be_silent(tmp_path, 4000)
-    assert search.next() is None
-    assert [row.state for row in search.rows()] == ["failed"]
-
-
-def test_run_of_a_worker_that_died_while_failing_a_silent_one_is_not_lost(tmp_path, monkeypatch):
-    """Why not RetryHeartbeatStaleTrialCallback: it would have been asked here, and never again."""
-    search = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=3600)
-    first = search.next()
-    be_silent(tmp_path, 4000)
-
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(search.storage, "get_heartbeat_stale_trial_callback", die)
-    with pytest.raises(KeyboardInterrupt):
-        search.next()
-    again = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=3600).next()
-    assert (again.run_id, again.attempt) == (first.run_id, 2)
-
-
 def test_unknown_method_is_refused_and_leaves_no_database(tmp_path):
     with pytest.raises(UserError, match=r"method='genetic': expected one of grid, random, bayes$"):
         Search(grid(1, method="genetic"), sqlite_url(tmp_path), "s")
@@ -218,11 +147,6 @@ def test_url_without_password_is_shown_as_it_is(url):
     assert shown(url) == url
 
 
-def test_a_number_in_place_of_the_port_may_be_a_password():
-    assert shown("postgresql://me:12345/db") == "postgresql://me:***/db"
-    assert shown("postgresql://host:5432/db") == "postgresql://host:5432/db"
-
-
 def test_a_short_password_is_hidden_where_it_stands_alone_and_spoils_no_words():
     url = "postgresql://me:p@host/db"
     said = why(ValueError(f'port 1 failed: no "p" at {url}'), url)
@@ -233,32 +157,6 @@ def test_a_short_password_is_hidden_where_it_stands_alone_and_spoils_no_words():
 def test_a_database_in_memory_is_refused(url):
     with pytest.raises(UserError, match="a database in memory is gone with its process"):
         check_storage(url)
-
-
-def test_what_is_done_is_counted_without_reading_what_ended_again(tmp_path, monkeypatch):
-    search, read = Search(grid(30), sqlite_url(tmp_path), "s"), []
-    build = "_build_frozen_trial_from_trial_model"  # of Optuna's storage: what was fetched
-    real = getattr(search.storage, build)
-    monkeypatch.setattr(search.storage, build, lambda trial: read.append(trial) or real(trial))
-    for count in range(1, 31):
-        search.finish(search.next(), "finished", None)
-        read.clear()
-        assert search.progress() == (count, 0)
-        assert len(read) <= 1
-
-
-def test_lost_run_that_nobody_had_begun_again_is_no_attempt(tmp_path):
-    """The database went away, or its worker died, at the moment it was taken off the queue."""
-    search = Search(grid(1), sqlite_url(tmp_path), "s", grace_seconds=3600)
-    first = search.next()
-    be_silent(tmp_path, 4000)
-    search._repair()
-    (queued,) = (t for t in search._trials() if t.state == TrialState.WAITING)
-    search.storage.set_trial_state_values(queued._trial_id, TrialState.RUNNING)  # and killed
-    assert search.next() is None
-    be_silent(tmp_path, 4000)
-    again = search.next()
-    assert (again.run_id, again.attempt) == (first.run_id, 2)
 
 
 def test_sweep_that_runs_something_else_is_refused(tmp_path):
