@@ -16,7 +16,7 @@ from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
 from ampcompare.train.trainer import Trainer
 
-WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=180", "epochs=3")
+WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=45", "epochs=3")
 
 
 def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:

@@ -29,7 +29,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 answers.copy_(compute()())  # type: ignore[misc]
 
             return evaluate, answers
-        out = StepResult(torch.zeros(()), [(torch.zeros(32, 10), torch.zeros(32, dtype=torch.int64))], 0, {})
+        out = StepResult(torch.zeros(()), [(torch.zeros(8, 10), torch.zeros(8, dtype=torch.int64))], 0, {})
 
         def launch() -> None:
             calls.append("launch")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from step_launches import step_ops
 from support.training import batch, trainer
 from torch import Tensor, nn
 
@@ -15,7 +14,6 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY
 from ampcompare.train.buffers import Buffers, BufferWatch
-from ampcompare.train.errors import TrainingError
 from ampcompare.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -139,28 +137,6 @@ def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(nam
     assert (model.count, restore.count(torch.tensor(1))) == (1, 1)
 
 
-def test_a_buffer_that_a_module_takes_away_is_passed_over():
-    model = Odd()
-    buffers = Buffers(model, CPU, restores=True)
-    del model.scalar
-    model.register_buffer("sound", torch.ones(3))  # came later: not one of those that are watched
-    kept = buffers.keep()
-    model.narrow[0] = math.nan
-    buffers.put_back(kept, torch.tensor(True))
-    assert (model.narrow == 1).all()
-    assert buffers.count(torch.tensor(1)) == 1
-
-
-@pytest.mark.parametrize("instead", [None, torch.full((2, 3), math.inf, dtype=torch.float64)])
-def test_a_buffer_taken_away_or_of_another_type_moves_no_other(instead: torch.Tensor | None):
-    model = Odd()
-    say, restore = (Buffers(model, CPU, restores=restores) for restores in (False, True))
-    model.narrow = instead
-    assert say.count(torch.tensor(1)) == 0
-    restore.put_back(restore.keep(), torch.tensor(True))
-    assert restore.count(torch.tensor(1)) == 0
-
-
 def test_what_was_not_finite_before_a_step_is_not_what_the_step_spoiled():
     model = Odd()
     buffers = Buffers(model, CPU, restores=True)
@@ -185,23 +161,6 @@ def test_what_was_not_finite_before_a_step_is_not_what_the_step_spoiled():
     assert model.scalar == 1
 
 
-@pytest.mark.parametrize("changed", [torch.ones((), dtype=torch.float64), torch.ones(3)])
-def test_a_buffer_that_a_step_changes_in_kind_is_named(changed: torch.Tensor):
-    model = Odd()
-    buffers = Buffers(model, CPU, restores=True)
-    kept = buffers.keep()
-    model.scalar = changed
-    with pytest.raises(TrainingError, match="the shape of the buffer scalar") as told:
-        buffers.put_back(kept, torch.tensor(True))
-    assert "\n" not in str(told.value)
-
-
-def test_a_model_without_buffers_has_nothing_to_count_or_keep():
-    buffers = Buffers(nn.Linear(2, 2), CPU, restores=True)
-    assert not buffers.restores
-    assert buffers.count(torch.tensor(3)) == 0
-
-
 def test_it_is_said_once_with_the_step_and_what_to_do():
     watch = BufferWatch(restores=False)
     assert watch.check(5, 0, is_exact=True) is None
@@ -214,21 +173,3 @@ def test_it_is_said_once_with_the_step_and_what_to_do():
     again = BufferWatch(restores=False)
     again.load_state_dict(watch.state_dict())
     assert again.check(9, 4, is_exact=True) is None
-
-
-def test_a_step_that_is_not_known_exactly_is_none_in_the_summary():
-    watch = BufferWatch(restores=True)
-    assert str(watch.check(9, 2, is_exact=False)).startswith("by step 9: 2 of the model's")
-    again = BufferWatch(restores=True)
-    again.load_state_dict(watch.state_dict())
-    for one in (watch, again):
-        assert one.check(12, 2, is_exact=True) is None
-        assert one.found_at is None
-
-
-def test_restoring_costs_few_launches_however_many_buffers_there_are():
-    def launches(*words: str) -> int:
-        more = step_ops("backend=native", *words, "training.on_nonfinite_buffers=restore")
-        return len(more) - len(step_ops("backend=native", *words))
-
-    assert 0 < launches("model.name=tiny") == launches("model.name=resnet18") == 15

@@ -11,7 +11,6 @@ from support.properties import backends
 
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
-from ampcompare.machine.device import wait_for
 from ampcompare.machine.processes import World
 from ampcompare.precision import REGISTRY
 from ampcompare.train.build import build_trainer, make_loader
@@ -19,8 +18,6 @@ from ampcompare.train.errors import TrainingError
 from ampcompare.train.fit import Fit
 from ampcompare.train.interval import Reading
 from ampcompare.train.trainer import Trainer
-
-CPU = torch.device("cpu")
 
 
 class Stopped(Exception):
@@ -33,7 +30,7 @@ def make_fit(
     """A Fit and the list that its rows come to, each with the step at which it came."""
     config = load_config(None, [*quick, *words])
     device = torch.device("cuda" if torch.cuda.is_available() and config.device == "cuda" else "cpu")
-    data = build_dataset(source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=64)
+    data = build_dataset(source="synthetic", root=None, train_limit=config.data.train_limit, test_limit=16)
     train, test = (
         make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
     )
@@ -79,7 +76,7 @@ def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overri
         "log.every=3",
         "diagnostics.every=null",
         "epochs=2",
-        "data.train_limit=256",
+        "data.train_limit=64",
     )  # 8 steps an epoch, 16 in all
     fit, came = make_fit(quick_overrides, *words, lag=True)
     fit.run()
@@ -99,7 +96,7 @@ def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overri
 
 
 def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_overrides: tuple[str, ...]):
-    words = ("optimizer.lr=1e30", "log.every=4", "data.train_limit=512")
+    words = ("optimizer.lr=1e30", "log.every=4", "data.train_limit=128")
     problems = []
     for lag in (False, True):
         fit, came = make_fit(quick_overrides, *words, lag=lag)
@@ -110,12 +107,6 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_override
         # The row that shows it is kept, and with lag that of the interval after.
         assert [row["global_step"] for _, row in came if "train/loss" in row] == ([4, 8] if lag else [4])
     assert problems[0] == problems[1]
-
-
-def test_a_late_loss_that_is_not_finite_stops_also_at_the_runs_end(quick_overrides: tuple[str, ...]):
-    fit, _ = make_fit(quick_overrides, "optimizer.lr=1e30", "log.every=8", lag=True)
-    with pytest.raises(TrainingError, match="the training loss is not finite"):
-        fit.run()
 
 
 def test_the_scale_watch_names_the_same_step_when_rows_are_late(quick_overrides: tuple[str, ...]):
@@ -157,7 +148,7 @@ def test_what_to_do_of_a_loss_that_is_not_finite_depends_on_whether_it_ever_was(
 
 def test_a_run_that_is_stopped_hands_out_the_row_that_waits(quick_overrides: tuple[str, ...]):
     for lag in (False, True):
-        fit, came = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=lag, stop_at=7)
+        fit, came = make_fit(quick_overrides, "log.every=3", "data.train_limit=128", lag=lag, stop_at=7)
         with pytest.raises(Stopped):
             fit.run()
         assert [row["global_step"] for _, row in came if "train/loss" in row] == [3, 6]
@@ -191,20 +182,6 @@ def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(
     assert not any("eval/loss" in row for _, row in came)
 
 
-def test_rows_that_cannot_be_read_any_more_are_named_beside_the_problem(
-    quick_overrides: tuple[str, ...], monkeypatch
-):
-    fit, _ = make_fit(quick_overrides, "log.every=3", "data.train_limit=512", lag=True, stop_at=4)
-
-    def fails(self: Reading) -> None:
-        raise RuntimeError("device-side assert")
-
-    monkeypatch.setattr(Reading, "read", fails)
-    with pytest.raises(Stopped) as caught:
-        fit.run()
-    assert caught.value.__notes__ == ["the rows of the last log interval are lost: device-side assert"]
-
-
 class Meter:
     """Energy as the steps spend it: 10 J each, and 1000 J more for one that warms up or compiles."""
 
@@ -221,11 +198,11 @@ class Meter:
 @pytest.mark.parametrize(
     ("warm_up", "compiles_at", "energy"),
     [
-        (0, None, [6 / 180, 6 / 180]),
-        (2, None, [4 / 116, 6 / 180]),  # epochs of five full batches and one of 20
-        (8, None, [4 / 116]),  # in the second epoch
-        (2, 4, [2 / 52, 6 / 180]),
-        (2, 6, [6 / 180]),  # nothing is left of the first epoch
+        (0, None, [6 / 45, 6 / 45]),
+        (2, None, [4 / 29, 6 / 45]),  # epochs of five full batches and one of 5
+        (8, None, [4 / 29]),  # in the second epoch
+        (2, 4, [2 / 13, 6 / 45]),
+        (2, 6, [6 / 45]),  # nothing is left of the first epoch
     ],
 )
 def test_energy_counts_from_the_end_of_warm_up_and_of_a_compilation(
@@ -236,7 +213,7 @@ def test_energy_counts_from_the_end_of_warm_up_and_of_a_compilation(
     energy: list[float],
 ):
     monkeypatch.setattr("ampcompare.train.fit.EnergyMeter", Meter)
-    words = (f"log.warmup_steps={warm_up}", "data.train_limit=180", "log.every=3")
+    words = (f"log.warmup_steps={warm_up}", "data.train_limit=45", "log.every=3")
     made, came = make_fit(quick_overrides, *words, lag=True)
     step = Trainer.step
 
@@ -273,19 +250,6 @@ class Waits:
         return noted
 
 
-def test_each_way_to_wait_for_a_device_is_noted(monkeypatch: pytest.MonkeyPatch):
-    done: list[Any] = []
-    for owner in (torch.cuda, torch.cuda.Stream):  # an event waits for nothing here, the others need a driver
-        monkeypatch.setattr(owner, "synchronize", lambda *args: done.append(args))
-    waits = Waits(monkeypatch)
-    for waits.on in (False, True):
-        wait_for(torch.device("cuda"))
-        torch.cuda.Event().synchronize()
-        torch.cuda.Stream.synchronize("stream")  # type: ignore[arg-type]
-    assert waits.seen == ["torch.cuda", "Event", "Stream"]
-    assert done == [(torch.device("cuda"),), ("stream",)] * 2
-
-
 @pytest.mark.parametrize("lag", [True, False])
 def test_a_late_row_waits_for_nothing_where_the_device_is_an_interval_behind(
     quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lag: bool
@@ -306,7 +270,7 @@ def test_a_late_row_waits_for_nothing_where_the_device_is_an_interval_behind(
         waits.on = 3 <= step < 13
 
     fit, came = make_fit(
-        quick_overrides, "log.every=2", "data.train_limit=512", "epochs=1", lag=lag, on_step=on_step
+        quick_overrides, "log.every=2", "data.train_limit=128", "epochs=1", lag=lag, on_step=on_step
     )  # 16 steps
     fit.run()
     assert waits.seen == ([] if lag else ["Event"] * 5)  # after the steps 4, 6, ... 12

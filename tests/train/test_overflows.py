@@ -21,7 +21,6 @@ from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.machine.processes import World
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train import overflows
 from ampcompare.train.overflows import Overflows, order_of_backward
 from ampcompare.train.sharded import ShardedTrainer, wrap
 from ampcompare.train.trainer import StepResult, Trainer
@@ -111,17 +110,6 @@ def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[s
     assert named(made, made.step(batches)) is None
 
 
-def test_a_static_scale_that_skips_names_it_too(armed: None):
-    made = trainer("native", network(), loss_scale=128.0)
-    assert named(made, made.step([batch()], diagnose=True)) == "middle.0"
-
-
-@pytest.mark.parametrize("backend", [name for name in REGISTRY if name not in SKIPS])
-def test_what_never_skips_names_nothing(armed: None, backend: str):
-    made = trainer(backend, network())
-    assert made.step([batch()]).overflow is None
-
-
 def test_gradients_are_looked_at_on_the_host_only_when_a_step_was_skipped(monkeypatch: pytest.MonkeyPatch):
     looks: list[int] = []
     look = Overflows.look
@@ -195,17 +183,6 @@ def test_a_step_asks_a_device_for_no_number(
     assert not files & {"trainer.py", "overflows.py", "activations.py", "gradients.py"}
 
 
-def test_watching_ends_after_some_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(overflows, "WATCHED_STEPS", 2)
-    found = Overflows(["a.weight"], torch.device("meta"))
-    found.watch()
-    watched = []
-    for _ in range(3):
-        watched.append(found.watches)
-        found.passed()
-    assert watched == [True, True, False]
-
-
 @pytest.mark.parametrize("reentrant", [None, False, True])
 def test_the_order_is_that_of_the_backward_not_of_the_registration(reentrant: bool | None):
     model: Any = network()
@@ -222,15 +199,6 @@ def test_the_order_is_that_of_the_backward_not_of_the_registration(reentrant: bo
     # In a reentrant checkpoint the graph is not there yet; such a part stays with what was registered first.
     assert tops.index("head") < tops.index("stem")
     assert reentrant or tops.index("head") < tops.index("middle") < tops.index("stem")
-
-
-def test_a_weight_that_is_used_twice_comes_where_the_backward_is_done_with_it():
-    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
-    parameters = [*first.parameters(), *second.parameters()]
-    x = torch.ones(1, 2)
-    assert order_of_backward(first(second(first(x))).sum(), parameters)[:2] == [3, 2]
-    assert order_of_backward(second(first(x)).sum(), parameters)[:2] == [3, 2]
-    assert order_of_backward(first(second(x)).sum(), parameters)[:2] == [1, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -251,10 +219,6 @@ def test_gradients_of_any_kind_are_looked_at(dtype: torch.dtype, bad: float):
     )  # registered behind a, so before it in the backward
     parameters[3].grad = None
     assert look.modules[(found := look.look(parameters)).looked_at[found.first]] == "b"
-
-
-def test_a_parameter_of_the_network_itself_has_its_own_name():
-    assert Overflows(["scale", "a.b.weight"], CPU).modules == ["scale", "a.b"]
 
 
 def trained(
@@ -288,15 +252,6 @@ def test_a_skipped_step_has_a_row_a_note_and_a_place_in_the_summary(
     assert said[0].startswith("step 4 was skipped: coming from the loss, the gradient of 8 is the first")
     assert "the forward overflowed" in said[0]
     assert made.summary()[metrics.NONFINITE_MODULES] == "8 (3)"
-
-
-def test_a_run_without_a_skip_has_none_of_it(
-    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
-    made, rows, notes = trained(quick_overrides, monkeypatch, (), "backend=native")
-    assert not any(NAME in row for row in rows)
-    assert notes == []
-    assert metrics.NONFINITE_MODULES not in made.summary()
 
 
 def test_a_run_that_goes_on_keeps_what_was_found(

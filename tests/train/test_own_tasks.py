@@ -126,24 +126,6 @@ def test_a_regression_is_compared_by_its_error_which_is_better_when_lower(
     assert '"metric_better": "lower"' in Path("report/comparison.json").read_text()
 
 
-@pytest.mark.slow
-def test_a_metric_from_outside_is_compared_as_the_record_says_without_its_file(
-    of_table: Path, capfd: pytest.CaptureFixture[str]
-):
-    metrics = "task.metrics=[./scores.py:within,mae]"
-    for backend in BACKENDS[:2]:
-        run = train(f"backend={backend}", *TABLE_WORDS, metrics)
-        assert run.summary["best/eval_within"] == max(values(run, "eval/within"))
-        assert run.config["environment"]["task_within_source"]
-    (of_table / "scores.py").unlink()
-    terminal, page = report(capfd)
-    for said in (terminal, page):
-        assert "Of share within a half higher is better." in said
-    head, line, _ = terminal.partition("──")
-    assert line
-    assert {"eval/", "within"} <= set(head.split())  # in two lines
-
-
 def test_metrics_are_weighed_by_samples_whatever_the_batches(of_text: Path):
     words = (*TEXT_WORDS, "epochs=1", "task.metrics=[./scores.py:perplexity]")
     whole = train(*words, "eval.batch_size=512")
@@ -151,21 +133,6 @@ def test_metrics_are_weighed_by_samples_whatever_the_batches(of_text: Path):
     assert values(parts, "eval/loss") == pytest.approx(values(whole, "eval/loss"))
     assert values(parts, "eval/perplexity") == pytest.approx(values(whole, "eval/perplexity"), rel=0.05)
     assert whole.summary["best/eval_perplexity"] == min(values(whole, "eval/perplexity"))
-
-
-@pytest.mark.slow
-def test_runs_of_different_metrics_are_no_comparison_unless_one_is_named(
-    of_table: Path, capfd: pytest.CaptureFixture[str]
-):
-    train(*TABLE_WORDS, "epochs=1", "task.metric=mae")
-    train(*TABLE_WORDS, "epochs=1")
-    capfd.readouterr()
-    assert ampcompare("report", "runs") == 2
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "different metrics and are no one comparison: eval/mae (1 run: " in line
-    assert "eval/mse (1 run: " in line
-    assert line.endswith("name one of them with --metric, or give the report the runs of one task")
-    assert "eval/mae" in report(capfd, "--metric", "eval/mae")[0]
 
 
 @pytest.mark.slow

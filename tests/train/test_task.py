@@ -21,7 +21,6 @@ from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.interval import Interval
 from ampcompare.train.scores import by_class, cross_entropy, mae, mse
 from ampcompare.train.task import Task, build_task, pairs_by_class
 from ampcompare.train.trainer import Trainer
@@ -189,15 +188,6 @@ def test_a_compiled_step_takes_batches_in_names(backend: str, form: str):
     assert found[1] == pytest.approx(found[0], rel=1e-3)
 
 
-@pytest.mark.slow
-def test_a_batch_of_ever_new_shapes_is_not_compiled_for_ever():
-    made = trainer("none", Headed(FORMS["tensor"]), OF_TOKENS, compiled=True)
-    for count in range(1, 9):
-        made.step([named_batch(count)])
-    with pytest.raises(TrainingError, match="more than 8 shapes, each of which is compiled by itself; give"):
-        made.step([named_batch(9)])
-
-
 def test_a_loss_gets_the_outputs_whole(tmp_path: Path):
     (tmp_path / "mine.py").write_text(
         "def both(outputs, targets):\n    (a, b) = outputs\n"
@@ -210,14 +200,6 @@ def test_a_loss_gets_the_outputs_whole(tmp_path: Path):
     sums, answers = task.look((a, b), {"left": left})
     assert (sums[0, 0] / sums[0, 1]).item() == pytest.approx((a - b - left).square().mean())
     assert answers is None
-
-
-def test_a_class_is_called_first_and_a_function_of_torch_is_the_one_in_force():
-    outputs, targets = drawn(8), drawn(8, seed=1)
-    assert task_of("task.loss=torch.nn:HuberLoss").loss(outputs, targets) == F.huber_loss(outputs, targets)
-    task, precision = task_of("task.loss=torch.nn.functional:smooth_l1_loss"), build_precision("apex_o1")
-    with precision.session(), precision.forward_context():
-        assert task.loss(outputs.half(), targets.half()).dtype == torch.float32  # as O1's lists have it
 
 
 @pytest.mark.parametrize(
@@ -271,30 +253,9 @@ def test_a_metric_of_a_wrong_shape_ends_an_evaluation_in_one_line(tmp_path: Path
         evaluate(task, (drawn(8, 3), drawn(8, 3, seed=1)))
 
 
-def test_an_interval_without_classes_has_no_accuracy():
-    interval = Interval()
-    interval.add(torch.tensor(1.0), [], 8)
-    resumed = Interval()
-    resumed.load_state_dict(interval.state_dict(), CPU)
-    for one in (interval, resumed):
-        values = one.close({"scale": torch.tensor(2.0)}).read()
-        assert (values.loss, values.accuracy, values.scalars) == (1.0, None, {"scale": 2.0})
-
-
 @pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.uint8, torch.bool])
 def test_classes_may_be_whole_numbers_of_any_type(kind: torch.dtype):
     outputs, targets = drawn(6, 5), classes(6, of=2)
     task = task_of("training.label_smoothing=0.1")
     assert torch.equal(task.loss(outputs, targets.to(kind)), task.loss(outputs, targets))
     assert torch.equal(task.look(outputs, targets.to(kind))[0], task.look(outputs, targets)[0])
-
-
-@pytest.mark.parametrize("words", [(), ("task.loss=mse",)])
-def test_scores_of_half_outputs_in_any_object_are_summed_in_fp32(words: tuple[str, ...]):
-    """As an object of a class that no pytree knows: their sum is beyond what half can say."""
-    outputs = (100 * drawn(4, 512, 8)).half()
-    targets = outputs.float() + 30 if words else classes(4, 512, of=8)
-    task = task_of(*words)
-    hidden, plain = (task.look(given, targets)[0] for given in (SimpleNamespace(logits=outputs), outputs))
-    assert plain[0, 0] > torch.finfo(torch.half).max
-    assert torch.equal(hidden, plain)

@@ -19,11 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ampcompare.checkpoint.files import Store, read
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.data.splits import ImageSet, SampleSet, TensorSet
 from ampcompare.experiment import run
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.records import load_runs
-from ampcompare.train.build import counts_alike
 from ampcompare.train.task import Task, build_task, classification, weighed
 from ampcompare.train.trainer import Trainer
 
@@ -74,14 +72,6 @@ def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str, smoot
     assert change.norm() > 0
 
 
-def test_labels_with_ignored_ones_among_them_are_as_one_batch():
-    x, y = torch.randn(8, 3), torch.tensor([1, -100, -100, -100, 2, 3, 0, 0])
-    loss, change = moved(trainer(classification()), [(x, y)])
-    split_loss, split = moved(trainer(weighed(classification())), parts_of((x, y), 4, 4))
-    assert split_loss == pytest.approx(loss)
-    assert torch.allclose(split, change, atol=1e-6)
-
-
 def test_squared_errors_of_sequences_of_unlike_length_weigh_by_their_elements():
     task = build_task(load_config(None, ["task.loss=mse"]), CPU)
     x, y = torch.randn(6, 3), torch.randn(6, 2)
@@ -107,17 +97,6 @@ def test_weights_are_never_waited_for():
             trainer(task).step(parts_of(tokens(5, 1, 3, 0), 2, 2))
         found.append(waits.count)
     assert found[0] == found[1]
-
-
-def test_parts_are_weighed_by_samples_where_all_targets_count_for_sure():
-    x, y = tokens(5, 5)
-    assert counts_alike(ImageSet(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(2).long()))
-    assert counts_alike(TensorSet(x, y))
-    assert counts_alike(TensorSet(x, torch.full((2,), -100.0)))  # numbers, no classes
-    assert not counts_alike(TensorSet(x, tokens(5, 4)[1]))
-    assert not counts_alike(SampleSet([], Path()))
-    own = Task(lambda a, b: a, (), None, "./own.py:loss")  # type: ignore[arg-type]
-    assert weighed(own).weigh is None
 
 
 DATA = """
