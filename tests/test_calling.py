@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ampcompare.calling import call, signature_of, takes
+from ampcompare.calling import call
 from ampcompare.errors import UserError
 
 
@@ -80,14 +80,6 @@ def merges(num_classes: int, **kwargs: Any) -> dict[str, Any]:
     return Net(**{"depth": 7, **kwargs}).given
 
 
-def wrong_inside(num_classes: int, **kwargs: Any) -> Any:
-    return plain(num_classes=1, height=2)  # type: ignore[call-arg]
-
-
-def wrong_with_its_own(height: int) -> Any:
-    return plain(num_classes=1, height=height)  # type: ignore[call-arg]
-
-
 @functools.wraps(passes_on)
 def wrapped(*args: Any, **kwargs: Any) -> Any:
     return passes_on(*args, **kwargs)
@@ -157,39 +149,6 @@ def test_an_argument_that_it_does_not_take_is_one_line_that_names_those_it_does(
                 use(function, **given)
             (said,) = caught.value.lines
             assert line in said
-
-
-def test_a_mistake_of_the_functions_own_stays_its_own():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'height'"):
-        use(wrong_inside, width=1)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'height'"):
-        use(wrong_with_its_own, height=1)
-
-
-def test_what_was_watching_goes_on_watching():
-    import sys
-
-    seen = []
-
-    def watch(*event: Any) -> None:
-        seen.append(event)
-
-    sys.setprofile(watch)
-    try:
-        use(passes_on, depth=2)
-        assert sys.getprofile() is watch
-    finally:
-        sys.setprofile(None)
-
-
-def test_whether_an_argument_is_taken_is_read_from_the_signature():
-    def positional(a: int, /, b: int = 0) -> None:
-        pass
-
-    signature = signature_of(positional)
-    assert signature is not None
-    assert (takes(signature, "a"), takes(signature, "b"), takes(signature, "c")) == (False, True, False)
-    assert signature_of(Odd()) is None
 
 
 def test_what_takes_single_names_out_of_its_arguments_is_given_them():

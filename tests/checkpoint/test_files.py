@@ -77,15 +77,6 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path, monkeyp
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("content", [{"step": 1}, {"format": 99}, [1, 2], torch.zeros(2)])
-def test_a_file_of_another_kind_names_its_format(tmp_path: Path, content: Any):
-    path = tmp_path / "x.pt"
-    torch.save(content, path)
-    path.write_bytes(with_checksum(path.read_bytes()))
-    with pytest.raises(CheckpointError, match="this version reads 1"):
-        read(path)
-
-
 @examples(100, 1000)
 def test_mutated_files_raise_nothing_but_checkpoint_errors(tmp_path: Path, examples: int):
     write(tmp_path / "x.pt", STATE)

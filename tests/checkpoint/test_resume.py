@@ -15,8 +15,6 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import LEAVES
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
-from ampcompare.machine import low_type
-from ampcompare.machine.probe import Rates
 from ampcompare.records import load_runs
 from ampcompare.train.display import TrainingDisplay
 
@@ -112,11 +110,6 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_p
     assert f"resume=auto: this is a new run; run {name} differs in epochs (2 there, 3 here)" in passed_over
 
 
-def test_other_images_are_another_run(play):
-    play(until=6)
-    assert "data (other images)" in refusal(play, "resume=must", "data.test_limit=32")
-
-
 def test_a_run_that_was_named_must_have_the_same_config(
     play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -142,12 +135,6 @@ def test_a_run_that_is_still_going_on_is_left_alone(play, tmp_path: Path):
     assert "going on with run" in play("resume=must")
 
 
-def test_what_touches_no_number_may_differ(play):
-    play("max_steps=3")
-    words = ("checkpoint.every_epochs=2", "log.warmup_steps=0", "wandb.name=other", "max_steps=null")
-    assert "at step 3" in play("resume=must", *words)
-
-
 def test_a_damaged_newest_checkpoint_costs_what_came_after_the_one_before(play, tmp_path: Path):
     play("epochs=3", until=11)
     (name,) = folders(tmp_path)
@@ -163,11 +150,6 @@ def test_if_all_are_damaged_a_new_run_is_begun_and_it_is_said(play, tmp_path: Pa
     for file in (tmp_path / "checkpoints").rglob("*.pt"):
         file.write_bytes(b"not one")
     assert "none of the checkpoints" in play("resume=auto")
-
-
-def test_without_checkpoints_there_is_no_folder(play, tmp_path: Path):
-    play("checkpoint.every_epochs=null", "checkpoint.every_minutes=null")
-    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, tmp_path: Path):
@@ -221,33 +203,3 @@ def test_what_a_run_may_go_on_with_follows_from_the_roles():
         "log.warmup_steps",
     }
     assert {key for key in LEAVES if key.startswith(groups)} < MAY_DIFFER
-
-
-def test_a_run_of_auto_goes_on_in_its_first_parts_type(play, monkeypatch, tmp_path: Path):
-    """On a machine where another type would be taken, as on one where the same would."""
-    fp16 = Rates({"float32": 1.0, "float16": 2.0, "bfloat16": 0.1})
-    bf16 = Rates({"float32": 1.0, "float16": 0.1, "bfloat16": 2.0})
-    words = ("backend=native", "precision.dtype=auto", "wandb.mode=offline")
-    for first, then, taken in ((bf16, fp16, "bfloat16"), (fp16, fp16, "float16")):
-        monkeypatch.setattr(low_type, "probe", lambda *_, found=first, **__: found)
-        play(*words, until=6)
-        monkeypatch.setattr(low_type, "probe", lambda *_, found=then, **__: found)
-        said = play(*words, "resume=must")
-        assert f"precision.dtype=auto: {taken}, as in this run's first part" in said
-        assert said.count("precision.dtype=auto") == 1
-        (record,) = [r for r in load_runs([tmp_path]) if r.state == "finished"]
-        assert record.summary["environment"]["precision_dtype"] == taken
-        assert record.option("precision.dtype") == "auto"
-        shutil.rmtree(tmp_path)
-
-
-def test_a_run_of_auto_that_was_stopped_ends_as_one_that_was_not(play, monkeypatch, tmp_path: Path):
-    bf16 = Rates({"float32": 1.0, "float16": 0.1, "bfloat16": 2.0})
-    words = ("backend=apex_o1", "precision.dtype=auto", "wandb.mode=offline")
-    monkeypatch.setattr(low_type, "probe", lambda *_, **__: bf16)
-    play(*words)
-    play(*words, until=6)
-    play(*words, "resume=must")
-    whole, parts = load_runs([tmp_path])
-    assert whole.history["train/loss"].dropna().tolist() == parts.history["train/loss"].dropna().tolist()
-    assert whole.summary["eval/loss"] == parts.summary["eval/loss"]

@@ -204,24 +204,3 @@ def test_a_plan_is_read_as_people_and_agents_write_it(words):
     plan = load_config(None, words).plan
     assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "bookends")
     assert (plan.target, plan.arm, plan.block, plan.place) == (None, None, None, None)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "auto", "null"])
-def test_of_several_backends_each_may_be_given_a_type(dtype: str):
-    config = load_config(None, ["backend=none", f"precision.dtype={dtype}"], of_several=True)
-    assert config.backend == "none"
-
-
-def test_what_suits_the_device_suits_fp32_too():
-    assert load_config(None, ["backend=none", "precision.dtype=auto"]).precision.dtype == "auto"
-
-
-def test_the_recorded_config_of_a_run_can_be_run_again_though_fp32_has_no_type(tmp_path: Path):
-    file = tmp_path / "recorded.yaml"
-    file.write_text("backend: none\nprecision:\n  dtype: float16\n")
-    assert load_config(str(file)).precision.dtype == "float16"
-    with pytest.raises(UserError, match="has no type to choose"):
-        load_config(str(file), ["precision.dtype=float16"])
-    file.write_text("backend: none\nprecision:\n  dtype: bfloat16\n")  # no record says so
-    with pytest.raises(UserError, match="has no type to choose"):
-        load_config(str(file))

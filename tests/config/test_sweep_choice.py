@@ -8,7 +8,7 @@ import pytest
 from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare.config.load import load_config
-from ampcompare.config.sweep_choice import OF_BACKENDS, check_chosen, check_parameters, chooses
+from ampcompare.config.sweep_choice import check_chosen, check_parameters
 from ampcompare.errors import UserError
 
 CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}
@@ -53,24 +53,3 @@ def test_without_a_sweep_there_is_nothing_to_check(monkeypatch: pytest.MonkeyPat
     check_chosen(load_config())
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "gone.yaml"))
     check_chosen(load_config())
-
-
-@pytest.mark.parametrize(
-    ("values", "is_chosen"),
-    [
-        ({"backend": "none"}, True),
-        ({"precision.dtype": "float16"}, True),
-        ({"precision": {"dtype": "float16"}}, True),
-        ({"precision": {"init_scale": 8}}, False),
-        ({"precision": 3, "seed": 1}, False),
-        ({}, False),
-    ],
-)
-def test_it_is_known_whether_a_sweep_chooses_backend_or_type(tmp_path, monkeypatch, values, is_chosen):
-    assert not chooses(*OF_BACKENDS)
-    file = tmp_path / "sweep-x" / "config-y.yaml"
-    save_config_file_from_dict(str(file), {key: {"value": value} for key, value in values.items()})
-    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(file))
-    assert chooses(*OF_BACKENDS) is is_chosen
-    file.write_text("[")
-    assert not chooses(*OF_BACKENDS)  # check_chosen says what is wrong with it

@@ -1,11 +1,7 @@
 """The cache only ever helps: damage, rivals and full disks cost time and one line, never data."""
 
-import errno
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +9,7 @@ import pytest
 import torch
 from support.image_files import write_archive
 
-from ampcompare.data import cache
 from ampcompare.data.dataset import build_dataset
-from ampcompare.data.sources import cifar10, synthetic
 from ampcompare.program.files import cache_folder as find_cache_folder
 
 
@@ -98,43 +92,6 @@ def test_damaged_cache_is_noticed_in_one_line_and_rebuilt(folder, cache_folder, 
     assert len(decodings) == 2
 
 
-def test_cache_damaged_at_any_byte_never_gives_other_data(folder, cache_folder):
-    expected = load(folder)
-    path = stored_file(cache_folder)
-    content = path.read_bytes()
-    for place in range(0, len(content), 13):
-        path.write_bytes(flipped(content, place))
-        again = load(folder)
-        assert again.classes == expected.classes
-        assert again.fingerprint == expected.fingerprint
-        assert torch.equal(again.train.images, expected.train.images)
-        assert torch.equal(again.test.labels, expected.test.labels)
-
-
-FOREIGN = {
-    "key": np.array("another data set's"),
-    "train_images": np.zeros((6, 3, 6, 5), np.float32),
-    "test_images": np.zeros((4, 1, 6, 5), np.uint8),
-    "train_labels": np.array([0, 1, 2, 0, 1, 0]),
-    "test_labels": np.array([0, 1, 1, -1]),
-    "classes": np.array(["same", "same"]),
-    "fingerprint": None,
-}
-
-
-@pytest.mark.parametrize("field", FOREIGN)
-def test_foreign_contents_are_noticed_and_rebuilt(folder, cache_folder, decodings, caplog, field):
-    expected = load(folder)
-    path = stored_file(cache_folder)
-    with np.load(path) as stored:
-        contents = dict(stored)
-    contents[field] = FOREIGN[field]
-    np.savez(path, **{name: value for name, value in contents.items() if value is not None})
-    assert torch.equal(load(folder).train.images, expected.train.images)
-    assert len(decodings) == 2
-    assert "not usable" in caplog.text
-
-
 class Spy:
     """Leaves a trace when it is unpickled."""
 
@@ -157,16 +114,6 @@ def test_a_pickle_in_the_cache_is_never_executed(folder, cache_folder, tmp_path,
     assert not (tmp_path / "trace").exists()
 
 
-def test_a_folder_in_place_of_the_cached_file_is_lived_with(folder, cache_folder, caplog):
-    load(folder)
-    path = stored_file(cache_folder)
-    path.unlink()
-    path.mkdir()
-    assert len(load(folder).train) == 6
-    assert [path.name for path in cache_folder.iterdir()] == [path.name]
-    assert "not a file" in caplog.text
-
-
 def test_unusable_cache_folder_is_said_once_and_the_data_loaded(folder, tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file" / "cache"))
@@ -174,31 +121,6 @@ def test_unusable_cache_folder_is_said_once_and_the_data_loaded(folder, tmp_path
     (message,) = caplog.messages
     assert "cannot keep the decoded data in" in message
     assert "set AMPCOMPARE_CACHE" in message
-
-
-def test_a_cache_folder_that_may_not_be_written_to_is_said_once_and_the_data_loaded(
-    folder, monkeypatch, caplog
-):
-    def refuse(*_: object, **__: object) -> None:  # root may write anywhere, so the system is not asked
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(cache, "replacing", refuse)
-    assert len(load(folder).train) == 6
-    (message,) = caplog.messages
-    assert "Permission denied" in message
-
-
-def test_no_home_folder_is_said_once_and_the_data_loaded(folder, monkeypatch, caplog):
-    for name in ("AMPCOMPARE_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    assert len(load(folder).train) == 6
-    (message,) = caplog.messages
-    assert "there is no home folder" in message
 
 
 def test_where_the_cache_lies(tmp_path, monkeypatch):
@@ -264,39 +186,3 @@ def test_full_disk_costs_a_line_and_leaves_nothing_behind(folder, cache_folder):
     assert len(errors.splitlines()) == 1
     assert "cannot keep the decoded data" in errors
     assert list(cache_folder.iterdir()) == []
-
-
-KILLED = """
-import os, signal, sys
-from ampcompare.data.dataset import build_dataset
-os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
-build_dataset("image_folder", sys.argv[1])
-"""
-
-
-def test_killed_while_writing_leaves_no_cache_and_is_tidied_up_later(folder, cache_folder, decodings, caplog):
-    process = run(KILLED, folder)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    left = stored_file(cache_folder)
-    assert left.suffix == ".tmp"
-    load(folder)
-    assert len(decodings) == 1
-    assert left.exists(), "another process might still be writing it"
-    old = time.time() - 2 * cache.ABANDONED_SECONDS
-    os.utime(left, (old, old))
-    next(cache_folder.glob("*.npz")).unlink()
-    unrelated = cache_folder / "someone's.tmp"
-    unrelated.touch()
-    os.utime(unrelated, (old, old))
-    load(folder)
-    assert not left.exists()
-    assert unrelated.exists()
-    assert not caplog.messages
-
-
-def test_cifar10_comes_from_the_cache_without_its_files(monkeypatch):
-    monkeypatch.setattr(cifar10, "_read", lambda *_: synthetic.load(20, 10))
-    first = build_dataset("cifar10")
-    monkeypatch.setattr(cifar10, "_read", lambda *_: pytest.fail("the cache was not used"))
-    assert torch.equal(build_dataset("cifar10").train.images, first.train.images)

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 import torch
 from support.own_data import OWN
-from torch import Tensor
 
-from ampcompare.config.load import load_config
 from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.data.splits import BatchSet, ImageSet, Places, SampleSet, TensorSet
 from ampcompare.errors import UserError
-from ampcompare.train.loaders import remarks
 
 
 @pytest.fixture(autouse=True)
@@ -88,15 +85,6 @@ def test_images_as_bytes_with_labels_are_ours_to_augment_whatever_holds_them(her
     code = "x = torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8) % 2\nreturn {}"
     for form in ("x", "TensorDataset(*x)", "list(x)", "[x[0].numpy(), x[1].tolist()]"):
         assert isinstance(given(code.format(form), here).train, ImageSet)
-
-
-def test_arrays_are_taken_without_a_copy_and_float64_in_float32(here: Path):
-    data = given(
-        "global X\nX = X if 'X' in globals() else np.zeros((4, 2), 'f4')\nreturn X, np.zeros(4)", here
-    )
-    assert data.test.inputs.dtype == data.test.targets.dtype == torch.float32
-    data.train.inputs[0, 0] = 3
-    assert data.test.inputs[0, 0] == 3  # the function returned one array for both
 
 
 def test_a_function_gets_its_arguments_and_those_of_ours_that_it_names(here: Path):
@@ -249,14 +237,6 @@ def test_a_limit_beside_a_loader_is_one_line(here: Path):
     )
 
 
-def test_what_is_for_built_in_sources_and_what_is_not_is_told_apart():
-    config = load_config(None, ["data.source=./data.py:tensors", "data.root=x"])
-    said = remarks(config, build_dataset("./data.py:tensors", "x"))
-    assert "data.root='x': ./data.py:tensors is not given it; give it what it needs by data.kwargs" in said
-    with pytest.raises(UserError, match=r"data.kwargs.size: data.source=cifar10 takes none"):
-        build_dataset("cifar10", kwargs={"size": 3})
-
-
 # Fingerprints
 
 
@@ -290,46 +270,9 @@ def test_other_data_have_another_fingerprint(here: Path, name: str, change: str)
     assert build_dataset("./mine.py:build").fingerprint != before.fingerprint
 
 
-def test_what_cannot_repeat_itself_is_found_and_still_has_a_fingerprint():
-    for name in ("restless", "restless_loader"):
-        first, second = (build_dataset(f"./data.py:{name}") for _ in range(2))
-        assert not first.repeats
-        assert first.fingerprint == second.fingerprint
-
-
 def test_the_training_data_may_change_with_a_seed_that_the_function_takes(here: Path):
     code = "import torch\ndef build(train, seed):\n    x = torch.full((9, 2), seed * train * 1.0)\n"
     code += "    return x, x"
     (here / "mine.py").write_text(code)
     names = {build_dataset("./mine.py:build", seed=seed).fingerprint for seed in (1, 2)}
     assert len(names) == 1
-
-
-def test_of_what_is_made_anew_the_hash_of_the_file_is_recorded_too():
-    assert build_dataset("./data.py:tensors").recorded.keys() == {"data_fingerprint"}
-    for name in ("samples", "loader"):
-        assert build_dataset(f"./data.py:{name}").recorded.keys() == {"data_fingerprint", "data_source"}
-
-
-def test_building_and_looking_leaves_the_random_numbers_as_they_were():
-    import random
-
-    def states() -> list[Any]:
-        return [random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()]
-
-    before = states()
-    for name in ("samples", "loader", "stream"):
-        build_dataset(f"./data.py:{name}")
-    assert states() == before
-
-
-def test_every_tensor_of_a_batch_is_in_its_fingerprint():
-    from ampcompare.data.pairs import as_batch, digest
-
-    def name(**changes: Tensor) -> str:
-        parts = {"a": torch.ones(2, 3), "b": torch.zeros(2)} | changes
-        return digest(as_batch((parts, torch.ones(2, dtype=torch.bfloat16)), ""))
-
-    others = [name(b=torch.ones(2)), name(a=torch.ones(2, 3, dtype=torch.int32)), name(c=torch.ones(2))]
-    assert len({name(), *others}) == 4
-    assert name() == name()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from ampcompare.data.batch import Batch, count_samples, tensors
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.host import BatchLoader, SampleLoader
 from ampcompare.data.loader import TensorLoader, draw_plan
-from ampcompare.data.splits import TensorSet
 from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError
 
@@ -131,22 +130,6 @@ def test_tensors_and_samples_come_in_the_order_of_images_of_the_seed():
         assert torch.cat([x[-1] for x in flat(make(name).epoch(5))]).equal(labels)
 
 
-def test_tensors_stay_where_they_are_and_a_batch_is_its_own():
-    data = build_dataset(NAME.format("tensors")).train
-    loader = TensorLoader(data, batch_size=SIZE, device="cpu")
-    assert loader.inputs.data_ptr() == data.inputs.data_ptr()
-    for inputs, _ in loader.epoch(0):
-        inputs.zero_()  # as a network that works in place may
-    assert data.inputs.abs().min() > 0
-
-
-def test_images_lie_in_channels_last_where_asked_whole_and_in_batches():
-    data = TensorSet(torch.rand(9, 3, 4, 5), torch.zeros(9))
-    (batch, _), *_ = TensorLoader(data, batch_size=4, device="cpu", channels_last=True).epoch(0)
-    assert batch.is_contiguous(memory_format=torch.channels_last)
-    assert batch.equal(data.inputs[:4])
-
-
 def test_tensors_too_large_for_the_device_come_from_the_host_in_the_same_batches():
     data = build_dataset(NAME.format("named")).train
     how = {"batch_size": SIZE, "device": "cpu", "shuffle": True, "seed": 3}
@@ -235,15 +218,6 @@ def test_a_sample_of_another_shape_in_the_middle_is_one_line(here: Path):
     assert "its samples do not make one tensor (stack expects each tensor" in line_of(make("odd_samples"))
 
 
-def test_a_loader_that_ends_before_its_length_is_one_line(here: Path):
-    text = "class Short(Stream):\n    def __len__(self): return 5\n"
-    changed(here, f"{text}def short(train): return Short(train, 32)\n")
-    assert line_of(make("short")) == (
-        "data.source='short': the loader gave 3 of the 5 batches that its len promises in epoch 0; it has to "
-        "begin anew each time, and to tell its length"
-    )
-
-
 def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_left_out_in_evaluation():
     def last(rank: int, **more: Any) -> Any:
         return make("sequences", rank=rank, processes=30, **more)
@@ -254,30 +228,3 @@ def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_l
 
 
 # Whether the same comes again
-
-
-def beginning_again(make_one: Callable[[], Any], start: int = 1) -> tuple[bool, list[str]]:
-    """Whether an epoch is found to go on as it began, and what is said, after a resume at batch `start`."""
-    before = make_one()
-    batches = before.epoch(0)
-    for _ in range(start):
-        next(batches)
-    after, said = make_one(), []
-    after.watch.say = said.append
-    after.watch.repeats = True  # as far as a look before training can tell
-    after.watch.load_state_dict({**before.watch.state_dict(), "repeats": True})
-    list(after.epoch(0, start))
-    return after.watch.repeats, said
-
-
-@pytest.mark.parametrize("name", ["samples", "loader", "stream", "sequences"])
-def test_what_gives_the_same_again_is_not_suspected(name: str):
-    assert beginning_again(lambda: make(name)) == (True, [])
-
-
-@pytest.mark.parametrize("name", ["restless", "restless_loader"])
-def test_what_does_not_give_the_same_again_is_found_and_said(name: str):
-    repeats, said = beginning_again(lambda: make(name))
-    assert not repeats
-    assert len(said) == 1
-    assert said[0].startswith("epoch 1 goes on with other batches than it began with")

@@ -26,7 +26,7 @@ from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.train.build import load_data
 from ampcompare.train.display import TrainingDisplay
-from ampcompare.train.loaders import check_data, make_loader, remarks
+from ampcompare.train.loaders import check_data, make_loader
 
 NET = """
 import torch
@@ -193,18 +193,6 @@ def test_a_run_killed_in_the_middle_of_an_epoch_and_resumed_is_the_run_that_was_
     assert len(losses[0]) == 6
 
 
-def test_a_run_that_goes_on_with_other_batches_says_so(monkeypatch: pytest.MonkeyPatch):
-    """A generator of its own that looks seeded in the first epoch: a look before training cannot tell."""
-    text = OWN.replace("    return DataLoader(Restless(train)", "    return Late(Restless(train)")
-    text += "\n\nclass Late(DataLoader):\n    def set_epoch(self, epoch):\n"
-    text += "        self.dataset.rng = np.random.default_rng(0 if epoch == 0 else None)\n"
-    Path("data.py").write_text(text)
-    kill_at_step_5(monkeypatch, "restless_loader")
-    said = train("restless_loader", "resume=must")
-    assert "epoch 2 goes on with other batches than it began with" in said
-    assert record_of().summary[metrics.DATA_REPEATS] is False
-
-
 def refusal(name: str, *words: str) -> str:
     with pytest.raises(UserError) as caught:
         train(name, *words)
@@ -229,17 +217,6 @@ def refusal(name: str, *words: str) -> str:
 )
 def test_an_option_that_the_data_cannot_have_is_one_line(name: str, word: str, said: str):
     assert refusal(name, word).startswith(said)
-
-
-def test_a_batch_size_of_a_loader_that_nobody_can_tell_is_said():
-    assert "batch_size=7: the first batch of ./data.py:restless_stream has 9 samples" in train_odd(
-        "def restless_stream(train):\n    return Stream(train, 9)\n", "restless_stream", "batch_size=7"
-    )
-
-
-def train_odd(text: str, name: str, *words: str) -> str:
-    Path("data.py").write_text(f"{OWN}\n{text}")
-    return train(name, *words)
 
 
 @pytest.mark.parametrize("name", ["samples", "loader", "stream", "sequences"])
@@ -298,53 +275,6 @@ def test_two_processes_see_the_batches_of_one(here: Path, name: str, words: tupl
         assert one.predictions.classes.tolist() == two.predictions.classes.tolist()
 
 
-@pytest.mark.slow
-def test_two_processes_with_a_loader_that_differs_between_them_are_one_line():
-    code, said = torchrun("restless_loader", "two")
-    assert code != 0
-    lines = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert "with 2 processes each runs the loader and takes its share of each batch" in lines[0]
-
-
-UNSEEDED = """
-import torch
-
-def drawn(train):
-    return torch.randn(90 if train else 33, 6), torch.arange(90 if train else 33) % 2
-
-def drawn_to_train(train, seed):
-    x, y = drawn(train)
-    return (x if train else torch.ones(33, 6)), y
-
-def shorter(train):
-    import os
-    count = 64 if os.environ["RANK"] == "0" or not train else 32
-    return torch.ones(count, 6), torch.arange(count) % 2
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["drawn", "shorter"])
-def test_two_processes_with_other_data_each_are_one_line(name: str):
-    Path("data.py").write_text(UNSEEDED)
-    code, said = torchrun(name, "two", "checkpoint.every_minutes=null")
-    assert code != 0
-    (line,) = (line for line in said.splitlines() if line.startswith("error: "))
-    assert f"data.source='./data.py:{name}': the 2 processes have different data" in line
-
-
-def test_a_run_does_not_go_on_with_other_training_data_of_the_same_seed(monkeypatch: pytest.MonkeyPatch):
-    Path("data.py").write_text(UNSEEDED)  # drawn from the process's generator, whatever the seed is
-    torch.manual_seed(1)
-    kill_at_step_5(monkeypatch, "drawn_to_train")
-    torch.manual_seed(2)
-    said = refusal("drawn_to_train", "resume=must")
-    assert "differs in the training data (others for the same seed)" in said
-    torch.manual_seed(1)
-    assert "going on with run" in train("drawn_to_train", "resume=must")
-
-
 def test_tensors_that_do_not_fit_on_the_device_come_from_the_host_and_in_no_graph(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -356,33 +286,6 @@ def test_tensors_that_do_not_fit_on_the_device_come_from_the_host_and_in_no_grap
     captured = load_config(None, [*WORDS, "data.source=./data.py:named", "execution=cuda_graph"])
     with pytest.raises(UserError, match=r"the tensors of ./data.py:named are too large for the device"):
         check_data(captured, data, World())
-
-
-COUNTED = """
-class Counted(Noisy):
-    num_classes = 2
-
-class Uncounted(Dataset):
-    def __init__(self, train):
-        self.x, self.y = table(train)
-
-    def __len__(self):
-        return len(self.x)
-
-    def __getitem__(self, i):
-        return self.x[i], self.y[i]
-"""
-
-
-@pytest.mark.parametrize("name", ["Counted", "Uncounted"])
-def test_data_that_do_not_say_how_many_classes_there_are_are_told_how(name: str):
-    Path("data.py").write_text(f"{OWN}\n{COUNTED}")
-    hint = "give the Dataset an attribute `classes` (their names) or `num_classes`"
-    config = load_config(None, [*WORDS, f"data.source=./data.py:{name}"])
-    said = " ".join(remarks(config, load_data(config)))
-    assert (hint in said) is (name == "Uncounted")
-    if name == "Uncounted":
-        assert hint in refusal(name, "model.name=resnet18")
 
 
 LATE = """

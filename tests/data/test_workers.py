@@ -16,10 +16,9 @@ import torch
 from support.quick import ROOT
 from torch.utils.data import DataLoader, Dataset
 
-from ampcompare.data import workers
 from ampcompare.data.host import SampleLoader
 from ampcompare.data.splits import SampleSet
-from ampcompare.data.workers import FOR_THE_TRAINING, begin, is_loss_of_worker, loss_of_worker
+from ampcompare.data.workers import FOR_THE_TRAINING, begin
 
 HEARD = [*FOR_THE_TRAINING, signal.SIGTERM]
 SIZE = 16
@@ -74,12 +73,6 @@ def test_what_a_loader_asks_of_its_workers_first_is_still_done():
     for _ in range(2):  # wrapped once, however often it is begun
         assert len(list(begin(loader))) == 6
     assert loader.worker_init_fn.then is note
-
-
-def test_a_loader_without_workers_is_left_as_it_is():
-    loader = DataLoader(Signalled(), batch_size=SIZE)
-    assert len(list(begin(loader))) == 6
-    assert loader.worker_init_fn is None
 
 
 def test_the_training_hears_its_signals_as_before():
@@ -198,12 +191,3 @@ def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path):
     # PyTorch says how in the exception behind, which Python does not let out of everything.
     assert "Killed" in line or "(pid not known) has ended" in line
     assert "Traceback" not in said
-
-
-def test_a_connection_to_a_worker_that_has_ended_is_its_loss_alone(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(workers, "SECONDS", 0)
-    for problem in (ConnectionResetError(104, "Connection reset by peer"), EOFError()):
-        assert is_loss_of_worker(loss_of_worker(problem, 1))
-        assert loss_of_worker(problem, 0) is None  # somebody's own connection
-    assert loss_of_worker(ConnectionResetError("Caught ConnectionResetError in DataLoader worker"), 1) is None
-    assert loss_of_worker(ValueError("Connection reset by peer"), 1) is None

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine import device as answers
-from ampcompare.machine.device import has_float64, mark, start_copy, wait_for
+from ampcompare.machine.device import has_float64, mark, wait_for
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
 
@@ -57,28 +57,6 @@ def test_a_training_makes_no_float64_on_a_device_that_has_none(
     assert {"train/loss", "eval/accuracy", "grad/underflow_fraction", "grad/exponents", "grad/norm"} <= logged
 
 
-@pytest.mark.parametrize("without", [(), ("log.every=1000",), ("diagnostics.every=null",)])
-def test_where_there_is_float64_it_is_used_so_that_the_test_above_can_fail(
-    quick_overrides: tuple[str, ...], without: tuple[str, ...]
-):
-    with pytest.raises(TypeError, match="has no float64"):
-        train(quick_overrides, *without)
-
-
-def test_float32_says_the_same_within_rounding(
-    quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
-    config = load_config(None, quick_overrides)
-    data = build_dataset("synthetic", None, 64, 64)
-    loader = make_loader(config, data.test, CPU, training=False)
-    found = []
-    for wide in (True, False):
-        monkeypatch.setattr(answers, "has_float64", lambda device, wide=wide: wide)
-        found.append(build_trainer(config, data, loader, CPU).evaluation(loader).run())
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
-    assert found[0]["eval/accuracy"] == found[1]["eval/accuracy"]  # counts are exact
-
-
 def test_mps_has_no_float64_and_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     waits: list[str] = []
     monkeypatch.setattr(torch.mps, "synchronize", lambda: waits.append("here"))
@@ -88,11 +66,6 @@ def test_mps_has_no_float64_and_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     wait_for(MPS)
     assert isinstance(mark(MPS), float)
     assert len(waits) == 2
-
-
-def test_what_is_on_the_host_needs_no_copy():
-    values = torch.ones(3)
-    assert start_copy(values) == (values, None)
 
 
 # In precision/ the kind is what autocast and the casts are for.

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ampcompare.machine import processor
-from ampcompare.machine.processor import arithmetic_of, isa_limit
+from ampcompare.machine.processor import arithmetic_of
 
 CPU = torch.device("cpu")
 SAPPHIRE = frozenset("avx2 avx512f avx512_bf16 avx512_fp16 amx_tile amx_bf16".split())
@@ -72,16 +72,6 @@ def test_what_is_not_known_is_said_to_be_unknown(machine):
     assert machine(frozenset({"asimdhp"}), name="arm64", takes=[]) == unknown
 
 
-def test_a_gpu_has_no_such_record():
-    assert arithmetic_of(torch.device("cuda")) == {}
-
-
-def test_without_onednn_all_is_emulated(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert set(arithmetic_of(CPU)["arithmetic"].values()) == {"emulated"}
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the limit is of oneDNN on x86")
 def test_a_process_capped_to_avx2_emulates_both_types():
     code = "import json, torch; from ampcompare.machine.processor import arithmetic_of, isa_limit;"
@@ -90,9 +80,3 @@ def test_a_process_capped_to_avx2_emulates_both_types():
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
     both = {"bfloat16": "emulated", "float16": "emulated"}
     assert json.loads(done.stdout) == ["AVX2", {"arithmetic": both}]
-
-
-def test_the_older_name_of_the_limit_is_heeded_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "avx512_core")
-    assert isa_limit() == "AVX512_CORE"

@@ -116,32 +116,6 @@ def test_all_calls_of_a_module_and_all_forwards_of_a_step_count():
     assert seen(model, calls=3)[f"{LARGEST}/a"] == 14
 
 
-def test_a_tensor_that_is_handed_on_is_counted_once_and_again_when_it_was_changed():
-    x = torch.tensor([[-1.0, 1.0]])
-    inner = nn.Sequential(nn.Linear(2, 2), nn.Identity())
-    nn.init.eye_(inner[0].weight)
-    nn.init.zeros_(inner[0].bias)
-    assert seen(nn.Sequential(inner, nn.Identity()), x)[ZEROS] == 0
-    found = seen(nn.Sequential(inner, nn.ReLU(inplace=True)), x)
-    assert found[ZEROS] == 0.25  # four elements, not eight: the linear layer's and ReLU's
-    assert found[f"{ZEROS}/1"] == 0.5
-    assert "activation/max_abs/output" not in found
-
-
-def test_a_network_without_modules_has_its_output():
-    class Alone(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return 3 * x
-
-    assert seen(Alone())[f"{LARGEST}/output"] == 3
-
-
-def test_weights_of_a_parametrization_are_no_activations():
-    layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
-    found = seen(Calls(a=layer), torch.zeros(1, 2))
-    assert found[LARGEST] == layer.bias.abs().max()  # not that of the weights
-
-
 @pytest.mark.parametrize("order", ["contiguous", "channels last", "every second"])
 def test_a_large_tensor_is_sampled_evenly_in_any_layout(order: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(activations, "SAMPLE", 2_000)
@@ -152,18 +126,6 @@ def test_a_large_tensor_is_sampled_evenly_in_any_layout(order: str, monkeypatch:
     if order == "every second":
         x = x[..., ::2]
     assert seen(Calls(a=Given(x)))[ZEROS] == pytest.approx(0.25, abs=0.02)
-
-
-def test_what_no_hook_may_touch_is_left_alone():
-    def batched(x: Tensor) -> list[int]:
-        return list(torch.vmap(linear)(x).shape)
-
-    linear = nn.Linear(2, 2)
-    model = Calls(a=linear, empty=Given(torch.empty(0)), sparse=Given(torch.eye(3).to_sparse()))
-    model.forward = batched  # type: ignore[method-assign]
-    assert seen(model, torch.ones(3, 2)) == {}
-    scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-    assert seen(Calls(s=scripted)) == {}
 
 
 def trained(model: nn.Module, backend: str, diagnose: bool) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
@@ -205,14 +167,6 @@ def test_a_forward_that_is_recomputed_in_the_backward_is_seen_once(reentrant: bo
     looked, plain = (trained(Recomputed(), "native", diagnose) for diagnose in (True, False))
     assert looked[1][1]["activation/max_abs/body"] > 0
     assert [x.shape for x in looked[0]] == [x.shape for x in plain[0]]
-
-
-def test_hooks_are_gone_when_the_forward_fails():
-    model = nn.Sequential(nn.Linear(3, 3))
-    look = Activations(model, CPU)
-    with pytest.raises(RuntimeError), look.looking():
-        model(torch.ones(2))
-    assert not model[0]._forward_hooks
 
 
 @pytest.mark.slow

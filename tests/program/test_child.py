@@ -63,9 +63,3 @@ def test_exit_codes_and_answers():
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     done = answer_of([sys.executable, "-c", code], os.environ)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
-
-
-def test_handlers_are_what_they_were():
-    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
-    see_through([sys.executable, "-c", ""], os.environ)
-    assert {n: signal.getsignal(n) for n in before} == before

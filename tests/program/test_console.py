@@ -39,15 +39,6 @@ def test_a_line_off_a_terminal_is_what_rich_would_print(line: str):
     assert plain.getvalue() == rich.getvalue()
 
 
-def test_a_quiet_console_and_one_that_keeps_a_record_are_as_they_were():
-    file = io.StringIO()
-    print_line(Console(file=file, quiet=True), "line")
-    assert file.getvalue() == ""
-    console = Console(file=file, record=True)
-    print_line(console, "line")
-    assert console.export_text() == "line\n"
-
-
 def test_a_line_that_cannot_be_written_is_said_once(capsys: pytest.CaptureFixture[str], tmp_path):
     with (tmp_path / "out").open("wb") as out:
         file = Full()

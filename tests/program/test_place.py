@@ -45,16 +45,6 @@ def test_a_program_without_a_script_is_called_as_a_module(monkeypatch: pytest.Mo
         assert paste(as_typed(program, "--version"), tmp_path, PYTHONPATH="").stdout.startswith(said)
 
 
-def test_a_folder_that_has_gone_does_not_keep_a_command_from_being_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert as_typed("wandb", "sync").endswith("wandb sync")
-
-
 def test_a_package_without_its_checkout_carries_configs_and_sweeps(tmp_path: Path):
     """What setup.py copies; the wheel itself is tried by .ci/wheel-check."""
     for name in ("src", "configs", "sweeps"):

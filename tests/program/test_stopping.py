@@ -16,7 +16,7 @@ from rich.console import Console
 from ampcompare import experiment
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
-from ampcompare.program.stopping import StopRequest, is_preemption, watching
+from ampcompare.program.stopping import StopRequest, is_preemption
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.tracking import taken, wandb_run
 from ampcompare.tracking.wandb_run import WandbRun
@@ -128,52 +128,7 @@ def test_a_batch_systems_signals_are_preemptions_and_other_ends_are_none(number:
     assert not any(is_preemption(code) for code in (0, 1, 2, 129, 130))
 
 
-def test_sigterm_from_the_runner_of_a_local_sweep_is_no_preemption():
-    assert not is_preemption(143, is_local=True)
-    assert is_preemption(138, is_local=True)
-
-
-def test_what_w_and_b_asked_for_is_no_preemption_whichever_came_first():
-    for first in (True, False):
-        with StopRequest() as stop:
-            if first:
-                stop.from_wandb()
-            os.kill(os.getpid(), signal.SIGUSR1)
-            stop.from_wandb()
-            assert not stop.is_preemption()
-
-
 # What the real agent is to its run: a parent of that name, which dies of SIGTERM or hands it on.
-AGENT = """
-import os, signal, subprocess, sys
-if "--forward-signals" in sys.argv:
-    signal.signal(signal.SIGTERM, lambda *_: None)
-run = [sys.executable, "-c", "from ampcompare.program.agent import is_of_agent; print(is_of_agent())"]
-child = subprocess.Popen(run, start_new_session=True)
-if "dies" in sys.argv:
-    os.kill(os.getpid(), signal.SIGTERM)
-child.wait()
-"""
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "expected"),
-    [
-        ("wandb", ["agent", "e/p/s"], True),  # alive, so it got none: W&B told it to stop the run
-        ("wandb", ["agent", "e/p/s", "dies"], False),
-        ("wandb", ["agent", "--forward-signals", "e/p/s"], False),
-        ("train", ["agent", "e/p/s"], False),
-    ],
-    ids=["alone", "with the agent", "handed on", "no agent"],
-)
-def test_sigterm_is_of_the_agents_making_if_the_agent_lives(
-    tmp_path: Path, name: str, words: list[str], expected: bool
-):
-    (tmp_path / name).write_text(AGENT)
-    done = subprocess.run([sys.executable, tmp_path / name, *words], stdout=subprocess.PIPE, text=True)
-    assert done.stdout.strip() == str(expected)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_before_there_is_a_run_ends_the_program_with_its_number(number: int, tmp_path: Path):
     code = "import os, sys; import ampcompare.entrypoint as e; import ampcompare.config.arguments as c; "
@@ -208,14 +163,6 @@ def test_nothing_that_is_under_way_keeps_the_signal_to_itself(tmp_path: Path):
     assert done.stderr == ""
 
 
-def test_output_that_cannot_be_written_changes_nothing(tmp_path: Path):
-    (tmp_path / "data.py").write_text(SWALLOWING)
-    words = [sys.executable, "-m", "ampcompare", "run", "data.source=./data.py:build", "model.name=tiny"]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(words, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (138, "")
-
-
 # Each word is a moment: when the program's name is all that there is, and when its command line is there.
 @pytest.mark.parametrize("module", ["typer", "omegaconf"])
 def test_it_hears_from_its_first_import_on(module: str, tmp_path: Path):
@@ -225,14 +172,6 @@ def test_it_hears_from_its_first_import_on(module: str, tmp_path: Path):
         words, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
     )
     assert (done.returncode, done.stderr) == (140, "")
-
-
-def test_a_signal_behind_the_end_of_the_record_changes_nothing():
-    with watching(lambda number: None):
-        with StopRequest():
-            pass
-        os.kill(os.getpid(), signal.SIGUSR1)
-    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
 
 
 def stop_at(call: int, owner: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,28 +244,6 @@ def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(
     assert again.exit_code == 0
     whole = [r for r in load_runs([tmp_path]) if r.state == "finished"]
     assert len(whole) == 1
-
-
-def test_the_signal_that_ended_a_helper_may_be_heard_later(tmp_path: Path, quick_overrides, monkeypatch):
-    monkeypatch.setattr(experiment, "SAME_SIGNAL_SECONDS", 900)
-    kill = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
-
-    def fails(*args, **kwargs):
-        kill.start()
-        raise ValueError("C++ compile error")
-
-    monkeypatch.setattr(engine.Trainer, "step", fails)
-    _, said = stopped_run(tmp_path, quick_overrides)
-    assert "interrupted at step 1 (SIGTERM): what was under way could not be finished" in said
-
-
-def test_what_fails_by_itself_stays_a_failure(tmp_path: Path, quick_overrides, monkeypatch):
-    def fails(*args, **kwargs):
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(engine.Trainer, "step", fails)
-    with pytest.raises(ValueError, match="a bug"):
-        run(load_config(None, [*quick_overrides, f"output_dir={tmp_path}"]), Console(file=io.StringIO()))
 
 
 def test_a_signal_while_w_and_b_starts_ends_a_record_that_is_whole(

@@ -127,23 +127,6 @@ def test_what_is_no_publication_at_all_is_one_line(tmp_path, content):
     assert refusal(written(tmp_path, content))
 
 
-def test_bytes_that_are_no_text_and_a_file_that_is_too_large_are_one_line(tmp_path):
-    path = tmp_path / "paper.yaml"
-    path.write_bytes(b"\xff\xfe\x00title")
-    assert refusal(path)
-    path.write_text("title: " + "x" * 2_000_000)
-    assert "larger than" in refusal(path)
-
-
-@pytest.mark.parametrize("name", ["ignit", "", ".", "\0", "x" * 5000, "no/such.yaml", "nothing like any"])
-def test_a_name_that_is_none_is_one_line_with_those_there_are(name):
-    with pytest.raises(
-        UserError, match=r"no such publication; (did you mean|expected a file or one of)"
-    ) as said:
-        load(name)
-    assert len(str(said.value).splitlines()) == 1
-
-
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 10**30) | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner),

@@ -9,10 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ampcompare.config.check import check
 from ampcompare.config.publication import arm_config
 from ampcompare.config.schema import Config
-from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.models import build_model
-from ampcompare.precision.apex.levels import LEVELS
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.published.publication import load, names
 from ampcompare.train.build import build_task
@@ -71,29 +69,3 @@ def test_every_arm_has_a_tiny_network_for_a_look(subtests: pytest.Subtests):
             model, samples = built(config)
             assert len(model(samples)) == 2
             assert sum(p.numel() for p in model.parameters()) < 20_000
-
-
-def test_apexs_levels_are_our_backends_with_its_loss_scales():
-    """What `apex/amp/frontend.py` says of O0 to O3 (Properties), and what the arms of those names run."""
-    publication = load("apex-478")
-    for level, arm in publication.arms.items():
-        options, declared = LEVELS[level], REGISTRY[arm["backend"]]
-        config = arm_config(publication, level).precision
-        assert declared.is_fp32 == (level == "O0")
-        assert declared.half_weights == (options.cast_model_type is torch.float16)
-        assert declared.updates_half == (declared.half_weights and not options.master_weights)
-        kept = config.keep_batchnorm_fp32
-        kept = declared.keeps_batchnorm if kept is None else kept
-        assert kept == (options.keep_batchnorm_fp32 if declared.half_weights else None)
-        if not declared.is_fp32:
-            assert config.loss_scale == options.loss_scale
-
-
-def test_the_recipes_data_are_the_same_in_every_run_and_of_no_class():
-    first, again = (
-        build_dataset("ampcompare.data.vectors:build", kwargs={"width": 8, "count": 24}) for _ in range(2)
-    )
-    assert first.fingerprint == again.fingerprint
-    assert (first.classes, len(first.train)) == ((), 24)
-    assert first.train.inputs.shape == first.train.targets.shape == (24, 8)
-    assert not torch.equal(first.train.inputs[:24], first.train.targets)

@@ -20,7 +20,7 @@ from support.training import fit
 from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
 from ampcompare.precision import build_precision
-from ampcompare.recorder.scaling import COUNTED, DROPS, NO_SCALE, OfScaler
+from ampcompare.recorder.scaling import COUNTED, DROPS, NO_SCALE
 
 QUIET = {"seed": 1, "batch_size": 8, "quiet": True}
 
@@ -77,13 +77,6 @@ def test_what_comes_before_the_batch_is_there_is_the_batchs_time(kept: Kept, han
     assert kept.of(metrics.STEP_TIME) == pytest.approx([500.0])
 
 
-def test_without_a_word_on_batches_there_is_no_time_for_them(kept: Kept):
-    with Recorder(backend="none", every=2, warmup_steps=0, **QUIET) as record:
-        Loop(steps=4)(record)
-    assert kept.of(metrics.THROUGHPUT)
-    assert not kept.of(metrics.DATA_TIME)
-
-
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("every", [1, 7, 50])
 def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(kept: Kept, fused: bool, every: int):
@@ -95,47 +88,6 @@ def test_skipped_steps_and_scale_of_a_grad_scaler_are_exact(kept: Kept, fused: b
     assert kept.rows[-1][metrics.SKIPPED] == loop.drops
     assert kept.rows[-1][metrics.SCALE] == scaler.get_scale()
     assert kept.noted[metrics.SKIPS_ARE] == DROPS
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_scale_is_seen_with_and_without_a_wait(waits: bool):
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
-    scaler.scale(torch.ones(()))
-    seen = OfScaler(scaler, torch.device("cpu"), waits=waits)
-    for scale in (64.0, 128.0, 32.0, 16.0, 16.0):
-        scaler.update(scale)
-        seen.look()
-    assert int(seen.skipped_steps()) == 3
-    assert float(seen.scale_factor()) == 16
-    scaler.update(2.0)
-    seen.restart()
-    seen.look()
-    assert int(seen.skipped_steps()) == 3
-    assert float(seen.scale_factor()) == 2
-
-
-def test_a_scale_that_is_loaded_between_steps_is_no_skip(kept: Kept):
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
-    loop = Loop(scaler, steps=3)
-    with Recorder(backend="native", scaler=scaler, every=3, **QUIET) as record:
-        loop(record)
-        with record.paused():
-            scaler.update(4.0)
-        loop(record)
-    assert kept.of(metrics.SKIPPED) == [0, 0]
-    assert kept.of(metrics.SCALE) == [2.0**20, 4.0]
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_behind_an_evaluation_a_skip_counts_and_a_scale_that_was_loaded_does_not(waits: bool):
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, backoff_factor=0.25)
-    scaler.scale(torch.ones(()))
-    seen = OfScaler(scaler, torch.device("cpu"), waits=waits)
-    for scale, cold, skipped in ((64.0, True, 1), (32.0, True, 1), (16.0, False, 2), (16.0, True, 2)):
-        scaler.update(scale)
-        seen.look(cold=cold)
-        assert int(seen.skipped_steps()) == skipped
-        assert float(seen.scale_factor()) == scale
 
 
 def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
@@ -215,14 +167,6 @@ def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
     with Recorder(backend="native", scaler=scaler, **how, **QUIET) as record:
         loop(record)
     assert [row[metrics.STEP] for row in kept.rows if metrics.ZEROS in row] == [6, 10]
-
-
-def test_an_optimizer_that_takes_no_steps_is_said_to_show_no_gradients(kept: Kept, capsys: Any):
-    loop, idle = Loop(steps=130), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1)
-    options = QUIET | {"quiet": False}
-    with Recorder(backend="none", optimizer=idle, diagnostics=2, every=10, **options) as record:
-        loop(record)
-    assert capsys.readouterr().out.count("no gradients to look at") == 1
 
 
 def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tuple[str, ...]):
@@ -427,14 +371,6 @@ def test_a_wrong_use_is_one_line(subtests: pytest.Subtests):
             assert len(caught.value.lines) == 1
 
 
-@pytest.mark.parametrize("loss", ["x", [1.0], torch.ones((), dtype=torch.complex64), torch.ones(0)], ids=repr)
-def test_a_loss_that_is_no_number_is_one_line(kept: Kept, loss: Any):
-    with Recorder(backend="none", **QUIET) as record:
-        with pytest.raises(UserError, match=r"Recorder.step: loss=.*expected the step's mean loss") as caught:
-            record.step(loss=loss, samples=1)
-        assert len(caught.value.lines) == 1
-
-
 @pytest.mark.parametrize(
     "loss", [torch.tensor([3]), torch.tensor(3), np.float32(3), np.ones(()) * 3], ids=repr
 )
@@ -452,15 +388,6 @@ def test_a_recorder_begins_one_record(kept: Kept):
     assert kept.ended == [0]
 
 
-def test_a_record_is_ended_once_and_before_it_began_not_at_all(kept: Kept):
-    Recorder(backend="none", **QUIET).close()
-    with Recorder(backend="none", **QUIET) as record:
-        record.step(loss=1.0, samples=1)
-        record.close()
-    record.close()
-    assert kept.ended == [0]
-
-
 @pytest.mark.parametrize("samples", [0, 2.5, True, torch.tensor(3)])
 def test_samples_are_a_whole_number(kept: Kept, samples: Any):
     with Recorder(backend="none", **QUIET) as record:
@@ -468,17 +395,6 @@ def test_samples_are_a_whole_number(kept: Kept, samples: Any):
             record.step(loss=1.0, samples=samples)
         record.step(loss=1.0, samples=1)
     assert kept.ended == [0]
-
-
-def test_losses_are_given_at_all_steps_or_at_none(kept: Kept):
-    def loop() -> None:
-        with Recorder(backend="none", **QUIET) as record:
-            record.step(loss=1.0, samples=1)
-            record.step(samples=1)
-
-    with pytest.raises(UserError, match="at all of them or at none"):
-        loop()
-    assert kept.ended == [1]
 
 
 @pytest.mark.parametrize(
@@ -507,23 +423,3 @@ def test_a_first_loss_that_is_not_finite_is_blamed_on_what_goes_in(kept: Kept, c
     assert said.count("step 1: the training loss is not finite") == 1
     assert "look at inputs, targets and initial weights" in said
     assert "learning rate" not in said
-
-
-def test_scores_that_can_be_none_are_said_once(kept: Kept, capsys: Any):
-    with Recorder(backend="none", every=1, **QUIET | {"quiet": False}) as record:
-        record.step(loss=1.0, samples=1)
-        for _ in range(2):
-            record.evaluate(accuracy=math.nan, f1=math.inf)
-            record.evaluate(accuracy=-0.5)
-    said = capsys.readouterr().out
-    assert said.count("eval/accuracy is nan") == said.count("eval/f1 is inf") == 1
-    assert said.count("a share of 1 was expected") == 1
-
-
-def test_a_record_without_a_step_is_said(kept: Kept, capsys: Any):
-    with Recorder(backend="none", **QUIET | {"quiet": False}) as record:
-        record.evaluate(accuracy=0.5)
-    assert "no step was recorded" in capsys.readouterr().out
-    with Recorder(backend="none", **QUIET | {"quiet": False}) as record:
-        record.step(samples=1)
-    assert "no step" not in capsys.readouterr().out

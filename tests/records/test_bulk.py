@@ -22,7 +22,7 @@ from ampcompare.records.run import Fragment
 from ampcompare.records.table import parse_json
 from ampcompare.records.tree import Tree
 from ampcompare.wandb_client.protocol import Record
-from ampcompare.wandb_client.wire import FEW, HISTORY, PLAIN, SUMMARY, Batch
+from ampcompare.wandb_client.wire import FEW, PLAIN, Batch
 
 
 def one_by_one(payloads: list[bytes]) -> dict[str, Any]:
@@ -149,15 +149,6 @@ def row(**values: str) -> bytes:
     return record.SerializeToString()
 
 
-def test_usual_rows_are_read_side_by_side(real_runs):
-    """What W&B's client writes: nothing of rows and summaries is left to be decoded one by one."""
-    with real_runs["usual"].open("rb") as file:
-        kinds = Batch(list(offline.LogReader(file))).kinds
-    assert (kinds == HISTORY).sum() >= 40
-    assert (kinds == SUMMARY).sum() >= 80
-    assert (kinds == PLAIN).sum() <= 12  # run, config, exit; records of a form that comes once or twice
-
-
 def test_one_value_that_is_no_number_leaves_the_others_exact(tmp_path):
     numbers = [repr(n / 7) for n in range(50)]
     payloads = [row(a=n, b=n, c="1") for n in numbers] + [row(a="1,2", b='"NaN"', c="tr\\u00fce")]
@@ -180,13 +171,6 @@ def test_text_that_is_not_utf8_costs_its_record_and_no_other(tmp_path):
     fragment = check(tmp_path / "run-a.wandb", payloads)
     assert fragment.rows == 2 * FEW - 2
     assert "2 records could not be decoded" in " ".join(fragment.problems)
-
-
-def test_keys_with_the_same_hash_stay_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr("ampcompare.wandb_client.wire.HASH_FACTOR", np.uint64(0))
-    payloads = [row(**{f"key-{n}": str(n) for n in range(20)})] * (2 * FEW)
-    fragment = check(tmp_path / "run-a.wandb", payloads)
-    assert [column[0] for column in fragment.columns.values()] == list(range(20))
 
 
 def test_logged_nan_stays_one_in_a_column_that_gets_texts_later(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +71,6 @@ def test_rows_are_the_clients_field_by_field(real):
     assert len(ours) == len(theirs) == 3 * len(PLAN["rows"]) - 1
     for one, other in zip(ours, theirs, strict=True):
         assert shape(one) == shape(other)
-
-
-def test_all_else_is_of_the_clients_kinds(real):
-    kinds = [[r.WhichOneof("record_type") for r in decoded(p)] for p in (client_records(PLAN, "x"), real)]
-    ours, theirs = (Counter(kind for kind, _ in groupby(part)) for part in kinds)
-    assert ours.keys() <= theirs.keys()
-    assert theirs.keys() - ours.keys() <= {"files", "stats", "config", "output", "request"}
-
-
-def test_rows_take_as_many_bytes_as_the_clients(real):
-    ours, theirs = (sum(map(len, rows_part(p))) for p in (client_records(PLAN, "x"), real))
-    assert 0.97 < ours / theirs < 1.03  # the time of the run has more or fewer digits
 
 
 def test_both_read_as_the_same_run(real_runs, tmp_path):

@@ -16,7 +16,7 @@ import yaml
 from support.offline_runs import plan, write_runs
 
 from ampcompare.errors import UserError
-from ampcompare.records import RunRecord, csv_file, events, load_runs
+from ampcompare.records import RunRecord, load_runs
 
 tensorboard = pytest.importorskip("tensorboard")
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402 - it needs tensorboard
@@ -52,22 +52,6 @@ def test_writer_of_pytorch_makes_a_run_of_each_folder(tmp_path):
     assert said == ["read 2 runs from TensorBoard event files; whether a run came to its end is not in them"]
 
 
-def test_clock_of_a_step_that_is_logged_several_times_goes_on(tmp_path):
-    """As Hugging Face's callback does at the end: the epoch with each log, other metrics with one of them."""
-    with SummaryWriter(str(tmp_path)) as writer:
-        for tag, wall in [
-            ("epoch", 1),
-            ("loss", 1),
-            ("epoch", 2),
-            ("accuracy", 2),
-            ("epoch", 3),
-            ("runtime", 3),
-        ]:
-            writer.add_scalar(tag, 1.0, 40, walltime=1000.0 + wall)
-    (run,), _ = _load(tmp_path)
-    assert run.history["_timestamp"].tolist() == [1001, 1002, 1003]
-
-
 def test_new_style_scalars_are_tensors(tmp_path):
     """As TensorFlow 2 writes them."""
     with SummaryWriter(str(tmp_path)) as writer:
@@ -85,14 +69,6 @@ def test_what_is_no_scalar_is_passed_over(tmp_path):
         writer.add_text("note", "words", 0)
     (run,), _ = _load(tmp_path)
     assert list(run.history) == ["global_step", "_timestamp", "score"]
-
-
-def test_scalars_without_a_step_keep_their_order(tmp_path):
-    with SummaryWriter(str(tmp_path)) as writer:
-        for value in (3.0, 1.0, 2.0):
-            writer.add_scalar("score", value)
-    (run,), _ = _load(tmp_path)
-    assert run.values("score").tolist() == [3.0, 1.0, 2.0]
 
 
 def test_nan_that_was_logged_is_told_from_no_value(tmp_path):
@@ -123,25 +99,6 @@ def test_settings_of_add_hparams_are_the_config_of_its_run(tmp_path):
     assert run.config == {"lr": 0.1, "bf16": True, "name": "x"}
     assert run.summary_number("hparam/acc") == pytest.approx(0.9)
     assert run.values("acc").tolist() == pytest.approx([0.9])
-
-
-def test_trials_of_add_hparams_are_runs_of_their_own(tmp_path):
-    with SummaryWriter(str(tmp_path)) as writer:
-        for lr in (0.1, 0.2):
-            writer.add_hparams({"lr": lr}, {"acc": 1 - lr}, run_name=f"trial{lr}")
-    runs, _ = _load(tmp_path)
-    found = {run.option("lr"): run.values("acc").tolist() for run in runs if run.config}
-    assert found == {0.1: pytest.approx([0.9]), 0.2: pytest.approx([0.8])}
-
-
-def test_add_scalars_gives_columns_of_its_run(tmp_path):
-    with SummaryWriter(str(tmp_path / "run")) as writer:
-        for step in range(2):
-            writer.add_scalar("own", step, step)
-            writer.add_scalars("a/loss", {"train": 1.0 + step, "val": 2.0 + step}, step)
-    (run,), _ = _load(tmp_path)
-    assert run.history["a/loss/train"].tolist() == [1.0, 2.0]
-    assert run.history["a/loss/val"].tolist() == [2.0, 3.0]
 
 
 def _hostile(content: bytes, folder: Path) -> Path:
@@ -360,23 +317,6 @@ def test_hostile_table_is_a_sentence_of_its_run(kind, tmp_path):
     assert all("\n" not in problem for problem in broken.problems)
 
 
-def test_tables_that_would_not_fit_are_cut_and_say_so(tmp_path, monkeypatch):
-    for module in (csv_file, events):
-        monkeypatch.setattr(module, "MOST_CELLS", 40)
-    _csv(tmp_path / "table", "step,loss\n" + "1,2\n" * 100)
-    with SummaryWriter(str(tmp_path / "events")) as writer:
-        for step in range(30):
-            writer.add_scalar("loss", 1.0, step)
-        writer.add_scalar("rare", 1.0, 50)
-    (table,), _ = _load(tmp_path / "table")
-    assert len(table.history) == 21
-    assert table.problems == ["Reading metrics.csv stopped at row 22: it has more than 40 cells."]
-    (run,), _ = _load(tmp_path / "events")
-    assert "rare" not in run.history
-    assert len(run.values("loss")) == 30
-    assert run.problems == ["Tags with the fewest values were left out, the table is too large: 1."]
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -437,14 +377,6 @@ def test_wandbs_record_comes_first_and_the_others_are_named(tmp_path):
     assert "there is 1 file of CSV files with a step column too, not read" in said[1]
     (table,), _ = _load(tmp_path / "logs")
     assert table.values("loss").tolist() == [2.0]
-
-
-def test_event_files_come_before_tables(tmp_path):
-    _csv(tmp_path, "step,loss\n1,2\n")
-    _write(tmp_path, {"acc": [0.5]})
-    (run,), said = _load(tmp_path)
-    assert list(run.history) == ["global_step", "_timestamp", "acc"]
-    assert "CSV files with a step column too, not read" in said[0]
 
 
 def test_a_file_may_be_named_for_itself(tmp_path):

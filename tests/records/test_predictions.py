@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -60,23 +59,6 @@ def test_the_latest_part_that_has_them_counts(run: RunRecord):
     assert (run.predictions.test_set, run.predictions.problem) == ("abc", "")
 
 
-@pytest.mark.parametrize("kind", ["<u2", ">u2", "<i8", "u1"])
-def test_whole_numbers_of_any_kind_are_classes(run: RunRecord, kind: str):
-    keep(run, npy(KEPT.astype(kind)))
-    assert run.predictions.classes is not None
-    assert run.predictions.classes.tolist() == KEPT.tolist()
-
-
-def test_a_run_that_kept_none_has_none_and_no_problem(run: RunRecord):
-    assert (run.predictions.classes, run.predictions.problem) == (None, "")
-
-
-def test_without_a_recorded_test_set_no_file_is_looked_at(run: RunRecord):
-    keep(run, b"anything")
-    del run.summary[metrics.TEST_SET]
-    assert (run.predictions.classes, run.predictions.problem) == (None, "")
-
-
 @pytest.mark.parametrize(
     ("content", "why"),
     [
@@ -110,32 +92,6 @@ def test_what_is_wrong_with_a_file_is_a_sentence(run: RunRecord, content: bytes,
     assert run.predictions.problem.endswith(f"{why}.")
 
 
-def test_a_file_of_a_terabyte_is_not_read_whole(run: RunRecord):
-    path = keep(run, claiming("(1099511627776,)"))
-    os.truncate(path, 2**40)  # with holes: it takes no room
-    assert run.predictions.problem == "Its predictions.npy is larger than 2 MiB and was not read."
-
-
-def test_what_is_no_plain_file_is_not_opened(run: RunRecord):
-    path = run.paths[-1].parent / "files" / "predictions.npy"
-    os.mkfifo(path)
-    assert run.predictions.problem == "Its predictions.npy is not a plain file."
-    path.unlink()
-    path.mkdir()
-    fresh = make("none", 1, edit=lambda plan: plan["summary"].update(FACTS))
-    fresh.paths = run.paths
-    assert fresh.predictions.problem == "Its predictions.npy is not a plain file."
-
-
-def test_facts_of_any_kind_crash_nothing(run: RunRecord, subtests: pytest.Subtests):
-    for value in ["many", float("nan"), {"max": 5}, [5], None, True, 10**400]:
-        for key in list(FACTS):
-            with subtests.test(value=value, key=key):
-                keep(run, npy(KEPT))
-                run.summary[key] = value
-                assert run.predictions.classes is None or run.predictions.classes.tolist() == KEPT.tolist()
-
-
 @pytest.fixture
 def server(wandb_server: Server, tmp_path: Path):
     with asking(wandb_server, tmp_path / "client"):
@@ -164,23 +120,3 @@ def test_predictions_are_fetched_from_the_server_when_they_are_asked_for(server:
     assert found["large"].problem == "Its predictions.npy is larger than 2 MiB and was not read."
     fetched = [path for path in server.requests if "/storage/" in path]
     assert sorted(path.rpartition("/")[2] for path in fetched) == ["predictions.npy"] * 2
-
-
-def test_a_server_that_has_gone_by_then_is_said_of_each_run(server: Server, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "2")
-    for run_id in ("one", "two"):
-        on_server(server, run_id, predictions=npy(KEPT))
-    runs = load_runs("wandb:tester/p")
-    server.fail(401)
-    for run in runs:
-        assert run.predictions.classes is None
-        assert run.predictions.problem.startswith("Its predictions.npy cannot be had (")
-
-
-def test_no_server_is_asked_for_runs_that_keep_none(server: Server):
-    on_server(server, "old", predictions=npy(KEPT))
-    server.runs["old"].summary = {}
-    (run,) = load_runs("wandb:tester/p")
-    before = len(server.requests)
-    assert (run.predictions.classes, run.predictions.problem) == (None, "")
-    assert len(server.requests) == before

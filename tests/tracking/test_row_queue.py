@@ -26,15 +26,6 @@ def test_everything_is_received_in_order_before_close_returns():
     assert received == list(range(50))
 
 
-def test_the_receiver_runs_in_another_thread():
-    threads: list[int] = []
-    rows = RowQueue(lambda item: threads.append(threading.get_ident()))
-    rows.put(None)
-    rows.close()
-    assert threads
-    assert threads[0] != threading.get_ident()
-
-
 def test_what_the_receiver_raises_is_raised_once_here():
     def fails(item: int) -> None:
         raise OSError("disk full")

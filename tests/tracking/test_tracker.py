@@ -15,7 +15,7 @@ from ampcompare import experiment, metrics
 from ampcompare.config.load import load_config
 from ampcompare.records import load_runs
 from ampcompare.tracking.start import start_tracker
-from ampcompare.tracking.tracker import NoRecord, Tracker
+from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.display import TrainingDisplay
 
 
@@ -83,23 +83,6 @@ def test_another_tracker_has_every_row_once_in_a_run_that_was_killed_and_goes_on
     assert "going on with run again at step 4" in said
     assert "wandb" not in said.lower()
     assert resumed == whole
-
-
-def test_a_tracker_that_leaves_something_out_is_none():
-    class Half(Tracker):
-        def flush(self) -> None:
-            pass
-
-    with pytest.raises(TypeError, match=r"abstract method.* finish.* log"):
-        Half()
-
-
-def test_no_record_asks_nothing_of_who_uses_it():
-    none = NoRecord("id")
-    none.log({"global_step": 1})
-    none.flush()
-    assert (none.record, none.finish({}, 0)) == (None, None)
-    assert none.finish_stopped({}, preempted=True)
 
 
 def test_a_part_without_a_record_hands_on_what_the_one_before_had(tmp_path: Path):
