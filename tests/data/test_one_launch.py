@@ -10,7 +10,6 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import ImageSet
 from ampcompare.data.loader import DeviceLoader
 from ampcompare.fusion.batch import fuse_batches
-from ampcompare.fusion.compiled import compiled_count
 from ampcompare.models import build_model
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.trainer import Trainer
@@ -53,15 +52,3 @@ def test_steps_on_images_in_the_backends_own_type_are_the_same_steps(backend: st
         with precision.session():
             losses.append([trainer.step([batch]).loss.item() for batch in data.epoch(0)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-
-
-def test_a_graphs_own_copy_of_a_plan_needs_no_other_code_than_parts_of_an_epochs():
-    """New code within a capture tries its variants out, which no capture survives."""
-    data = loader(augment=True)
-    fuse_batches(data, torch.float32)
-    plan = next(data.plans(0))
-    data.batch(plan)
-    before = compiled_count()
-    data.batch(plan.clone())
-    assert not plan.is_contiguous()
-    assert compiled_count() == before

@@ -83,15 +83,6 @@ def test_a_size_that_is_none_is_one_line(size):
         build_dataset("synthetic", None, 20, 10, kwargs={"size": size})
 
 
-def test_more_images_than_memory_can_hold_are_one_line(monkeypatch):
-    monkeypatch.setattr(synthetic, "memory_budget_bytes", lambda: 2**30)
-    assert len(build_dataset("synthetic", None, 20, 10, kwargs={"size": 224}).train) == 20
-    with pytest.raises(
-        UserError, match=r"^data\.kwargs\.size=224: 60,000 images .* 8\.4 GiB, .* set data\.train"
-    ):
-        build_dataset("synthetic", kwargs={"size": 224})
-
-
 def test_an_argument_that_it_does_not_take_is_one_line():
     with pytest.raises(UserError, match=r"^data\.kwargs\.width: data\.source=synthetic takes size; leave"):
         build_dataset("synthetic", None, 20, 10, kwargs={"width": 224})

@@ -94,16 +94,6 @@ def test_tiny_gradient_survives_with_loss_scaling(loss_scale) -> None:
     assert gradient_of_a_tiny_loss(loss_scale) == 2.0**-18
 
 
-def test_scaling_off_reports_a_scale_of_one_and_never_skips() -> None:
-    precision, model, optimizer = prepared(nn.Linear(1, 1), loss_scale=1.0)
-    precision.backward(model(torch.ones(1, 1)).sum() * float("inf"))
-    precision.step(optimizer)
-    assert precision.scale_factor().item() == 1
-    assert precision.skipped_steps().item() == 0
-    assert not model.weight.isfinite().all()
-    assert not precision.scales_dynamically()
-
-
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW"])
 @pytest.mark.parametrize("loss_scale", ["dynamic", 128.0, 1.0])
 def test_training_lowers_the_loss(optimizer, loss_scale) -> None:
@@ -130,9 +120,3 @@ def test_update_below_half_a_unit_in_the_last_place_is_lost() -> None:
     precision.backward(model(torch.ones(1, 1)).sum())
     optimizer.step()
     assert model.weight.item() == 1
-
-
-def test_disabled_it_is_a_plain_fp32_run() -> None:
-    _, model, _ = prepared(small_net(), enabled=False)
-    assert {p.dtype for p in model.parameters()} == {FLOAT}
-    assert "forward" not in vars(model)

@@ -104,23 +104,6 @@ def test_static_scale_stays_and_still_skips(fused):
     assert (case.scale, case.skipped) == (128.0, 1)
 
 
-def test_bfloat_has_no_scaler():
-    case = Case(dtype="bfloat16")
-    assert not case.precision.scales_dynamically()
-    loss = case.weight.sum()
-    assert case.precision.scale(loss) is loss
-    assert case.precision.scale(loss.bfloat16()).dtype is torch.float32
-    case.backward(2.0)
-    case.precision.unscale_(case.optimizer)
-    assert case.weight.grad.tolist() == [2.0, 2.0]
-    case.step()
-    assert case.weight.tolist() == [0.0, 1.0]
-    case.backward(math.inf)
-    case.step()
-    assert not case.weight.isfinite().any()
-    assert (case.scale, case.skipped) == (1.0, 0)
-
-
 @pytest.mark.parametrize(
     "options", [{"growth_interval": 3}, {"loss_scale": 8.0}, {"dtype": "bfloat16"}], ids=str
 )
@@ -143,16 +126,3 @@ def test_loss_in_half_is_scaled_in_float():
     assert case.precision.scale(half).dtype is torch.float32
     case.precision.backward(half)
     assert case.weight.grad.tolist() == [2.0**15] * 2
-
-
-def test_a_loss_scale_of_one_switches_the_scaler_off():
-    precision = build_precision("native", loss_scale=1.0)
-    weight = torch.nn.Parameter(torch.ones(2))
-    _, optimizer = precision.prepare(torch.nn.Linear(1, 1), torch.optim.SGD([weight], lr=1.0))
-    precision.backward((weight * torch.tensor([1.0, float("inf")])).sum())
-    precision.step(optimizer)
-    assert weight[0].item() == 0.0
-    assert weight[1].item() == float("-inf")  # nobody looked
-    assert precision.scale_factor().item() == 1.0
-    assert precision.skipped_steps().item() == 0
-    assert not precision.scales_dynamically()

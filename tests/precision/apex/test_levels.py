@@ -87,15 +87,5 @@ def test_o1_takes_fp32_or_false_as_model_type() -> None:
     assert properties("O1", cast_model_type=False).cast_model_type is None
 
 
-def test_false_as_model_type_leaves_the_model_alone() -> None:
-    assert properties("O2", cast_model_type=False).cast_model_type is None
-
-
 def test_o1_may_do_without_patched_functions() -> None:
     assert properties("O1", patch_torch_functions=False).patch_torch_functions is False
-
-
-def test_overrides_leave_the_levels_themselves_alone() -> None:
-    properties("O2", loss_scale=2.0, master_weights=False)
-    assert LEVELS["O2"].loss_scale == "dynamic"
-    assert LEVELS["O2"].master_weights is True

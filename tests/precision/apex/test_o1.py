@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from support.one_weight import OneWeight
-from torch import Tensor, nn
+from torch import nn
 
 from ampcompare.precision import build_precision
 from ampcompare.precision.apex.state import STATE
@@ -149,15 +148,6 @@ def test_options_reach_the_scaler():
     assert case.scale == 2.0**15
 
 
-def test_two_scaled_losses_may_be_alive_at_once():
-    case = Case()
-    early = case.precision.scale((case.weight * 2.0).sum())
-    case.backward(math.inf)  # moves the scale
-    case.weight.grad = None
-    early.backward()
-    assert case.weight.grad.tolist() == [2.0 * 65536] * 2
-
-
 def test_weights_added_after_prepare_are_unscaled_and_stepped():
     case = Case()
     late = nn.Parameter(torch.tensor([4.0]))
@@ -197,12 +187,6 @@ def test_exception_in_the_backward_restores_the_gradients():
     assert case.weight.grad.tolist() == [1.0, 1.0]
     case.step()
     assert case.weight.tolist() == [0.5, 1.5]
-
-
-def test_backward_before_prepare_says_what_to_do():
-    precision = build_precision("apex_o1")
-    with pytest.raises(RuntimeError, match=r"apex_o1: call prepare\(model, optimizer\)"):
-        precision.backward(torch.ones((), requires_grad=True))
 
 
 def test_state_goes_on_exactly():
@@ -265,41 +249,3 @@ def _net() -> nn.Module:
         nn.Flatten(),
         nn.Linear(32, 10),
     )
-
-
-def test_two_backends_in_one_process_do_not_influence_each_other():
-    """Each trains alone and then both in turns, one of them in a thread of its own as well."""
-
-    def start(name: str, **options: object):
-        model, precision = _net(), build_precision(name, **options)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        precision.prepare(model, optimizer)
-        return model, precision, optimizer
-
-    def step(model: nn.Module, precision, optimizer, seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        images = torch.randn(8, 3, 8, 8, generator=generator)
-        with precision.forward_context():
-            loss = F.cross_entropy(model(images), torch.arange(8))
-        precision.backward(loss)
-        precision.step(optimizer)
-        optimizer.zero_grad()
-        return loss.detach()
-
-    kinds = {"none": {}, "native": {}, "apex_o1": {}, "apex_o1 static": {"loss_scale": 64.0}}
-    alone = {}
-    for kind, options in kinds.items():
-        run = start(kind.split()[0], **options)
-        alone[kind] = [step(*run, seed) for seed in range(3)]
-    runs = {kind: start(kind.split()[0], **options) for kind, options in kinds.items()}
-    together: dict[str, list] = {kind: [] for kind in kinds}
-    with runs["apex_o1"][1].session():
-        for seed in range(3):
-            for kind, run in runs.items():
-                work = threading.Thread(target=lambda r=run, k=kind, s=seed: together[k].append(step(*r, s)))
-                work.start()
-                work.join()
-    for kind in kinds:
-        assert [x.item() for x in together[kind]] == [x.item() for x in alone[kind]]
-    assert runs["apex_o1"][1].scale_factor().item() == 65536.0
-    assert runs["apex_o1 static"][1].scale_factor().item() == 64.0

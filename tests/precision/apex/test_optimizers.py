@@ -4,12 +4,7 @@ undoing.
 
 from __future__ import annotations
 
-import copy
-import gc
-import pickle
-import types
 import warnings
-import weakref
 
 import pytest
 import torch
@@ -111,13 +106,6 @@ def test_static_scale_never_skips(level, loss_scale) -> None:
     assert amp.state_dict()["loss_scaler0"]["loss_scale"] == float(loss_scale)
 
 
-def test_static_scale_does_not_look_for_an_overflow_in_the_step(monkeypatch) -> None:
-    model, optimizer = started(loss_scale=8.0)
-    backward(model, optimizer)
-    monkeypatch.setattr(torch.Tensor, "item", None)  # a look would wait for the device
-    optimizer.step()
-
-
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
 @pytest.mark.parametrize("made", ["before", "after"])
 def test_scheduler_made_before_or_after_works_without_a_warning(level, made) -> None:
@@ -170,87 +158,10 @@ def test_step_forgets_cached_weight_copies() -> None:
     assert len(STATE.cache) == 0
 
 
-def closure_of(model, optimizer, factors):
-    factors = iter(factors)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(torch.ones(1, 1)).sum() * next(factors)
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        return loss
-
-    return closure
-
-
-def test_closure_runs_under_o1_with_casts_and_its_loss_comes_back() -> None:
-    model, optimizer = started()
-    seen = []
-    model.register_forward_hook(lambda m, a, output: seen.append(output.dtype))
-    assert optimizer.step(closure_of(model, optimizer, [2.0])).item() == 2
-    assert model.weight.item() == 1 - 0.25
-    assert seen == [torch.float16]
-
-
-def test_overflow_inside_a_closure_skips_that_step_and_no_other() -> None:
-    model, optimizer = started()
-    scheduler = StepLR(optimizer, 1)
-    closure = closure_of(model, optimizer, [INF, 1.0])
-    assert optimizer.step(closure).item() == INF
-    assert model.weight.item() == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        scheduler.step()
-    optimizer.param_groups[0]["lr"] = 0.5
-    optimizer.step(closure)
-    assert model.weight.item() == 0.5
-
-
-def test_closure_is_refused_when_a_skip_is_due_and_the_skip_stays() -> None:
-    model, optimizer = started()
-    backward(model, optimizer, INF)
-    with pytest.raises(RuntimeError, match="does not support closure use"):
-        optimizer.step(lambda: None)
-    optimizer.step()
-    assert model.weight.item() == 1
-
-
 def test_closure_is_refused_under_o2() -> None:
     _, optimizer = started("O2")
     with pytest.raises(RuntimeError, match="does not support closure use"):
         optimizer.step(lambda: None)
-
-
-def test_lbfgs_finds_the_minimum_under_o1_and_is_refused_under_o2() -> None:
-    model, optimizer = started(kind=torch.optim.LBFGS, settings={"lr": 1.0})
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (model(torch.ones(1, 1)).float() - 3).square().sum()
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        return loss
-
-    for _ in range(5):
-        optimizer.step(closure)
-    assert model.weight.item() == pytest.approx(3, abs=1e-2)
-    amp.reset()
-    _, optimizer = started("O2", kind=torch.optim.LBFGS)
-    with pytest.raises(RuntimeError, match="does not support closure use"):
-        optimizer.step(closure)
-
-
-def test_zero_grad_without_arguments_of_an_old_optimizer_is_called_as_it_is() -> None:
-    class Old(torch.optim.SGD):
-        def zero_grad(self):
-            for group in self.param_groups:
-                for p in group["params"]:
-                    p.grad = None
-
-    model, optimizer = started(kind=Old)
-    backward(model, optimizer)
-    optimizer.zero_grad()
-    assert model.weight.grad is None
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
@@ -315,23 +226,6 @@ def test_reset_gives_step_and_zero_grad_back(level) -> None:
     assert model.weight.item() == 0.5
 
 
-@pytest.mark.parametrize("as_method", [True, False])
-def test_reset_gives_back_a_step_that_somebody_else_had_put_there(as_method) -> None:
-    model = line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    calls = []
-    if as_method:
-        optimizer.step = own = types.MethodType(lambda self: calls.append(1), optimizer)
-    else:
-        optimizer.step = own = lambda: calls.append(1)
-    amp.initialize(model, optimizer)
-    optimizer.step()
-    amp.reset()
-    assert optimizer.step is own
-    optimizer.step()
-    assert calls == [1, 1]
-
-
 @pytest.mark.parametrize("made", ["before", "between"])
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_scheduler_works_on_after_reset(made, level) -> None:
@@ -351,49 +245,6 @@ def test_scheduler_works_on_after_reset(made, level) -> None:
             scheduler.step()
     assert model.weight.item() == 1 - 1 - 0.5
     assert scheduler.get_last_lr() == [0.25]
-
-
-def test_initialize_again_after_reset_with_a_scheduler_in_between() -> None:
-    model, optimizer = started()
-    scheduler = StepLR(optimizer, 1, gamma=0.5)
-    amp.reset()
-    amp.initialize(model, optimizer, verbosity=0)
-    for factor in (INF, 1.0):
-        backward(model, optimizer, factor)
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
-    assert model.weight.item() == 1 - 0.0625
-
-
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_model_and_optimizer_are_not_kept_alive(level) -> None:
-    model, optimizer = started(level)
-    backward(model, optimizer)
-    optimizer.step()
-    references = [weakref.ref(model), weakref.ref(optimizer), weakref.ref(model.weight)]
-    del model, optimizer
-    gc.collect()
-    assert [reference() for reference in references] == [None] * 3
-    amp.reset()
-
-
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_copied_optimizer_is_a_plain_one_with_the_same_state(how, level) -> None:
-    model, optimizer = started(level, settings={"momentum": 0.5})
-    backward(model, optimizer)
-    optimizer.step()
-    twin = how(optimizer)
-    assert not is_initialized(twin)
-    (ours,), (theirs,) = amp.master_params(optimizer), amp.master_params(twin)
-    assert theirs is not ours
-    assert torch.equal(theirs, ours)
-    assert twin.state[theirs]["momentum_buffer"].item() == 1
-    theirs.grad = torch.ones_like(theirs)
-    twin.step()
-    assert theirs.item() == pytest.approx(0.875 - 0.125 * 1.5)
-    assert ours.item() == 0.875
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])

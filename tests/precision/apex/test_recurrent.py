@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ampcompare.precision.apex import amp
 from ampcompare.precision.apex.casts import casts, disable_casts, installed
-from ampcompare.precision.apex.o1 import ApexO1
 from ampcompare.precision.apex.state import STATE
-from ampcompare.precision.base import PrecisionOptions
-from ampcompare.precision.together import copy_flat
-from ampcompare.train.execution import CompiledForward, Forward
 
 FLOAT = torch.float32
 HALVES = [torch.float16, torch.bfloat16]
@@ -219,19 +213,6 @@ def test_edited_weight_is_cast_anew():
     assert not torch.equal(before, after)
 
 
-def test_copies_made_without_gradients_serve_no_forward_that_needs_them():
-    network = nn.GRU(6, 8)
-    x = torch.randn(5, 3, 6)
-    with casts(device_type="cpu"):
-        with torch.no_grad():
-            network(x)
-        with torch.inference_mode():
-            network(x)
-        y, _ = network(x)
-    y.float().sum().backward()
-    assert _dtypes(network) == {FLOAT}
-
-
 def test_copies_are_gone_after_the_context():
     network = nn.LSTM(6, 8)
     with casts(device_type="cpu"):
@@ -248,31 +229,6 @@ def test_frozen_weight_stays_without_a_gradient():
     y.float().sum().backward()
     assert network.weight_ih_l0.grad is None
     assert network.weight_hh_l0.grad.dtype is FLOAT
-
-
-def test_copies_lie_in_one_buffer_as_flattened_weights_do():
-    """What `flatten_parameters` leaves on a GPU: one storage, in an order of cuDNN's own."""
-    storage = torch.randn(32)
-    weights = [storage[20:32].view(3, 4), storage[4:16].view(4, 3), storage[0:4]]  # a gap at 16
-    copies = copy_flat(weights, torch.float16)
-    assert len({c.untyped_storage().data_ptr() for c in copies}) == 1
-    assert copies[0].untyped_storage().nbytes() == 32 * 2
-    assert [c.storage_offset() for c in copies] == [20, 4, 0]
-    assert all(torch.equal(c, w.half()) for c, w in zip(copies, weights, strict=True))
-
-
-def test_copies_of_weights_that_lie_apart_follow_each_other_in_one_buffer():
-    weights = [torch.randn(3, 4), torch.randn(4, 3).t(), torch.randn(4)]
-    copies = copy_flat(weights, torch.float16)
-    assert len({c.untyped_storage().data_ptr() for c in copies}) == 1
-    assert [c.storage_offset() for c in copies] == [0, 12, 24]
-    assert all(torch.equal(c, w.half()) for c, w in zip(copies, weights, strict=True))
-
-
-def test_weights_inside_a_large_storage_do_not_take_it_along():
-    storage = torch.randn(1000)
-    copies = copy_flat([storage[500:504], storage[900:904]], torch.float16)
-    assert copies[0].untyped_storage().nbytes() == 16
 
 
 def test_flattened_network_trains_through_its_flat_copies():
@@ -325,15 +281,6 @@ def test_everything_is_put_back():
     assert all(a is b for a, b in zip(before, after, strict=True))
 
 
-def test_other_importers_of_the_functions_are_left_alone():
-    """apex patched the reference in `torch.nn.modules.rnn` only."""
-    original = torch._VF.lstm_cell
-    with casts(device_type="cpu"):
-        assert torch._VF.lstm_cell is original
-        assert torch.lstm_cell is original
-        assert torch.nn.modules.rnn._VF.dropout is torch._VF.dropout
-
-
 def test_session_disabled_and_other_threads_stay_in_fp32():
     network, x, types = nn.LSTM(6, 8), torch.randn(5, 3, 6), []
 
@@ -373,17 +320,6 @@ def test_initialize_runs_a_model_with_an_lstm_in_half():
     assert network(torch.randn(5, 3, 6))[0].dtype is FLOAT
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_initialize_with_nothing_enabled_casts_nothing(enabled):
-    network = nn.GRU(6, 8)
-    try:
-        amp.initialize(network, enabled=enabled, opt_level="O1")
-        dtype = network(torch.randn(5, 3, 6))[0].dtype
-    finally:
-        amp.reset()
-    assert dtype is (torch.float16 if enabled else FLOAT)
-
-
 def test_recomputation_under_checkpointing_runs_in_half():
     network, types = nn.GRU(6, 8), []
 
@@ -399,52 +335,3 @@ def test_recomputation_under_checkpointing_runs_in_half():
         y.float().sum().backward()
     assert types == [torch.float16] * 2
     assert _dtypes(network) == {FLOAT}
-
-
-def test_no_warning_comes_of_the_casts():
-    network = nn.LSTM(6, 8, num_layers=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with casts(device_type="cpu"):
-            y, _ = network(torch.randn(5, 3, 6))
-        y.float().sum().backward()
-
-
-class _Reader(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(10, 8)
-        self.network = nn.LSTM(8, 8, num_layers=2, batch_first=True)
-        self.cell = nn.GRUCell(8, 8)
-        self.head = nn.Linear(8, 10)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        y, _ = self.network(self.embedding(tokens))
-        state = None
-        for t in range(tokens.shape[1]):
-            state = self.cell(y[:, t], state)
-        self.types = y.dtype, state.dtype
-        return self.head(state)
-
-
-@pytest.mark.slow
-def test_compiled_forward_trains_as_the_eager_one():
-    losses = []
-    for forward in (Forward, CompiledForward):
-        torch.manual_seed(0)
-        backend = ApexO1(torch.device("cpu"), PrecisionOptions(loss_scale=128.0))
-        model = _Reader()
-        model, optimizer = backend.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
-        run = forward(model, lambda logits, labels: F.cross_entropy(logits, labels))
-        losses.append([])
-        with backend.session():
-            for _ in range(4):
-                with backend.forward_context():
-                    _, loss = run(torch.arange(8).view(2, 4), torch.tensor([1, 2]))
-                optimizer.zero_grad()
-                backend.backward(loss)
-                backend.step(optimizer)
-                losses[-1].append(float(loss.detach()))
-        assert model.types == (backend.dtype, backend.dtype)
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
-    assert losses[0][-1] < losses[0][0] - 0.1

@@ -59,20 +59,6 @@ def test_choosing_baseline_and_margin_exchanges_words_cards_table_and_charts(rea
     assert reader.requests == [reader.page.url]
 
 
-def test_choice_is_made_and_taken_back_by_keyboard(reader, analysis):
-    page = reader.page
-    page.locator("#choose-baseline").focus()
-    page.keyboard.press("ArrowDown")
-    reader.wait_until(lambda: "native" in words(reader, ".told"))
-    back = page.get_by_role("button", name="back to what was planned")
-    back.focus()
-    page.keyboard.press("Enter")
-    reader.wait_until(lambda: words(reader, ".told").endswith("as planned."))
-    assert words(reader, ".headline") == plain(analysis.verdict.headline)
-    assert not back.is_visible()
-    assert page.evaluate("document.activeElement.id") == "choose-baseline"
-
-
 def test_without_javascript_the_planned_view_is_there_and_nothing_to_choose(browser, path, analysis):
     context = browser.new_context(offline=True, java_script_enabled=False)
     page = context.new_page()
@@ -84,18 +70,6 @@ def test_without_javascript_the_planned_view_is_there_and_nothing_to_choose(brow
     context.close()
 
 
-def test_columns_are_chosen_by_keyboard_and_stay_chosen_in_another_view(reader):
-    page = reader.page
-    page.locator("#columns summary").focus()
-    page.keyboard.press("Enter")
-    page.get_by_role("checkbox", name="memory change").focus()
-    page.keyboard.press("Space")
-    assert not page.locator("#backends-table th.c-memory").is_visible()
-    choose(reader, "baseline", "fp16")
-    assert page.locator("#backends-table td.c-memory >> visible=true").count() == 0
-    assert page.locator("#backends-table td.c-speed >> visible=true").count() == len(ORDER)
-
-
 def test_print_shows_the_chosen_view_and_the_whole_table(reader, analysis):
     choose(reader, "baseline", "apex_o2")
     reader.page.emulate_media(media="print")
@@ -103,21 +77,3 @@ def test_print_shows_the_chosen_view_and_the_whole_table(reader, analysis):
     assert words(reader, ".headline") == plain(analysis.view("apex_o2").verdict.headline)
     assert not reader.page.locator("#choice").is_visible()
     assert reader.page.locator("#backends .scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
-
-
-def test_page_drops_the_setting_of_charts_and_a_saved_picture_has_it(reader):
-    figure = reader.figure("eval-difference")
-    assert "Test Device 9000" not in figure.locator(".plot").inner_text()
-    keep = """() => { URL.createObjectURL = blob => {
-      blob.text().then(text => { window.saved = text; });
-      return 'blob:none';
-    }; }"""
-    reader.page.evaluate(keep)
-    figure.locator("summary").click()
-    figure.get_by_role("link", name="Save as SVG").dispatch_event("mousedown")
-    reader.wait_until(lambda: reader.page.evaluate("'saved' in window"))
-    svg = reader.page.evaluate("window.saved")
-    assert "Test" in svg
-    assert "Device 9000" in svg
-    assert 'fill="white"' in svg
-    assert reader.said == []
