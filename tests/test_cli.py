@@ -31,6 +31,7 @@ def ampcompare(*arguments: object, **environment: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_report_prints_the_table_and_the_path_of_the_page(runs, tmp_path):
     out = tmp_path / "a" / "b"
     done = ampcompare("report", runs, "--out", out)
@@ -56,6 +57,7 @@ def test_report_with_another_baseline_over_an_older_page(runs, tmp_path):
     assert "no run of the baseline 'fp16'" in missing.stdout
 
 
+@pytest.mark.slow
 def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
     code = (
         "import sys; from ampcompare.cli import main\n"
@@ -68,6 +70,7 @@ def test_report_loads_neither_torch_nor_wandb(runs, tmp_path):
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
+@pytest.mark.slow
 def test_wrong_use_is_one_line_and_exit_code_2(runs, tmp_path, capsys, subtests: pytest.Subtests):
     for arguments, words in [
         ((), "Missing command; see ampcompare --help, or begin with ampcompare demo"),

@@ -163,6 +163,7 @@ def command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
     (here / "sweep.yaml").write_text(
         SWEEP.format(program=ROOT / "run_experiment.py", backend="./mine.py:Mine")
@@ -201,6 +202,7 @@ def test_what_the_sweep_chose_is_recognised(here: Path, monkeypatch: pytest.Monk
         train("backend=none")
 
 
+@pytest.mark.slow
 def test_an_installed_one_trains_by_its_name_and_help_lists_it(here: Path):
     site = here / "site"
     site.mkdir()
@@ -237,6 +239,7 @@ def test_several_processes_take_it():
     assert record.config["environment"]["processes"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", ["raise SystemExit(0)", "import", "raise RuntimeError('line 1\\nline 2')"]
 )

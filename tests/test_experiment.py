@@ -87,6 +87,7 @@ def test_record_holds_every_metric_and_no_other(quick, backend: str):
     assert environment["memory_format"] == "contiguous"
 
 
+@pytest.mark.slow
 def test_predictions_of_the_last_evaluation_are_kept_with_the_run(quick):
     _, record, _ = quick("backend=native", "epochs=2")
     kept = record.predictions
@@ -97,6 +98,7 @@ def test_predictions_of_the_last_evaluation_are_kept_with_the_run(quick):
     assert right.mean() == pytest.approx(record.summary[metrics.EVAL_ACCURACY])
 
 
+@pytest.mark.slow
 def test_only_the_same_test_images_have_the_same_fingerprint():
     def fingerprint(**options: Any) -> str:
         data = build_dataset("synthetic", **options)
@@ -253,6 +255,7 @@ def test_bad_data_starts_nothing(tmp_path: Path, quick_overrides: tuple[str, ...
     assert not list(tmp_path.rglob("*.wandb"))
 
 
+@pytest.mark.slow
 def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_overrides: tuple[str, ...]):
     words = ["--config=demo", *quick_overrides, f"output_dir={tmp_path}"]
     code = (
@@ -301,6 +304,7 @@ for call in calls:
 """
 
 
+@pytest.mark.slow
 def test_old_and_new_switches_of_tf32_agree_whatever_they_were():
     before = (
         "",

@@ -45,6 +45,7 @@ def refusal(name: str, classes: int | None = 10, **kwargs: Any) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_network_of_timm_comes_by_name_with_arguments():
     model = build("timm:convnext_tiny", depths=[1, 1, 1, 1], dims=[8, 8, 16, 16])
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

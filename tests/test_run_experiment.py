@@ -45,6 +45,7 @@ def test_help_to_a_reader_that_stops_reading_causes_no_traceback():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -76,6 +77,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], expected: str, 
     assert not list(tmp_path.rglob("*.wandb"))  # nothing was started
 
 
+@pytest.mark.slow
 def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_overrides: tuple[str, ...]):
     out = tmp_path / "a folder with spaces"
     words = ("--config=demo", *quick_overrides, f"output_dir={out}", "wandb.mode=auto", "backend=native")
@@ -112,6 +114,7 @@ def test_a_point_of_wandbs_sweep_that_has_no_type_trains_and_says_so(tmp_path: P
     assert label_of(run) == "none"
 
 
+@pytest.mark.slow
 def test_no_secret_reaches_the_record(tmp_path: Path, quick_overrides: tuple[str, ...]):
     secret = "0123456789abcdef0123456789abcdef01234567"
     done = launch("--config=demo", *quick_overrides, f"output_dir={tmp_path}", WANDB_API_KEY=secret)

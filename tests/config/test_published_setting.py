@@ -55,6 +55,7 @@ def test_an_arm_has_its_setting_and_its_own_keys_and_nothing_else(subtests: pyte
             assert {key: config.value(key) for key in rest} == rest
 
 
+@pytest.mark.slow
 def test_an_arm_on_a_scale_has_fewer_of_everything_and_as_many_steps_an_epoch(subtests: pytest.Subtests):
     for name, arm in ARMS:
         with subtests.test(name=name, arm=arm):

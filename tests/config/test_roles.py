@@ -76,15 +76,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return json.loads(done.stdout.rpartition("RESULT")[2])
 
 
+@pytest.mark.slow
 def test_a_new_option_is_read_and_recorded(found):
     assert found["recorded"] == ["none", "none", "smile"]
     assert found["refusal"] == "log.emojy: no such key; did you mean log.emoji?"
 
 
+@pytest.mark.slow
 def test_a_new_option_of_bookkeeping_neither_splits_groups_nor_keeps_a_run_from_going_on(found):
     assert (found["groups"], found["emoji"]) == ([1, 2], [])
 
 
+@pytest.mark.slow
 def test_a_new_option_that_shapes_the_result_does_both(found):
     assert found["apart"] == ["calm", "wild"]
     assert found["mood"] == ["log.mood (calm there, wild here)"]

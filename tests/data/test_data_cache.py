@@ -156,6 +156,7 @@ print(build_dataset("image_folder", root).fingerprint)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_that_build_one_cache_at_once_both_succeed(folder, cache_folder, tmp_path, decodings):
     meeting = tmp_path / "meeting"
     meeting.mkdir()

@@ -195,6 +195,7 @@ def killed(train):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PyTorch's, as it clears up
 @pytest.mark.parametrize("name", ["killed_samples", "killed"])
 def test_the_death_of_a_worker_is_no_mistake_in_the_data(here: Path, name: str):

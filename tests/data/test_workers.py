@@ -133,6 +133,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "server"), [("spawn", "new"), ("forkserver", "new"), ("forkserver", "running")]
 )
@@ -173,6 +174,7 @@ def build(train):
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path):
     """As for want of memory. PyTorch raises it wherever the training is by then."""
     (tmp_path / "data.py").write_text(FATAL)

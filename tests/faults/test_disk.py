@@ -56,6 +56,7 @@ def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote:
     assert steps_of(tmp_path) == list(range(1, at + 1))
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes_it(
     zygote: Zygote, tmp_path: Path
 ):

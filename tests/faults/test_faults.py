@@ -75,6 +75,7 @@ def assert_every_second_step(record: RunRecord) -> float:
     return steps[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("at", "words"),
     [(7, ()), (8, ()), (7, ("epochs=100000", "max_steps=400", "eval.every=1000"))],

@@ -93,6 +93,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
     assert rows(wandb_server, "behind") == expected
 
 
+@pytest.mark.slow
 def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
     given = env(wandb_server, tmp_path, "run")
     words = (*ONLINE, "log.every=1", f"output_dir={tmp_path}")

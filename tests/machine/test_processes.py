@@ -57,6 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
     return one, first, second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case != "not finite"])
 def test_two_processes_log_what_one_does(runs: tuple[dict, dict, dict], case: str):
     one, first, _ = (found[case] for found in runs)
@@ -74,6 +75,7 @@ def test_two_processes_log_what_one_does(runs: tuple[dict, dict, dict], case: st
         assert ours == pytest.approx(truth, rel=tolerance, abs=absolute), key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
 def test_both_processes_have_the_same_rows_weights_and_skipped_steps(
     runs: tuple[dict, dict, dict], case: str
@@ -87,6 +89,7 @@ def test_both_processes_have_the_same_rows_weights_and_skipped_steps(
         assert first["rows"][-2]["amp/skipped_steps"] > 0 or first["rows"][-1].get("amp/skipped_steps", 0) > 0
 
 
+@pytest.mark.slow
 def test_two_processes_answer_the_test_images_in_their_order(runs: tuple[dict, dict, dict]):
     """Their answers are those that the accuracy counted, image by image."""
     one, first, second = (found["none"] for found in runs)
@@ -99,6 +102,7 @@ def test_two_processes_answer_the_test_images_in_their_order(runs: tuple[dict, d
     assert sum(same) >= 32  # gradients added up in another order may turn an image
 
 
+@pytest.mark.slow
 def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
     one, first, second = (found["none"]["seen"] for found in runs)
     for whole, ours, theirs in zip(one, first, second, strict=True):
@@ -106,6 +110,7 @@ def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
     assert sorted(image for part in first + second for image in part) == list(range(90))
 
 
+@pytest.mark.slow
 def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_overrides: tuple[str, ...]):
     words = [*quick_overrides, "backend=apex_o1", f"output_dir={tmp_path}"]
     done = torchrun(2, str(ROOT / "run_experiment.py"), *words)

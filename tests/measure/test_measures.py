@@ -201,6 +201,7 @@ def test_watch_reports_steps_skipped_in_a_row_but_not_scattered_ones():
     assert "in a row" in watch.check(SKIPS_IN_A_ROW + 2 * half, half, 8.0, skipped + half)
 
 
+@pytest.mark.slow
 def test_memory_of_a_cpu_is_the_resident_set():
     code = (
         "import torch; from ampcompare.measure.memory import peak_of_process; before = peak_of_process(); "

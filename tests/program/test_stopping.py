@@ -153,6 +153,7 @@ def build(train):
 """
 
 
+@pytest.mark.slow
 def test_nothing_that_is_under_way_keeps_the_signal_to_itself(tmp_path: Path):
     """Somebody's code, or what takes exceptions for refusals: an exception would be lost in both."""
     (tmp_path / "data.py").write_text(SWALLOWING)
@@ -288,6 +289,7 @@ leave(entrypoint.main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_start_of_w_and_b_that_hangs_is_left_when_the_machine_is_taken_away(
     tmp_path: Path, quick_overrides
 ):

@@ -137,6 +137,7 @@ PLACES += [f"figures.time.{key}" for key in ("measured", "what", "unit")]
 PLACES += ["charts.0", "charts.0.title", "charts.0.panels", "charts.0.panels.0"]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(key=st.sampled_from(PLACES), value=VALUES)
 def test_anything_at_any_key_is_a_publication_or_one_line(tmp_path_factory, key, value):

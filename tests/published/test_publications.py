@@ -39,6 +39,7 @@ def test_what_is_listed_comes_along_with_its_sources_and_says_so():
         assert publication.figures or publication.charts
 
 
+@pytest.mark.slow
 def test_every_arm_is_a_config_whose_network_takes_its_data(subtests: pytest.Subtests):
     for name, arm in ARMS:
         with subtests.test(name=name, arm=arm):

@@ -206,6 +206,7 @@ with Recorder(backend="none", seed=1, batch_size=8, every=1, run=run, quiet=True
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lent", ["own", "lent"])
 @pytest.mark.parametrize("sweep", [None, "abc123"])
 def test_under_w_and_b_s_agent_a_loop_that_is_told_to_end_dies_by_the_signal(
@@ -241,6 +242,7 @@ else:  # a trainer's callback, which nobody tells of the end
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["loop", "callback"])
 def test_a_warning_ends_the_record_before_the_first_step_and_without_a_with(tmp_path: Path, kind: str):
     words = [sys.executable, "-c", EARLY, kind]

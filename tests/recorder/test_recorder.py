@@ -38,6 +38,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     return Hands(monkeypatch)
 
 
+@pytest.mark.slow
 def test_the_package_loads_no_torch_until_the_recorder_is_asked_for():
     look = "print('torch' in sys.modules)"
     code = f"import sys, ampcompare; {look}; ampcompare.Recorder; {look}"
@@ -169,6 +170,7 @@ def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
     assert [row[metrics.STEP] for row in kept.rows if metrics.ZEROS in row] == [6, 10]
 
 
+@pytest.mark.slow
 def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tuple[str, ...]):
     words = (
         "backend=native",

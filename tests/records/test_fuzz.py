@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.log_writer import frame
@@ -115,6 +116,7 @@ def test_mutated_records_give_a_run_or_a_sentence(tmp_path: Path, examples: int)
     assert seen["with problems"] > 0.1 * seen["inputs"], seen
 
 
+@pytest.mark.slow
 def test_whatever_a_record_says_it_can_be_analysed(tmp_path: Path):
     """How deep they go: of 169 records 89 % came to an analysis, 57 % with numbers under metrics' names."""
     from ampcompare.report import analyse_runs

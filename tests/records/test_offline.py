@@ -67,6 +67,7 @@ def without_nulls(row: dict) -> dict:
     return {k: v for k, v in row.items() if v is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["usual", "odd", "killed"])
 def test_history_equals_that_of_the_public_reader(real_runs, name):
     theirs = [without_nulls(row) for row in leet_rows(real_runs[name])]

@@ -166,6 +166,7 @@ def test_without_tensorboard_the_way_to_it_is_said(tmp_path, monkeypatch):
 # Other people's trainers
 
 
+@pytest.mark.slow
 def test_lightnings_loggers_of_one_run_say_the_same(tmp_path):
     loggers = pytest.importorskip("lightning.pytorch.loggers")
     for make in (loggers.TensorBoardLogger, loggers.CSVLogger):

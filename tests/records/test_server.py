@@ -181,6 +181,7 @@ def test_what_is_not_there_is_one_line(server: Server, source: str, words: str):
     assert words in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [SOURCE, f"{SOURCE}/s"])
 def test_a_server_that_refuses_any_of_the_requests_is_one_line(server: Server, source: str):
     """With a page of HTML, as what stands in front of a server does."""

@@ -96,6 +96,7 @@ ONE_STEP = ("model.name=tiny", "max_steps=1", "log.every=10")
 GRAPH = ("model.name=tiny", "execution=cuda_graph", "epochs=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_in_a_step_is_noted_with_its_place(fault: Callable[[Tensor], None]):
     found = rehearse(ONE_STEP, into_steps(fault))

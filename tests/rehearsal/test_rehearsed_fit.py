@@ -77,6 +77,7 @@ def assert_untouched(found: Rehearsed, *, captured: bool, plans: int = 1) -> Non
     assert all(c.behind > SMALLEST_STEP for c in found.contacts if c.kind == LATE_WAIT), trail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", CASES, ids=" ".join)
 def test_a_training_waits_for_rows_evaluations_and_captures_alone(words: tuple[str, ...]):
     found = rehearse(("model.name=tiny", *words))
@@ -137,6 +138,7 @@ def test_tensors_on_the_device_are_gathered_in_the_graph_without_a_wait(more: tu
     assert all("train/loss" in row for row in found.rows[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_data")
 def test_batches_of_a_data_set_are_copied_to_the_device_without_a_wait(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(host, "digest", lambda batch: "")  # fakes have no bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from step_launches import OUT, as_markdown, count_steps, step_ops, summarize
 
 COMMITTED = json.loads((OUT / "step_launches.json").read_text())
@@ -12,6 +13,7 @@ COMMAND = (
 )
 
 
+@pytest.mark.slow
 def test_the_table_is_what_the_code_gives():
     assert count_steps("tiny") == COMMITTED["tiny"], COMMAND
     resnet50 = step_ops("model.name=resnet50", "backend=native", "fuse=false")

@@ -47,6 +47,7 @@ def test_the_summary_is_added_to_what_is_there(three_runs: Path, tmp_path: Path,
     assert text.count("- **not shown**: native: speedup \\>= 1.1") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

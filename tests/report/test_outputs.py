@@ -95,6 +95,7 @@ def test_markdown_has_no_control_character_of_any_name(name):
     assert all(c.isprintable() or c in "\n\N{NO-BREAK SPACE}" for c in text)
 
 
+@pytest.mark.slow
 def test_run_of_which_nothing_is_known_makes_every_file(tmp_path):
     def empty(plan):
         plan["rows"], plan["summary"], plan["config"] = [], {}, {}

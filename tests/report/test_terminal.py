@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 from support.fakes import make
 from support.foreign import several
@@ -45,6 +46,7 @@ def test_the_table_fits_80_columns_and_cuts_no_figure():
     assert rows["fp16"].split()[-1] == "failed"
 
 
+@pytest.mark.slow
 def test_the_decision_comes_first_and_is_the_same_everywhere():
     analysis = analyse_runs(RECORDS)
     decision = flat(analysis.verdict.headline)

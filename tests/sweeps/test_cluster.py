@@ -22,6 +22,8 @@ from ampcompare.sweeps.cluster.words import minutes, of_report, parameters
 from ampcompare.sweeps.definition import definition
 from ampcompare.sweeps.file.sweep import read_sweep
 
+pytestmark = pytest.mark.slow
+
 XS = {"x": {"values": [1, 2, 3]}}
 
 
@@ -79,7 +81,6 @@ def test_a_run_that_failed_is_told_and_stays_failed(place: Place, slurm: Slurm):
     assert len(xs(place, "began")) == 3
 
 
-@pytest.mark.slow
 def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(place: Place, slurm: Slurm):
     """The command is that of docs/clusters.md, with runs that a CPU can do."""
     text = (ROOT / "docs" / "clusters.md").read_text()
@@ -236,7 +237,6 @@ def test_words_become_parameters_and_the_report_needs_no_gpu():
         minutes("0")
 
 
-@pytest.mark.slow
 def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place: Place, slurm: Slurm):
     """Of a program that leaves no record of its own."""
     place.file(parameters={**XS, "fail": {"value": 2}})
@@ -253,7 +253,6 @@ def test_the_holes_of_an_array_are_what_its_jobs_noted_and_are_filled_here(place
     assert place.sweep("--missing")[0] == 0
 
 
-@pytest.mark.slow
 def test_the_runs_of_a_random_array_are_counted_by_its_holes(place: Place, slurm: Slurm):
     place.file(method="random", run_cap=3, parameters={"x": {"min": 0.0, "max": 1.0}})
     assert sweep(place, slurm.environment(), "--cluster", "slurm")[0] == 0

@@ -12,6 +12,8 @@ from support.quick import ROOT
 from support.slurm import Slurm
 from support.wandb_server.clients import wait_until
 
+pytestmark = pytest.mark.slow
+
 XS = {"x": {"values": [1, 2, 3]}}
 DIES = "os.kill(os.getpid(), 9)"
 FULL = "(_ for _ in ()).throw(OSError(28, 'No space left on device'))"

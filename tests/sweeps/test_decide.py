@@ -149,6 +149,7 @@ def test_a_decider_that_died_is_replaced_after_its_silence(tmp_path):
     assert looker.said[0].startswith("waiting for another worker")
 
 
+@pytest.mark.slow
 def test_a_decider_that_works_long_is_waited_for(tmp_path):
     slow, other = begin(tmp_path, grace=1.0), begin(tmp_path, grace=1.0)
     run_all(slow)

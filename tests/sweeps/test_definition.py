@@ -337,6 +337,7 @@ def test_missing_program_is_told(tmp_path, monkeypatch):
 OF_IMAGES = [m.key for m in metrics.METRICS.values() if m.needs != metrics.OF_TASK]
 
 
+@pytest.mark.slow
 def test_every_listed_metric_will_do_or_is_refused_with_the_reason(
     tmp_path, monkeypatch, subtests: pytest.Subtests
 ):

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from support.offline_runs import write_runs
 
+pytestmark = pytest.mark.slow
+
 GRID = {"parameters": {"x": {"values": [1, 2, 3]}, "fail": {"value": 2}}}
 
 
@@ -54,7 +56,6 @@ def test_a_failed_point_is_told_with_its_reason_and_filled_by_a_new_run(place):
     assert (code, "3 points: 3 finished; whole" in said) == (0, True)
 
 
-@pytest.mark.slow
 def test_two_that_fill_at_once_run_no_point_twice_and_leave_running_ones_alone(place):
     place.file(parameters={"x": {"values": [*range(6)]}, "hold": {"value": "all"}})
     place.hold()
@@ -88,7 +89,6 @@ def test_a_fill_that_is_interrupted_goes_on(place):
     assert place.sweep("--missing")[0] == 0
 
 
-@pytest.mark.slow
 def test_a_fill_that_is_killed_at_its_last_point_is_finished_by_the_next(place):
     place.file(parameters={"x": {"values": [1]}, "hold": {"value": 1}})
     place.hold()
@@ -121,7 +121,6 @@ def records(place, *states, group="sweep"):
     write_runs(place.out, plans)
 
 
-@pytest.mark.slow
 def test_holes_of_a_job_array_are_told_by_its_records_and_filled(place):
     place.file(parameters={"x": {"values": [1, 2, 3, 4]}})
     records(place, ("1", 0), (2, 1), (3, 143))

@@ -53,6 +53,7 @@ def ran(place) -> list[str]:
     return sorted(event["given"]["x"] for event in place.events("ended"))
 
 
+@pytest.mark.slow
 def test_what_waits_or_runs_as_a_job_is_left_alone_until_it_is_gone(place, said, monkeypatch):
     made = array(place, monkeypatch)
     first = made.runs()[0]

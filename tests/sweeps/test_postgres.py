@@ -61,6 +61,7 @@ def test_a_missing_driver_is_named_with_the_words_to_install_it(postgres, monkey
     assert said.endswith("(its driver psycopg2 is not installed: pip install psycopg2-binary)")
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_nobody_is_one_line_without_the_password(postgres):
     postgres.execute("CREATE ROLE locked LOGIN PASSWORD 'right'")
     postgres.execute("CREATE ROLE plain LOGIN")
@@ -73,6 +74,7 @@ def test_a_server_that_takes_nobody_is_one_line_without_the_password(postgres):
     assert "permission denied for schema public; its user has to be allowed to make tables" in rights
 
 
+@pytest.mark.slow
 def test_workers_at_once_get_every_point_once_from_an_empty_database(postgres):
     url = postgres.database()
 

@@ -65,6 +65,7 @@ def test_nothing_fails_where_no_new_guard_can_be_started(monkeypatch: pytest.Mon
     guard.close()
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_when_its_guard_is_killed(place: Place):
     place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
     place.hold()

@@ -49,6 +49,7 @@ def test_every_point_of_a_grid_is_run_once_in_the_environment_of_wandbs_agent(pl
     assert len(place.events("began")) == 5
 
 
+@pytest.mark.slow
 def test_failing_run_is_told_and_the_others_go_on(place):
     place.file(parameters={"x": {"values": [1, 2, 3]}, "fail": {"value": 2}})
     code, said = place.sweep()
@@ -58,6 +59,7 @@ def test_failing_run_is_told_and_the_others_go_on(place):
     assert "1 of 3 runs failed" in said
 
 
+@pytest.mark.slow
 def test_program_that_cannot_be_started_fails_its_run(place):
     place.file(command=["no-such-command"], parameters={"x": {"value": 1}})
     code, said = place.sweep()
@@ -84,6 +86,7 @@ def test_larger_run_cap_goes_on_where_the_sweep_was(place):
         assert len(place.events("ended")) == cap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     held = [1, 2, 3][drawn("mine", 3, 0)[1]]  # the second to begin
@@ -106,6 +109,7 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     assert first["given"]["x"] == str([1, 2, 3][drawn("mine", 3, 0)[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_signal_to_every_process_of_a_job_interrupts_its_runs_and_fails_none(place, number):
     """As Slurm sends it: the run may end before the sweep has heard of it."""
@@ -148,6 +152,7 @@ def test_a_log_on_a_full_disk_costs_words_and_no_runs(place):
     assert values(place.events("ended")) == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_second_interrupt_ends_at_once(place):
     (place.folder / "program.py").write_text(
         "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -362,6 +367,7 @@ def test_metric_that_has_a_place_of_its_own_is_not_taken_for_quality(metric, tmp
     assert (request.metric, request.goal) == (None, None)
 
 
+@pytest.mark.slow
 def test_report_of_a_foreign_sweep_whose_metric_is_called_like_ours_and_not_logged_takes_another(tmp_path):
     write_runs(tmp_path, [plan("none"), plan("native")])
     content = {"program": "x.py", "method": "grid", "metric": {"name": "eval/mse"}}
@@ -373,6 +379,7 @@ def test_report_of_a_foreign_sweep_whose_metric_is_called_like_ours_and_not_logg
     assert (tmp_path / "report" / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_foreign_program_gets_its_parameters_in_every_form_and_nothing_else(place):
     forms = {
         "${args}": ["--lr=0.3", "--deep=True", "--note=a b"],
@@ -428,6 +435,7 @@ def test_bayes_takes_the_metric_from_the_records(place):
     assert best == min(found)
 
 
+@pytest.mark.slow
 def test_run_that_never_logs_the_metric_is_told(place):
     place.file(metric={"name": "score"}, parameters={"x": {"value": 1}})
     code, said = place.sweep()
@@ -443,6 +451,7 @@ def test_nothing_is_started_on_a_bad_file(place):
     assert not place.out.exists()
 
 
+@pytest.mark.slow
 def test_unusable_storage_is_one_line(place):
     place.file(parameters={"x": {"value": 1}})
     for url in ("nonsense", "sqlite:////no/such/folder/x.db", "oracle9://x"):
@@ -451,6 +460,7 @@ def test_unusable_storage_is_one_line(place):
         assert said.startswith(f"error: --storage {url}: cannot be used (")
 
 
+@pytest.mark.slow
 def test_each_gpu_gets_a_worker_and_each_worker_sees_one(place, monkeypatch, capsys):
     from rich.console import Console
 
@@ -485,6 +495,7 @@ def test_visible_gpus_are_those_of_cuda(monkeypatch, given, there, expected):
     assert devices.visible_gpus() == expected
 
 
+@pytest.mark.slow
 def test_a_sweep_over_what_is_no_setting_has_its_report(tmp_path):
     write_runs(tmp_path, [plan("none"), plan("native")])
     varied = {"backend": ["none", "native"], "checkpoint.every_epochs": [1, 2], "seed": [1, 2]}
@@ -509,6 +520,7 @@ def test_what_is_compared_is_what_varies(tmp_path):
     assert (request.group_by, request.baseline) == (("tf32",), "True")
 
 
+@pytest.mark.slow
 def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):
     rates = {"none": (0.1, 0.3), "native": (0.2, 0.4)}
     plans = [
@@ -523,6 +535,7 @@ def test_a_search_is_answered_by_the_best_of_each_backend(tmp_path):
     assert said.getvalue().startswith("Best of 2 learning rates each: native reaches eval accuracy")
 
 
+@pytest.mark.slow
 def test_a_look_calls_nothing_decided_of_which_nothing_is_claimed(tmp_path):
     """Accuracy at chance, or none at all, was not decided; more seeds would not help."""
     plans = [plan(backend, seed) for backend in ("none", "native", "fp16") for seed in (1, 2, 3)]

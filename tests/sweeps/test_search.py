@@ -39,6 +39,7 @@ def test_points_come_in_their_order_and_then_nothing(search):
     assert search.next() is None
 
 
+@pytest.mark.slow
 def test_workers_at_once_get_every_point_once(tmp_path):
     searches = [Search(grid(40), sqlite_url(tmp_path), "s") for _ in range(4)]
 
@@ -185,6 +186,7 @@ def test_failed_run_is_not_repeated(search):
     assert [row.state for row in search.rows()] == ["failed"] * 3
 
 
+@pytest.mark.slow
 def test_work_for_a_run_does_not_grow_with_the_runs_before(tmp_path):
     search = Search(grid(80), sqlite_url(tmp_path), "s")
     calls = [calls_of(lambda: search.finish(search.next(), "finished", None)) for _ in range(80)]

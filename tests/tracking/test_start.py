@@ -98,6 +98,7 @@ def test_disabled_keeps_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not list(tmp_path.rglob("*.wandb"))
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_reached_falls_back_to_offline_loudly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

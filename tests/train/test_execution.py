@@ -95,6 +95,7 @@ def test_a_compiled_step_has_o1s_casts_on_methods_and_operators():
     assert seen["eager"] == seen["compile"] == {(torch.float16, torch.float32, torch.float32)}
 
 
+@pytest.mark.slow
 def test_a_compiled_run_is_recorded_as_one(tmp_path: Path, quick_overrides: tuple[str, ...]):
     words = [
         *quick_overrides,

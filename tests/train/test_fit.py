@@ -109,6 +109,7 @@ def test_a_late_row_still_names_the_step_whose_loss_is_not_finite(quick_override
     assert problems[0] == problems[1]
 
 
+@pytest.mark.slow
 def test_the_scale_watch_names_the_same_step_when_rows_are_late(quick_overrides: tuple[str, ...]):
     words = (
         "backend=native",

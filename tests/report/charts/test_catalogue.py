@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import altair as alt
+import pytest
 from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
@@ -21,6 +22,7 @@ def channels(spec: dict, name: str) -> list[dict]:
     return [layer["encoding"][name] for layer in spec["layer"] if name in layer.get("encoding", {})]
 
 
+@pytest.mark.slow
 def test_each_chart_is_a_valid_specification_with_all_backends():
     for name, spec in all_charts(analysis_of()).items():
         alt.Chart.from_dict(spec)
@@ -33,6 +35,7 @@ def test_each_chart_is_a_valid_specification_with_all_backends():
             assert drawn == set(BACKENDS) - ({"none"} if name in FORESTS else set()), name
 
 
+@pytest.mark.slow
 def test_every_chart_names_data_and_machine():
     runs = [make(b, edit=full, source="synthetic", device="Some CPU", device_type="cpu") for b in BACKENDS]
     charts = all_charts(analyse_runs(runs))
@@ -43,6 +46,7 @@ def test_every_chart_names_data_and_machine():
     assert not [name for name, spec in charts.items() if "synthetic data" not in spec["description"]]
 
 
+@pytest.mark.slow
 def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
     wanted, found = {style.label: style.colour for style in KNOWN}, set()
     for runs in ([make(b) for b in BACKENDS], [make("apex_o1")], [make("fp16"), make("apex_o1")]):
@@ -92,6 +96,7 @@ def test_bars_hold_throughputs_and_speedups():
     ]
 
 
+@pytest.mark.slow
 def test_hostile_names_are_data_and_never_part_of_an_expression():
     hostile = "'+alert(1)+'</script>"
     runs = [make("none", name=hostile, config={"backend": hostile}, tags=[hostile], edit=full)]

@@ -34,6 +34,7 @@ def test_asked_or_guessed_the_figures_are_the_same():
     assert not any(note.startswith("Took ") for note in asked.verdict.notes)
 
 
+@pytest.mark.slow
 def test_every_output_counts_in_what_was_logged():
     analysis = analyse_runs(several())
     page, table = render_page(analysis).decode(), to_markdown(analysis)

@@ -45,6 +45,7 @@ def answer(runs: list[Any], **asked: Any) -> int:
     return sum(len(group.runs) for group in analysis.groups)
 
 
+@pytest.mark.slow
 @given(place=st.sampled_from(PLACES) | st.text(max_size=6), value=ANYTHING, is_all=st.booleans())
 def test_any_value_in_any_place_of_a_config_is_analysed(place: str, value: Any, is_all: bool):
     runs = [
@@ -55,6 +56,7 @@ def test_any_value_in_any_place_of_a_config_is_analysed(place: str, value: Any, 
     assert answer(runs, group_by=["trainer.precision"]) == 4
 
 
+@pytest.mark.slow
 @given(key=st.sampled_from(KEYS) | st.text(max_size=6), values=st.lists(ANYTHING, min_size=1, max_size=3))
 def test_any_values_in_any_column_and_summary_are_analysed(key: str, values: list[Any]):
     run = foreign(MIXED, 1, steps=4)
@@ -77,6 +79,7 @@ def test_rows_without_steps_or_clocks_or_anything_are_analysed(left: list[str]):
     assert answer(runs, metric=left[-1] if left else None) == 4
 
 
+@pytest.mark.slow
 def test_names_with_markup_stay_text():
     runs = [
         replace(

@@ -28,6 +28,7 @@ def analysis():
     return analyse_runs([make(b, seed, edit=full) for b in BACKENDS for seed in (1, 2)])
 
 
+@pytest.mark.slow
 def test_charts_for_wandb_are_those_of_the_page_over_wandbs_table(analysis):
     for name, chart_of in CHARTS.items():
         spec = chart_of(analysis)
@@ -58,6 +59,7 @@ def test_filled_in_chart_draws_the_page_chart_again(analysis):
     assert svg.count("<path") == again.count("<path") > 10
 
 
+@pytest.mark.slow
 def test_view_groups_by_backend_and_has_every_chart_as_a_panel(analysis):
     view = build_workspace(analysis, "someone", "comparison-amp", drawn_charts(analysis))._to_model()
     content = json.loads(view.model_dump_json(by_alias=True))
@@ -77,6 +79,7 @@ def test_view_groups_by_backend_and_has_every_chart_as_a_panel(analysis):
     }
 
 
+@pytest.mark.slow
 def test_what_would_be_saved_holds_the_verdict(analysis):
     content = json.loads(as_json(analysis, "someone", "p"))
     assert "native trains 1.9" in content["verdict"]

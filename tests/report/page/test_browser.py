@@ -10,7 +10,7 @@ from ampcompare.records import load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.report.palette import KNOWN
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 COLOURS = {style.label: style.colour for style in KNOWN}
 CHARTS = """eval-accuracy eval-accuracy-time throughput-bars accuracy-throughput time-to-accuracy peak-memory

@@ -8,7 +8,7 @@ from support.reader import Reader, write_page
 
 from ampcompare.report import analyse_runs
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ORDER = ("none", "none again (A/A)", "native", "apex_o1", "apex_o2", "fp16")
 BACKENDS_OF_CHART = """figure => [...figure.querySelectorAll('.mark-text.role-mark text')]

@@ -64,6 +64,7 @@ def hostile_runs():
     ]
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_text():
     page = Page(page_of(*hostile_runs()))
     assert HOSTILE in page.text
@@ -79,6 +80,7 @@ def test_hostile_names_stay_text():
             json.loads(content)
 
 
+@pytest.mark.slow
 def test_page_asks_for_nothing():
     page = Page(page_of(make("none"), make("native")))
     addresses = [a.get("src") or a.get("href") for _, a in page.elements if "src" in a or "href" in a]
@@ -86,6 +88,7 @@ def test_page_asks_for_nothing():
     assert "link" not in {tag for tag, _ in page.elements}
 
 
+@pytest.mark.slow
 def test_policy_forbids_every_request_and_names_exactly_the_scripts_of_the_page():
     import base64
     import hashlib
@@ -102,6 +105,7 @@ def test_policy_forbids_every_request_and_names_exactly_the_scripts_of_the_page(
     assert not re.search(r"https?:|\*", policy)
 
 
+@pytest.mark.slow
 def test_table_of_runs_holds_their_figures_and_states():
     torn = make("native", state="crashed", problems=("Torn at byte 3.",))
     text = " ".join(Page(page_of(make("none"), torn, make("apex_o1", device="Other"))).text.split())

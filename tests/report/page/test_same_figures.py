@@ -92,6 +92,7 @@ def odd_runs():
     return [*runs, again, make("apex_o1", state="crashed", problems=("Torn at byte 33.",))]
 
 
+@pytest.mark.slow
 def test_each_figure_on_the_page_is_in_the_json_export(tmp_path):
     paper = written(tmp_path, {"speed": throughput(1.2), "memory": peaks()})
     analysis = analyse_runs(odd_runs(), reproduce=paper)
@@ -101,6 +102,7 @@ def test_each_figure_on_the_page_is_in_the_json_export(tmp_path):
     assert printed - numbers(form for leaf in leaves(content) for form in forms(leaf)) == set()
 
 
+@pytest.mark.slow
 def test_every_output_takes_each_process_for_a_measurement_of_speed():
     analysis = analyse_runs(odd_runs())
     figures = json.loads(to_json(analysis))["groups"][0]["figures"]

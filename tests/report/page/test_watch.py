@@ -60,6 +60,7 @@ CONTENT_TYPES = {
 }
 
 
+@pytest.mark.slow
 def test_everything_a_report_is_made_of_is_served_with_its_content_type(server):
     (server.folder / "comparison.json").unlink()
     written = write_report(analyse_runs([make("none"), make("native")]), server.folder)

@@ -89,6 +89,7 @@ def test_runs_without_a_loss_scale_are_pooled_whatever_it_would_have_been(one, o
     assert [(g.label, g.n) for g in analyse_runs(mixed).groups] == [("none", 2), ("native_bf16", 2)]
 
 
+@pytest.mark.slow
 def test_a_share_or_a_scale_beyond_all_bounds_is_left_out_of_its_chart():
     made = [*runs(NONE), make("native", 1, edit=full, id="a"), make("native", 2, edit=full, id="b")]
     made[2].history["update/lost_fraction/conv1"] = math.inf

@@ -42,6 +42,7 @@ def test_the_same_question_has_the_same_answer(tmp_path: Path):
     }
 
 
+@pytest.mark.slow
 def test_the_table_fits_a_terminal_and_shows_the_worst(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert diff(*WORDS, "model.name=resnet20", "data.kwargs.size=8", "backend=native_bf16") == 0

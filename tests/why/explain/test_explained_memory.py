@@ -65,6 +65,7 @@ def test_the_same_is_held_with_data_as_without(trace_of, backend):
     assert without.peak == pytest.approx(with_data.peak, rel=0.001)
 
 
+@pytest.mark.slow
 def test_resnet50_holds_what_it_is_known_to_hold(trace_of):
     base, native = (take_memory(trace_of(IMAGENET, backend)) for backend in ("none", "native"))
     assert base.activations / MIB == pytest.approx(5207, abs=1)
