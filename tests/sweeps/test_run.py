@@ -31,6 +31,7 @@ def values(events):
     return sorted(event["given"]["x"] for event in events)
 
 
+@pytest.mark.slow
 def test_every_point_of_a_grid_is_run_once_in_the_environment_of_wandbs_agent(place):
     place.file(name="mine", project="ours", parameters={"x": {"values": [1, 2.5, "a", None, True]}})
     code, said = place.sweep("--workers", "2")

@@ -83,6 +83,7 @@ class Methods(nn.Module):
         return self.last(half + float_)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_has_o1s_casts_on_methods_and_operators():
     seen = {}
     for execution in ("eager", "compile"):
