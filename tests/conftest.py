@@ -19,7 +19,7 @@ settings.register_profile(
 )
 settings.load_profile("ampcompare")
 
-LONG = ("faults", "online", "sweeps", "tests", "train", "page", "report", "reproduce", "recorder", "machine", "bench")
+LONG = ("faults", "online", "sweeps", "tests", "train", "page", "report", "reproduce", "recorder", "machine")
 ARCHIVE = ROOT.parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
