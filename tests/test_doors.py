@@ -1,4 +1,4 @@
-"""A backend from outside, whose type is not fp16: training, record, sweep, report and bench take it."""
+"""A backend from outside, whose type is not fp16: training, record, sweep and report take it."""
 
 from __future__ import annotations
 

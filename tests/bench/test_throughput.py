@@ -1,4 +1,4 @@
-"""Throughput: what is counted, the limit, the table and its files."""
+"""Throughput: what is timed, the table and its files."""
 
 from __future__ import annotations
 

@@ -226,6 +226,3 @@ def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_l
     assert "batch 2 of epoch 0 has 26 samples, fewer than the 30 processes" in line_of(last(0))
     sizes = [[count_samples(x) for x, _ in last(rank, trains=False).epoch(0)] for rank in (0, 29)]
     assert sizes == [[2, 2, 1], [1, 1]]
-
-
-# Whether the same comes again

@@ -1,4 +1,4 @@
-"""What is recorded of host and card: told apart without their names, and nothing where nobody says."""
+"""A host is known again without its name, and a run that goes on elsewhere keeps the machines of before."""
 
 from __future__ import annotations
 

@@ -128,7 +128,6 @@ def test_a_batch_systems_signals_are_preemptions_and_other_ends_are_none(number:
     assert not any(is_preemption(code) for code in (0, 1, 2, 129, 130))
 
 
-# What the real agent is to its run: a parent of that name, which dies of SIGTERM or hands it on.
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_before_there_is_a_run_ends_the_program_with_its_number(number: int, tmp_path: Path):
     code = "import os, sys; import ampcompare.entrypoint as e; import ampcompare.config.arguments as c; "

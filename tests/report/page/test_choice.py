@@ -1,4 +1,4 @@
-"""The reader's choice of baseline, margin and columns, in Chromium."""
+"""The reader's choice of baseline and margin, in Chromium: on screen, without a script, in print."""
 
 from __future__ import annotations
 
