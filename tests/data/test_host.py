@@ -76,6 +76,13 @@ def test_an_epoch_is_a_function_of_seed_and_epoch_and_leaves_the_random_numbers_
     assert not same(flat(make(name, seed=4).epoch(0)), seen[0][:3]) or name == "sequences"
 
 
+def test_a_sample_is_drawn_anew_in_each_epoch():
+    """Not only in another order: an augmentation that repeats is none."""
+    loader = make("samples")
+    first, second = (torch.cat([x for x, _ in loader.epoch(epoch)]) for epoch in (0, 1))
+    assert not {tuple(row.tolist()) for row in first} & {tuple(row.tolist()) for row in second}
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_an_epoch_begun_at_a_batch_is_the_rest_of_the_whole(name: str):
     loader = make(name)
