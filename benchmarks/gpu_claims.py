@@ -19,8 +19,7 @@ Row = dict[str, Any]
 OURS = ("eager", "compile", "cuda_graph", "compile_graph")
 BY_HAND = ("seed-style", "plain")
 RUNS = "runs-100-epochs"
-# Folders whose rates say how fast a training in fp16 is, and the options that they were measured with.
-OPTIONS: dict[str, tuple[str, ...]] = {"throughput-compared": (), "throughput-fused": ("fuse=true",)}
+COMPARED = "throughput-compared"  # whose rates say how fast a training in fp16 is
 
 
 @dataclass(frozen=True)
@@ -134,11 +133,8 @@ def fastest_native(folder: Path) -> tuple[tuple[str, ...], float] | None:
     """Options and images a second of native's fastest row of ours in fp16, if it has been measured."""
     found = []
     for name, rows in tables(folder).items():
-        words = OPTIONS.get(name.partition("/")[0])
-        if words is not None:
-            found += [
-                ((f"execution={row['execution']}", *words), rate(row)) for row in pick(rows, "native", *OURS)
-            ]
+        if name.partition("/")[0] == COMPARED:
+            found += [((f"execution={row['execution']}",), rate(row)) for row in pick(rows, "native", *OURS)]
     return max(found, key=lambda pair: pair[1], default=None)
 
 

@@ -7,9 +7,8 @@ Counted on fake CUDA tensors: needs no GPU and takes about a minute. A test comp
 code gives: whoever changes the launches of a step runs this, and the change is in the diff.
 
 An op counts as one launch, whether its kernel is one or several: a convolution's backward is two or more, an
-op on lists of tensors one for every few dozen of them, a batch norm of `fuse=true` four
-(`benchmarks/compiled_kernels.py ops`). Views, and memory that nothing is written to, count as none. Bytes are
-what `ampcompare.measure.traffic` calls eager: each op reads its inputs and writes its outputs.
+op on lists of tensors one for every few dozen of them. Views, and memory that nothing is written to, count as
+none. Bytes are what `ampcompare.measure.traffic` calls eager: each op reads inputs and writes outputs.
 """
 
 from __future__ import annotations
@@ -47,14 +46,13 @@ WORDS = (
 # Groups of ops, by how their names begin; the first that fits.
 GROUPS = {
     "convolution": ("convolution",),
-    "batch norm": ("cudnn_batch_norm", "native_batch_norm", "norm_relu"),
+    "batch norm": ("cudnn_batch_norm", "native_batch_norm"),
     "activation": ("relu", "threshold"),
     "cast or copy": ("_to_copy", "copy_", "clone", "_foreach_copy"),
     "counters": ("_foreach_add",),
     "optimizer and scale": ("_fused", "_amp", "_foreach"),
 }
 OTHERS = "rest"
-FUSED = ", fuse"  # behind a backend's name
 RESTORED = "native, buffers restored"  # with training.on_nonfinite_buffers=restore
 
 
@@ -80,12 +78,8 @@ def group_of(name: str) -> str:
 
 
 def count_steps(model: str) -> dict[str, dict[str, Any]]:
-    """The summary of each backend's step by its name, as it is and with `fuse=true`; and of RESTORED."""
-    words = {
-        f"{name}{FUSED * fuse}": (f"backend={name}", f"fuse={fuse}")
-        for fuse in (False, True)
-        for name in REGISTRY
-    }
+    """The summary of each backend's step by its name, and of RESTORED."""
+    words: dict[str, tuple[str, ...]] = {name: (f"backend={name}",) for name in REGISTRY}
     words[RESTORED] = ("backend=native", "training.on_nonfinite_buffers=restore")
     return {name: summarize(step_ops(f"model.name={model}", *how)) for name, how in words.items()}
 
@@ -96,10 +90,9 @@ def as_markdown(found: dict[str, dict[str, dict[str, Any]]]) -> str:
         "# What a captured training step launches and moves",
         "",
         f"Batch {BATCH_SIZE}, channels_last, SGD with momentum; counted on fake CUDA tensors, no GPU was "
-        "used: `python benchmarks/step_launches.py`. An op counts as one launch, one on many tensors or of "
-        "`fuse=true` too. MB: each op reads its inputs and writes its outputs once (batch norms read theirs "
-        "twice). With `fuse`, batch norms take ReLU and residual in. `restored`: with "
-        "`training.on_nonfinite_buffers=restore`.",
+        "used: `python benchmarks/step_launches.py`. An op counts as one launch, one on many tensors "
+        "too. MB: each op reads its inputs and writes its outputs once (batch norms read theirs twice). "
+        "`restored`: with `training.on_nonfinite_buffers=restore`.",
     ]
     for model, backends in found.items():
         names = [*GROUPS, OTHERS]

@@ -23,7 +23,7 @@ FLOORS = (
     {"data", "models", "precision", "published", "records"},
     {"config"},
     {"machine", "report", "tracking"},
-    {"fusion", "measure"},
+    {"measure"},
     {"sweeps", "train"},
     {"checkpoint"},
     {"experiment", "recorder"},

@@ -67,7 +67,6 @@ class Part:
 def parts(out: Path, images: Images) -> list[Part]:
     """Every part, most telling first. What one waits for is looked up in `out`."""
     found = [*tests(COMPARED), *throughput(out, COMPARED, "compared"), *image_loading(images)]
-    found += throughput(out, ("native", "none"), "fused", gpu_claims.OPTIONS["throughput-fused"])
     found += comparison(out, images, COMPARED)
     found += [*tests((*OTHERS, *BF16)), *throughput(out, ("native", *OTHERS), "half")]
     found += throughput(out, BF16, "bf16")
@@ -96,9 +95,7 @@ def named(backend: str) -> str:
     return " and ".join([backend, *longer])
 
 
-def throughput(
-    out: Path, backends: tuple[str, ...], name: str, words: tuple[str, ...] = ()
-) -> Iterator[Part]:
+def throughput(out: Path, backends: tuple[str, ...], name: str) -> Iterator[Part]:
     """Each claim is a ratio within one of these, or one row's share of the limit; every round is kept."""
     options = (
         "--execution",
@@ -111,7 +108,7 @@ def throughput(
         "cuda",
     )
     name = f"throughput-{name}"
-    command = (*AMPCOMPARE, "bench", "throughput", *words, *options, "--go-on", "--out", str(out / name))
+    command = (*AMPCOMPARE, "bench", "throughput", *options, "--go-on", "--out", str(out / name))
     yield Part(name, command, least=120, needs=BENCHING)
 
 

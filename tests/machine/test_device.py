@@ -69,7 +69,7 @@ def test_mps_has_no_float64_and_is_waited_for(monkeypatch: pytest.MonkeyPatch):
 
 
 # In precision/ the kind is what autocast and the casts are for.
-ROOMS = ("train", "checkpoint", "tracking", "measure", "data", "fusion", "program", "config", "experiment.py")
+ROOMS = ("train", "checkpoint", "tracking", "measure", "data", "program", "config", "experiment.py")
 ASKS = {"type", "is_cuda", "is_cpu", "is_mps"}
 
 

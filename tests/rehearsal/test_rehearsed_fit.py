@@ -26,21 +26,19 @@ EAGER = (
     ("training.accumulate=2", LOOKS, "training.clip_norm=1"),
     ("memory_format=channels_last", LOOKS),
     ("training.gradient_penalty=0.1", "training.accumulate=2", "epochs=1"),
-    ("fuse=true", LOOKS, "training.clip_norm=1", "training.accumulate=2"),
-    ("fuse=true", "training.gradient_penalty=0.1", "epochs=1"),
 )
 CAPTURED = (
     ("optimizer.momentum=0.9", LOOKS),
     ("memory_format=channels_last", "training.clip_norm=1", "training.clip_value=1"),
     ("memory_format=contiguous", "eval.autocast=true"),
     ("optimizer.name=adamw", "training.label_smoothing=0.1"),
-    ("fuse=true", "optimizer.momentum=0.9", "eval.tf32=true"),
+    ("optimizer.momentum=0.9", "eval.tf32=true"),
 )
 # What only some backends take.
 SPECIAL = (
     ("backend=native", "precision.loss_scale=128"),
     ("backend=apex_o1", "precision.loss_scale=1"),
-    ("backend=apex_o1", "precision.keep_fp32=1,3", "fuse=true"),
+    ("backend=apex_o1", "precision.keep_fp32=1,3"),
     ("backend=apex_o2", "precision.keep_batchnorm_fp32=false"),
     ("backend=fp16", "precision.keep_batchnorm_fp32=true"),
     ("backend=native", "precision.dtype=bfloat16"),

@@ -16,7 +16,7 @@ COMMAND = (
 @pytest.mark.slow
 def test_the_table_is_what_the_code_gives():
     assert count_steps("tiny") == COMMITTED["tiny"], COMMAND
-    resnet50 = step_ops("model.name=resnet50", "backend=native", "fuse=false")
+    resnet50 = step_ops("model.name=resnet50", "backend=native")
     assert summarize(resnet50) == COMMITTED["resnet50"]["native"], COMMAND
 
 

@@ -197,7 +197,7 @@ def _compiler() -> Iterator[Finding]:
     if is_cuda(resolve_device("auto")) and find_spec("triton") is None:
         lacking.append("no Triton")
     said = ", ".join(lacking) or f"{path}, with Python's headers"
-    todo = "execution=compile and fuse=true need it (g++, python3-dev); execution=eager does not"
+    todo = "execution=compile needs it (g++, python3-dev); execution=eager does not"
     yield Finding("compiler", said, todo if lacking else "", {"compiler": path, "lacking": lacking})
 
 

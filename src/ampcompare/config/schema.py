@@ -247,13 +247,6 @@ class Config:
             **dict.fromkeys(("cudagraph", "cuda-graph", "cuda_graphs", "cudagraphs", "graph"), "cuda_graph"),
         },
     )
-    fuse: bool = option(
-        False,
-        "the same numbers, within rounding, in fewer ops and passes over memory than the backend's own: "
-        "BatchNorm with ReLU and residual, counters, native's casts and unscaling; needs a compiler "
-        "(optimizer.fused is another thing)",
-        before=False,
-    )
     tf32: bool = option(False, "let fp32 matrix products and convolutions round to TF32 on the GPU")
     memory_format: str = option(
         "auto",

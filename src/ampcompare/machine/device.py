@@ -236,5 +236,4 @@ def effective_numerics(config: Config, device: torch.device) -> dict[str, object
         **numerics_now(),
         "memory_format": "channels_last" if is_channels_last(config, device) else "contiguous",
         "execution": config.execution,
-        "fuse": config.fuse,
     }

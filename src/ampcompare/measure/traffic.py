@@ -3,9 +3,7 @@
 Three counts of bytes, each a floor for a way to run the step:
 
 - `eager`: every op reads its inputs and writes its outputs once, as eager PyTorch runs them; batch norms read
-  theirs twice (sums first), and the two gradients of a convolution each read the gradient that comes in. With
-  `fuse` a batch norm, ReLU and residual are one op, which reads a residual once, but in the backward the
-  output with it twice.
+  theirs twice (sums first), and the two gradients of a convolution each read the gradient that comes in.
 - `merged`: pointwise ops ride along in the kernel before them (BN, ReLU and add in one): of their inputs the
   largest costs nothing, another one, such as the other branch of a residual, is still read, and nothing is
   written.
@@ -63,8 +61,6 @@ def count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
         # The gradient of the output is an input of both gradients, the weights' and the inputs'.
         size = once + (sum(_sizes(args[:1])) if name == "convolution_backward" else 0)
         return Op((size, size, size), arithmetic(*args, **kwargs, out_val=result))
-    if func.namespace == "ampcompare":
-        return _count_fused(name, args, once, result)
     if "batch_norm" in name:
         twice = once + sum(_sizes(args[:2] if "backward" in name else args[:1]))
         return Op((twice, twice, once))
@@ -73,19 +69,6 @@ def count(func: Any, args: Any, kwargs: Any, result: Any) -> Op:
     if name == "_foreach_copy_":  # casts, of which none has a second input
         return Op((once, 0, 0))
     return Op((once, sum(inputs) - max(inputs, default=0), 0))
-
-
-def _count_fused(name: str, args: Any, once: int, result: Any) -> Op:
-    """Our own ops. Where pointwise ops are merged, what they save is counted as if they were ops apart."""
-    if name == "norm_relu":
-        twice = once + sum(_sizes(args[:1]))
-        return Op((twice, twice, once - sum(_sizes(args[1:2]))))
-    if name == "norm_relu_backward":
-        # Its gradient rides along; so does the mask, but for the output to make it.
-        residual = sum(_sizes(result[3:]))
-        twice = once + sum(_sizes(args[:2])) - residual
-        return Op((once + sum(_sizes(args[:3])), twice, once - 2 * residual))
-    return Op((once, once, once))
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
@@ -99,8 +82,6 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 def is_free(func: Any) -> bool:
     """Views, what allocates without writing, and questions that move nothing."""
-    if func.namespace == "ampcompare":
-        return False
     if func.namespace != "aten":
         return True
     is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)

@@ -6,14 +6,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision
-from ampcompare.precision.forward import wrap_forward
 from ampcompare.precision.options import PrecisionOptions
 from ampcompare.precision.skipping import create_momentum_buffers, mark_stepped
-from ampcompare.precision.together import casting_modules, weights_in_autocast
 
 
 class Native(Precision):
@@ -21,7 +19,7 @@ class Native(Precision):
 
     fp16 scales the loss; bf16 has the exponent range of fp32 and needs no scaling. A static `loss_scale`
     stays put, but a step with inf or nan is still skipped, as GradScaler does; at 1 there is no scaler at
-    all. With `fuse` weights are cast together and gradients written once on their way into the step.
+    all.
     """
 
     name = "native"
@@ -43,12 +41,6 @@ class Native(Precision):
         self.scaler.scale(torch.zeros((), device=self.device))
         self._unscaled = False
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        if self.options.fuse:
-            how = {"modules": casting_modules(model), "device_type": self.device.type, "dtype": self.dtype}
-            wrap_forward(model, context=weights_in_autocast, **how)
-        return model, optimizer
-
     def forward_context(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self.dtype)
 
@@ -65,10 +57,6 @@ class Native(Precision):
             optimizer.step()
             return
         create_momentum_buffers(optimizer)
-        if self.options.fuse:
-            # Else a fused optimizer's gradients are written twice: times 1 by GradScaler, which looks for inf
-            # and nan so, and unscaled by the optimizer's kernel, which writes back what it reads.
-            self.unscale_(optimizer)
         # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
         self.scaler.step(optimizer)
         mark_stepped(optimizer)

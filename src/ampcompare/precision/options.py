@@ -17,8 +17,7 @@ class PrecisionOptions:
     where the backend has bounds; None is the backend's own default (apex: no floor, ceiling 2**24).
     `keep_batchnorm_fp32` is for backends with fp16 weights; None is the level's own (O2: true, pure fp16,
     which is O3: false). `keep_fp32` are names of modules, stars in them, that compute in fp32 (`keep.py`).
-    `fuse` lets it do what it does anyway in fewer ops and passes over memory, with the
-    same numbers. `seed` is where a backend begins that draws random numbers.
+    `seed` is where a backend begins that draws random numbers.
     """
 
     enabled: bool = True
@@ -33,5 +32,4 @@ class PrecisionOptions:
     keep_batchnorm_fp32: bool | None = None
     keep_fp32: Sequence[str] | str | None = None
     min_scale_warning: float = 1.0
-    fuse: bool = False
     seed: int = 0

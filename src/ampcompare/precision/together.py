@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,17 +15,6 @@ from ampcompare.precision.keep import is_kept
 # Weights cast in one launch. Their gradients wait for each other, so it is not the whole model: several
 # processes add gradients up while the backward of earlier layers still runs.
 TOGETHER = 16
-
-
-@contextmanager
-def weights_in_autocast(modules: Sequence[nn.Module], device_type: str, dtype: torch.dtype) -> Iterator[None]:
-    """Inside autocast: the weights of `modules` cast together, so that autocast finds nothing to cast.
-
-    Values and gradients are bit for bit those of its own casts, which it makes one by one and keeps, as this
-    does, for the whole forward.
-    """
-    with weights_together(modules, dtype) if torch.is_autocast_enabled(device_type) else nullcontext():
-        yield
 
 
 def casting_modules(model: nn.Module) -> list[nn.Module]:

@@ -54,12 +54,10 @@ class Start:
 
 
 def run_name(config: Config, dtype: str | None = None) -> str:
-    """`standard_resnet50_cifar` and the like: backend in its type, model, data; `torch-amp-fuse_...` with
-    fuse=true. `dtype` is the type that was taken; None: what the config says.
+    """`standard_resnet50_cifar` and the like: backend in its type, model, data. `dtype` is the type that
+    was taken; None: what the config says.
     """
-    word = backend_of(config.backend).begins_name(dtype or str(config.precision.dtype)) + (
-        "-fuse" if config.fuse else ""
-    )
+    word = backend_of(config.backend).begins_name(dtype or str(config.precision.dtype))
     return f"{word}_{short(config.model.name)}_{source_of(config.data.source).short}"
 
 

@@ -19,7 +19,6 @@ from ampcompare.config.schema import TaskConfig
 from ampcompare.data.batch import tensors
 from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.data.given import IGNORED
-from ampcompare.data.loader import DeviceLoader
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError, kind_of
@@ -159,19 +158,8 @@ def build_trainer(
     model = build_model(num_classes=len(data.classes) or None, **options).to(device)
     if is_channels_last(config, device):
         lay_channels_last(model)
-    if config.fuse:
-        from ampcompare.fusion.modules import check_kept, fuse_model  # here: it loads torchvision
-
-        fuse_model(model, blocks=not compiles(config.execution))
-        check_kept(model, config.precision.keep_fp32 or ())
     options = dataclasses.asdict(config.precision)
-    precision = build_precision(config.backend, device, **options, fuse=config.fuse, seed=config.seed)
-    # On a CPU the separate ops are faster.
-    if config.fuse and is_cuda(device) and isinstance(train, DeviceLoader):
-        from ampcompare.fusion.batch import fuse_batches
-
-        # What is kept in fp32 may be the first to take them: then not rounded before.
-        fuse_batches(train, torch.float32 if config.precision.keep_fp32 else precision.input_dtype)
+    precision = build_precision(config.backend, device, **options, seed=config.seed)
     try:
         prepared = precision.prepare(model, build_optimizer(config, model, device))
     except CannotKeep as problem:

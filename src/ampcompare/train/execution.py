@@ -104,12 +104,10 @@ def check_execution(config: Config, device: torch.device) -> None:
         why = f"device={str(device)!r} has no CUDA graphs, they need an NVIDIA GPU"
         raise UserError(f"execution={config.execution!r}: {why}; use execution=eager or execution=compile")
     if compiles(config.execution):
-        _try_compiler(device, f"execution={config.execution!r}", "execution=eager")
-    elif config.fuse:
-        _try_compiler(device, "fuse=True", "fuse=false")
+        _try_compiler(device, f"execution={config.execution!r}")
 
 
-def _try_compiler(device: torch.device, option: str, instead: str) -> None:
+def _try_compiler(device: torch.device, option: str) -> None:
     """Compile a line, which needs a C++ compiler and Python's headers on a CPU, Triton on a GPU."""
     number = 1 + secrets.randbelow(2**40)  # never seen before, so that no cache answers for the compiler
     compiled = torch.compile(lambda x: x * number)
@@ -119,5 +117,5 @@ def _try_compiler(device: torch.device, option: str, instead: str) -> None:
         raise UserError(
             f"{option}: torch.compile does not work on {device} here "
             f"({type(problem).__name__}: {reason(problem)}); install a C++ compiler "
-            f"(g++, clang, with Python's headers; Triton for a GPU), or use {instead}"
+            f"(g++, clang, with Python's headers; Triton for a GPU), or use execution=eager"
         ) from None

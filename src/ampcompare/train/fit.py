@@ -161,7 +161,6 @@ class Fit:
             self._begin_to_count()
         images = 0  # that count for the energy
         self.evaluated = self._is_best = False
-        self.trainer.begin()
         self._ask.begin(self.step)
         self._resume()
         accumulate = config.training.accumulate

@@ -21,7 +21,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples
-from ampcompare.fusion.compiled import compiled_count
 from ampcompare.measure.activations import Activations
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.memory import Memory
@@ -75,16 +74,11 @@ class Trainer:
         self._is_new = True
         self.first_looks: Looks | None = None  # of its first batch
         self.processes = 1
-        self._pieces = compiled_count()
         self.memory = Memory(precision.device)
         self.buffers = Buffers(model, precision.device, restores=config.on_nonfinite_buffers == "restore")
         self.overflows = Overflows(names, precision.device)
         # A compiled graph has no place for hooks.
         self.activations = None if compiled else Activations(model, precision.device)
-
-    def begin(self) -> None:
-        """Steps come from here on: what an evaluation had compiled is none of theirs."""
-        self._pieces = compiled_count()
 
     def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `start` on, as `step` takes them."""
@@ -147,8 +141,7 @@ class Trainer:
         self.overflows.passed()
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        pieces, self._pieces = self._pieces, compiled_count()  # also what making the batch had compiled
-        return StepResult(loss, outputs, images, found, cold or self._pieces > pieces, overflow)
+        return StepResult(loss, outputs, images, found, cold, overflow)
 
     def _shares(self, batches: Sequence[Batch], images: int) -> Sequence[float | Tensor]:
         """The factor on each micro-batch's loss: the last one of an epoch may be short, and of others not all

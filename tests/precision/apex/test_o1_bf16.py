@@ -92,10 +92,9 @@ def test_a_forward_that_is_run_again_in_the_backward_runs_in_bf16(reentrant):
     assert seen == [BF16, BF16]
 
 
-@pytest.mark.parametrize("fuse", [False, True])
-def test_a_step_casts_to_bf16_keeps_fp32_weights_and_scales_the_loss(fuse):
+def test_a_step_casts_to_bf16_keeps_fp32_weights_and_scales_the_loss():
     torch.manual_seed(0)
-    precision = build_precision("apex_o1", dtype="bfloat16", init_scale=1024.0, growth_interval=1, fuse=fuse)
+    precision = build_precision("apex_o1", dtype="bfloat16", init_scale=1024.0, growth_interval=1)
     model = build_model("tiny", "cifar", 10)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     types = set()

@@ -114,7 +114,6 @@ def test_steps_that_overflow_are_said():
         (["backend=native", "--steps", "0"], "--steps"),
         (["backend=native", "--nonsense"], "--nonsense"),
         (["execution=compile"], "execution='compile': diff looks at modules one by one"),
-        (["fuse=true"], "fuse=true: diff looks at the network's own modules"),
         (["backend=none", "--json", "{tmp}/taken/x.json"], "cannot be written"),
     ],
 )

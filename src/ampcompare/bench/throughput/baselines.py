@@ -38,7 +38,7 @@ from ampcompare.train.build import make_loader
 
 WORKERS = 8
 MEAN, STD = DataConfig().mean, DataConfig().std
-UNFUSED: dict[str, object] = {"fuse": False, "fused": False}  # whatever the config says
+UNFUSED: dict[str, object] = {"fused": False}  # whatever the config says
 
 
 @dataclass

@@ -143,7 +143,7 @@ def count_traffic(words: list[str]) -> dict[str, Any]:
     model, size, dtype = config.model, config.batch_size, str(config.precision.dtype)
     backend = config.backend if config.precision.enabled else BASELINE
     return {
-        "per_image": per_image(backend, model.name, model.stem, dtype, size, fuse=config.fuse),
+        "per_image": per_image(backend, model.name, model.stem, dtype, size),
         "dtype": "float32" if backend_of(backend).is_fp32 else dtype,
         "backend_source": backend_of(config.backend).source,
     }

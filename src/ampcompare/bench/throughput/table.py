@@ -36,7 +36,7 @@ CPU_WORDS = ("model.name=tiny", "data.train_limit=2048")
 GPU_WORDS = ("data.train_limit=12800",)
 
 
-Counted = tuple[str, int, bool]  # backend, batch size, fuse
+Counted = tuple[str, int]  # backend, batch size
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Combination:
     @property
     def counted(self) -> Counted:
         """What the bytes and arithmetic of its step depend on."""
-        return self.backend, self.batch_size, self.config.fuse
+        return self.backend, self.batch_size
 
     @property
     def label(self) -> str:
@@ -93,7 +93,6 @@ def combinations(
     for size, execution, backend in itertools.product(batch_sizes, executions, backends):
         by_hand = execution in BASELINES
         own = [f"backend={backend}", f"execution={'eager' if by_hand else execution}", f"batch_size={size}"]
-        own += ["fuse=false"] * by_hand  # whatever is asked of ours
         every = [*common, *words, *own]
         config = load_config(None, every, of_several=True)
         if not by_hand or backend in HAND_WRITTEN:
@@ -245,7 +244,7 @@ def _report(
     console.print(machine_words(head))
     if out is not None:
         text = f"# Training throughput\n\n{markdown_table(COLUMNS, cells)}\n\n{note}{_kernels(rows)}"
-        keys = ("backend", "batch_size", "fuse")
+        keys = ("backend", "batch_size")
         counted = [dict(zip(keys, key, strict=True)) | found for key, found in traffic.items()]
         body = {**how, "roofline": roofline, "traffic": counted, "rows": records}
         measured = [r for r in rows if r.results]

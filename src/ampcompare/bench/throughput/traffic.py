@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ampcompare.fusion.modules import fuse_model
 from ampcompare.measure.traffic import KINDS, Op, Traffic
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
@@ -20,14 +19,10 @@ from ampcompare.precision.base import Precision
 from ampcompare.precision.native import Native
 
 
-def count_ops(
-    backend: str, model_name: str, stem: str, dtype: str, batch_size: int, *, fuse: bool = False
-) -> list[Op]:
+def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int) -> list[Op]:
     """Each op of forward and backward at a batch size, in order. No arithmetic is done."""
     model = build_model(model_name, stem, 10)
-    if fuse:
-        fuse_model(model)
-    precision = build_precision(backend, dtype=dtype, fuse=fuse)
+    precision = build_precision(backend, dtype=dtype)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with FakeTensorMode(allow_non_fake_inputs=True):
         images, labels = torch.randn(batch_size, 3, 32, 32), torch.zeros(batch_size, dtype=torch.int64)
@@ -46,7 +41,7 @@ def _optimizer_ops(optimizer: torch.optim.Optimizer, precision: Precision) -> li
     size = sum(p.numel() * p.element_size() for group in optimizer.param_groups for p in group["params"])
     scales = precision.scales_dynamically()
     unscale = [Op((2.0 * size, 0, 0))] if scales else []
-    unscales_itself = scales and isinstance(precision, Native) and not precision.options.fuse
+    unscales_itself = scales and isinstance(precision, Native)
     return [*unscale, Op(((6.0 if unscales_itself else 5.0) * size, 5.0 * size, 5.0 * size))]
 
 
@@ -56,10 +51,9 @@ def per_image(
     stem: str,
     dtype: str = "float16",
     batch_size: int = 128,
-    fuse: bool = False,
 ) -> dict[str, list[list[float]]]:
     """For each of KINDS the (bytes, FLOP) of one image of a batch in every op that moves or computes."""
-    small, large = (count_ops(backend, model_name, stem, dtype, size, fuse=fuse) for size in (2, 4))
+    small, large = (count_ops(backend, model_name, stem, dtype, size) for size in (2, 4))
     found: dict[str, list[list[float]]] = {}
     for number, kind in enumerate(KINDS):
         of_both = [

@@ -10,9 +10,7 @@ BACKEND = "backend"
 NOT_SET, NULL = "not set", "null"
 KEPT = "precision.keep_fp32"
 WORDS_THAT_TELL = ("execution", "memory_format", "model.name")
-# `fuse` and the optimizer's `fused` are two things.
 NAMES = {
-    "fuse": "fused operations",
     "optimizer.fused": "fused optimizer",
     "environment.fused": "fused optimizer",
     "environment.backend_source": "source",

@@ -38,7 +38,7 @@ SPLITS = frozenset(
     """
     device_name device_type cpu_count cpu_threads processes
     driver platform python torch cuda cudnn
-    tf32 cudnn_benchmark deterministic memory_format execution fuse fused
+    tf32 cudnn_benchmark deterministic memory_format execution fused
     model_parameters
     """.split()
 )
@@ -63,13 +63,11 @@ class Setting:
     epochs: str
     devices: tuple[str, ...]
     is_cpu: bool
-    is_fused: bool = False  # whether all of them ran with fuse=true; some: their groups are named by it
 
     @property
     def words(self) -> str:
         """Model, data, batch size and length in one line; the data always."""
-        fused = "fused operations" if self.is_fused else ""
-        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs, fused) if part)
+        return " · ".join(part for part in (self.model, self.data, self.batch, self.epochs) if part)
 
     @property
     def machine(self) -> str:
@@ -96,7 +94,6 @@ def describe(figures: Sequence[RunFigures]) -> Setting:
         epochs=_length(figures),
         devices=tuple(devices),
         is_cpu=any(map(is_on_cpu, figures)),
-        is_fused=bool(figures) and all(f.run.option("fuse") is True for f in figures),
     )
 
 

@@ -43,9 +43,7 @@ class Bench:
 
     def trainer(self, config: Config) -> Trainer:
         """A new trainer with the first weights of the config's seed. Raises UserError."""
-        trainer = build_trainer(config, self.data, self.train, self.device, self.world, test=self.test)
-        trainer.begin()
-        return trainer
+        return build_trainer(config, self.data, self.train, self.device, self.world, test=self.test)
 
     def steps(self, count: int, seed: int | None = None) -> list[list[Batch]]:
         """The micro-batches of the first steps, in the order of a seed, the config's by default."""
@@ -79,8 +77,6 @@ def set_up(words: Sequence[str], config: Config) -> Bench:
     if config.execution != "eager":
         why = "diff looks at modules one by one, which a compiled or captured step does not have"
         raise UserError(f"execution={config.execution!r}: {why}; leave it out")
-    if config.fuse:
-        raise UserError("fuse=true: diff looks at the network's own modules; leave it out")
     world = World(device=machine.resolve_device(config.device))
     if not machine.has_float64(world.device):
         why = "has no float64, which is the truth that errors are measured against"
