@@ -65,7 +65,7 @@ def test_a_source_is_declared_once(stripes: Source, tmp_path: Path):
     words = ("data.source=my_stripes", "data.root=somewhere")
     record, said = train(tmp_path / "runs", *words)
     assert "tiny on my own stripes, 32 training images" in said
-    assert record.name == "standard_tiny_stripes"
+    assert record.name == "none_tiny_stripes"
     assert record.option("data.source") == "my_stripes"
     assert "my_stripes" in record.tags
     parameters = {"data.source": {"values": ["my_stripes", "synthetic"]}, "data.root": {"value": "somewhere"}}

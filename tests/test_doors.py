@@ -63,7 +63,7 @@ def test_it_trains_and_is_recorded_under_its_own_label_and_type():
     assert result.exit_code == 0
     (record,) = records()
     assert record.config["backend"] == "./mine.py:Mine"
-    assert record.config["precision"]["dtype"] == "bfloat16"
+    assert record.config["environment"]["precision_dtype"] == "bfloat16"
     assert record.name == "mine_bf16_tiny_synthetic"
     assert "mine_bf16" in record.tags
     assert "mine_bf16: tiny on" in said
@@ -77,17 +77,13 @@ def test_it_trains_and_is_recorded_under_its_own_label_and_type():
 def test_a_built_in_backend_is_recorded_as_it_always_was(name: str):
     assert train(f"backend={name}")[0].exit_code == 0
     (record,) = records()
-    assert record.config["precision"]["dtype"] == REGISTRY[name].dtypes[0]
+    assert record.config["environment"]["precision_dtype"] == REGISTRY[name].dtype
     assert not [key for key in record.config["environment"] if key.startswith("backend")]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ("precision.dtype=float16",),
-            "precision.dtype='float16': backend=./mine.py:Mine is bfloat16 by def",
-        ),
         (
             ("precision.loss_scale=128",),
             "precision.loss_scale=128: backend=./mine.py:Mine does not scale the",

@@ -57,7 +57,7 @@ def test_the_pages_backend_trains(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_pages_network_trains(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(folder)
     record = train(folder / "wide", "model.name=./wide.py:build", "backend=native")
-    assert record.name == "torch-amp_wide-py-build_synthetic"
+    assert record.name == "native_wide-py-build_synthetic"
     assert len(record.config["environment"]["model_source"]) == 16
 
 

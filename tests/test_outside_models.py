@@ -208,7 +208,7 @@ def test_options_of_our_networks_are_said_to_have_no_effect_on_others():
 
 def test_the_name_of_a_run_has_that_of_the_network():
     config = load_config(None, ["model.name=timm:convnext_tiny.fb_in1k", "data.source=synthetic"])
-    assert run_name(config) == "standard_timm-convnext_tiny-fb_in1k_synthetic"
+    assert run_name(config) == "none_timm-convnext_tiny-fb_in1k_synthetic"
 
 
 def test_weights_of_images_lie_channels_last_and_those_of_volumes_as_they_were(net: Path):

@@ -51,8 +51,8 @@ def test_help_to_a_reader_that_stops_reading_causes_no_traceback():
     [
         (["backend=O1"], "error: backend='O1': expected one of none, native, native_bf16"),
         (
-            ["backend=none", "precision.dtype=bfloat16"],
-            "error: precision.dtype='bfloat16': backend=none is fp32 and has no type to choose; leave it out",
+            ["backend=native_bf16", "precision.loss_scale=128"],
+            "error: precision.loss_scale=128: backend=native_bf16 does not scale the loss; leave it out",
         ),
         (["--config"], "error: --config: expected a name or a path"),
         (["--config", "nowhere"], "error: --config 'nowhere': no such file"),
@@ -96,20 +96,20 @@ def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_
         assert paste(f"{command} --help", tmp_path).stdout.startswith("Usage: ")
     assert "step 2/8" in done.stdout
     assert run.state == "finished"
-    assert run.name == "torch-amp_tiny_synthetic"
+    assert run.name == "native_tiny_synthetic"
     assert run.group == "demo"
 
 
 @pytest.mark.slow
-def test_a_point_of_wandbs_sweep_that_has_no_type_trains_and_says_so(tmp_path: Path):
+def test_a_point_of_wandbs_sweep_that_scales_nothing_trains_and_says_so(tmp_path: Path):
     """W&B's agent hands out every point of a grid: were it refused, none of `none` would be left."""
-    chosen = {"backend": "none", "precision.dtype": "bfloat16"}
+    chosen = {"backend": "none", "precision.loss_scale": 128}
     file = tmp_path / "sweep-x" / "config-y.yaml"
     save_config_file_from_dict(str(file), {key: {"value": value} for key, value in chosen.items()})
     words = [f"{key}={value}" for key, value in chosen.items()]
     done = launch(*QUICK, *words, f"output_dir={tmp_path}", WANDB_SWEEP_PARAM_PATH=str(file))
     assert done.returncode == 0, done.stderr
-    assert "precision.dtype='bfloat16' has no effect: backend=none is fp32" in done.stdout
+    assert "precision.loss_scale=128 has no effect: backend=none is fp32" in done.stdout
     (run,) = load_runs([tmp_path])
     assert label_of(run) == "none"
 

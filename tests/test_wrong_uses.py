@@ -19,8 +19,9 @@ from ampcompare.program.place import as_typed
 from ampcompare.sweeps.file.sweep import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"
-BACKENDS = f"expected one of none, native, native_bf16, apex_o1, apex_o2, fp16, bf16, bf16_sr{DOORS}"
-TYPES = "one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2, auto, or null"
+BACKENDS = (
+    f"expected one of none, native, native_bf16, apex_o1, apex_o1_bf16, apex_o2, fp16, bf16, bf16_sr{DOORS}"
+)
 HELP = f"{as_typed('ampcompare', 'run', '--help')} lists every key"
 WHOLE = "expected a whole number at least 1"
 
@@ -73,14 +74,10 @@ WORDS = {
     "optimizer.weight_decay=-5e-4": "optimizer.weight_decay='-5e-4': expected a number at least 0",
     "precision.loss_scale=auto": "precision.loss_scale='auto': expected a number above 0, or dynamic",
     "precision.loss_scale=-1": "precision.loss_scale='-1': expected a number above 0, or dynamic",
-    "precision.growth_factor=1": "precision.growth_factor='1': expected a number above 1",
-    "precision.backoff_factor=2": "precision.backoff_factor='2': expected a number above 0 and below 1",
     "training.accumulate=0": f"training.accumulate='0': {WHOLE}",
     "training.clip_norm=0": "training.clip_norm='0': expected a number above 0, or null",
     "training.label_smoothing=1": "training.label_smoothing='1': expected a number at least 0 and below 1",
     # Words.
-    "precision.dtype=fp16": f"precision.dtype='fp16': expected {TYPES}",
-    "precision.dtype=bf16": f"precision.dtype='bf16': expected {TYPES}",
     "deterministic=maybe": "deterministic='maybe': expected true or false",
     "tf32=2": "tf32='2': expected true or false",
     "device=gpu": "device='gpu': expected one of auto, cpu, cuda, cuda:N, mps; did you mean cuda?",

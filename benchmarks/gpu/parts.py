@@ -28,7 +28,7 @@ LOAD = (
 )
 
 COMPARED = ("none", "native", "apex_o1")  # in the seed's comparison
-BF16 = tuple(name for name, backend in REGISTRY.items() if backend.dtypes[0] == "bfloat16")
+BF16 = tuple(name for name, backend in REGISTRY.items() if backend.dtype == "bfloat16")
 OTHERS = tuple(name for name in REGISTRY if name not in (*COMPARED, *BF16))
 SEEDS = (223, 224, 225)
 EPOCHS = 8

@@ -47,8 +47,8 @@ def _run(words: Sequence[str], brief: bool) -> int:
     from ampcompare.config.arguments import parse
 
     try:
-        config = parse([*_resumed(), *words], of_several=choice.chooses(*choice.OF_BACKENDS))
-        if choice.is_of_server() and choice.may_be_another(config):
+        config = parse([*_resumed(), *words])
+        if choice.is_of_server() and choice.chooses_precision():
             from ampcompare.tracking.once import check_once
 
             check_once()

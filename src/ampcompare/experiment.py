@@ -30,7 +30,7 @@ from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopReque
 from ampcompare.tracking import taken
 from ampcompare.tracking.start import Unbegun, run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
-from ampcompare.train.build import Parts, keep_type, prepare
+from ampcompare.train.build import Parts, prepare
 from ampcompare.train.clock import Row
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
@@ -59,7 +59,7 @@ def run(config: Config, console: Console | None = None, *, brief: bool = False) 
     """
     check_chosen(config)
     said = remarks(config)
-    config = settle(config)
+    settle(config)
     console = console or Console(highlight=False)
     try:
         with join(config) as world:
@@ -82,7 +82,7 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
     if not world.leads:
         console = Console(quiet=True)
     stop = StopRequest()
-    name = config.wandb.name or run_name(config, parts.environment[metrics.PRECISION_DTYPE])
+    name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, parts.total_steps, name, parts.trainer.task.compared) as display:
         say = display.say
         say(_headline(config, parts))
@@ -100,10 +100,6 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
             say(f"run {name} is finished: nothing is left to do (resume=never: once more)")
             return Result(0, None, {})
         state = resumed.state if resumed else None
-        if state:
-            parts = keep_type(parts, config, world, state)
-        if parts.said:
-            say(parts.said)
         environment, facts = _described(parts, state)
         with stop:  # from before W&B's start, which a signal must not cut in two
             tracker: Tracker = NoRecord()
@@ -299,7 +295,7 @@ def _resume_hint(fit: Fit, do: str) -> str:
 def _headline(config: Config, parts: Parts) -> str:
     source, train = source_of(parts.data.source).label, parts.data.train
     return (
-        f"{parts.trainer.precision.name}: {config.model.name} on {source}, {len(train):,} training "
+        f"{parts.trainer.precision.declares.label}: {config.model.name} on {source}, {len(train):,} training "
         f"{train.counts}, "
         f"batch {config.batch_size}, {parts.environment['device_name']}"
     )

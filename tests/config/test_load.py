@@ -72,14 +72,6 @@ def test_words_become_values(subtests: pytest.Subtests):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("backend=apex_o2", "precision.dtype=bfloat16"), "backend=apex_o2 is float16 by definition"),
-        (("backend=bf16", "precision.dtype=float16"), "backend=bf16 is bfloat16 by definition"),
-        (
-            ("backend=none", "precision.dtype=bfloat16"),
-            "precision.dtype='bfloat16': backend=none is fp32 and has no type to choose; leave it out, or "
-            "use backend=native",
-        ),
-        (("precision.dtype=float16",), "precision.dtype='float16': backend=none is fp32"),
         (("backend=native", "precision.min_loss_scale=1"), "backend=native has neither floor nor ceiling"),
         (
             ("backend=native", "precision.keep_batchnorm_fp32=true"),

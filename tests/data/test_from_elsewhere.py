@@ -57,7 +57,7 @@ def test_runs_on_it_are_named_by_it_and_pooled_while_the_images_are_the_same(her
     train("seed=1")
     train("seed=2")
     (record, _) = load_runs(["runs"])
-    assert record.name == "standard_tiny_mine-py-build"
+    assert record.name == "none_tiny_mine-py-build"
     analysis = analyse_runs(load_runs(["runs"]))
     assert analysis.setting.data == "mine.py:build"
     assert len(analysis.groups) == 1

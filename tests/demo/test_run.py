@@ -32,7 +32,7 @@ STARTED: list[list[str]] = []
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch):
     STARTED.clear()
-    monkeypatch.setattr(run, "measured", lambda words, asked: COSTS)
+    monkeypatch.setattr(run, "measured", lambda words: COSTS)
     monkeypatch.setattr(run, "see_through", see_through)
     said: list[str] = []
     reports: list[tuple[str, str]] = []
@@ -54,8 +54,8 @@ def test_it_trains_in_an_order_drawn_for_its_folder(played):
         STARTED.clear()
         assert played(f"output_dir=runs/{number}") == 0
         trained = [options(words)["backend"] for words in STARTED]
-        drawn = [backend for backend, _ in in_blocks(f"runs/{number}", plan.BACKENDS, [None])]
-        assert trained == ["native_bf16" if backend == "native" else backend for backend in drawn]
+        drawn = [backend for backend, _ in in_blocks(f"runs/{number}", plan.BACKENDS["bfloat16"], [None])]
+        assert trained == drawn
         orders.append(tuple(trained))
     assert len(set(orders)) > 2
 
@@ -65,12 +65,6 @@ def test_what_is_given_goes_before_what_is_chosen(played):
     assert all(options(words)["epochs"] == "2" for words in STARTED)
     assert played.reports == [("mine", "mine/report")]
     assert any("128 steps, as asked for" in line for line in played.said)
-
-
-def test_a_type_that_is_asked_for_is_trained_by_the_backends_that_have_one(played):
-    assert played("precision.dtype=bfloat16") == 0
-    taken = {options(words)["backend"]: options(words)["precision.dtype"] for words in STARTED}
-    assert taken == {"none": "null", "native_bf16": "null", "apex_o1": "bfloat16"}
 
 
 def test_every_part_is_announced_with_what_follows_and_the_time_left(played):
@@ -93,12 +87,11 @@ def test_a_training_that_fails_ends_it_without_a_page(played, monkeypatch):
     ("word", "why"),
     [
         ("backend=native", "the demo trains none, native, apex_o1; one backend alone: "),
-        ("precision.dtype=float32", "float16.*bfloat16"),
         ("epoch=1", "epochs"),
     ],
 )
 def test_what_it_cannot_do_is_said_before_anything_is_measured(word, why, monkeypatch):
-    monkeypatch.setattr(run, "measured", lambda words, asked: pytest.fail("measured"))
+    monkeypatch.setattr(run, "measured", lambda words: pytest.fail("measured"))
     with pytest.raises(UserError, match=why):
         run.run_demo([word], print, lambda folder, out: None)
 

@@ -28,7 +28,6 @@ WORDS = (
 EVERY_STEP = "checkpoint.every_minutes=1e-9"
 STORIES = [
     *((f"backend={name}",) for name in REGISTRY),
-    ("backend=native", "precision.dtype=bfloat16"),
     ("backend=native", "training.accumulate=2", "data.train_limit=126", "optimizer.fused=true"),
     ("backend=apex_o2", "optimizer.name=adamw", "optimizer.momentum=0", "memory_format=channels_last"),
 ]

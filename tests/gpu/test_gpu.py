@@ -27,7 +27,7 @@ from ampcompare.data.loader import DeviceLoader
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.precision.apex.casts import casts
+from ampcompare.precision.o1.patches import casts
 from ampcompare.program.stopping import StopRequest
 from ampcompare.records import load_runs
 from ampcompare.train.build import build_trainer, make_loader

@@ -185,7 +185,7 @@ def test_gradient_norm_is_that_of_all_elements_in_fp32():
 
 
 def test_watch_reports_a_low_scale_once():
-    watch = ScaleWatch(floor=1.0)
+    watch = ScaleWatch()
     assert watch.check(10, 10, 1.0, 5) is None
     assert "fell to 0.5" in watch.check(20, 10, 0.5, 6)
     assert watch.collapsed_at == 20
@@ -193,7 +193,7 @@ def test_watch_reports_a_low_scale_once():
 
 
 def test_watch_reports_steps_skipped_in_a_row_but_not_scattered_ones():
-    watch = ScaleWatch(floor=0.0)
+    watch = ScaleWatch()
     assert watch.check(SKIPS_IN_A_ROW, SKIPS_IN_A_ROW, 8.0, SKIPS_IN_A_ROW - 1) is None
     half = SKIPS_IN_A_ROW // 2
     skipped = SKIPS_IN_A_ROW - 1 + half

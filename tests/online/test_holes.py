@@ -101,23 +101,25 @@ def test_of_points_that_are_one_run_one_trains_and_the_agent_goes_on(tmp_path: P
             "${args_no_hyphens}",
         ],
         "parameters": {
-            "precision.dtype": {"values": ["bfloat16", "float16"]},
-            "backend": {"values": ["apex_o2", "none"]},
+            "precision.loss_scale": {"values": ["dynamic", 128]},
+            "backend": {"values": ["native_bf16", "none"]},
         },
     }
     sweep = create_sweep(server, definition, env, tmp_path)
     agent = start_agent(sweep, env, tmp_path / "log")
     assert agent.wait() == 0
-    ended = {(r.config["backend"], r.config["precision.dtype"]): (r.state, r.exit_code) for r in sweep.runs}
+    ended = {
+        (r.config["backend"], r.config["precision.loss_scale"]): (r.state, r.exit_code) for r in sweep.runs
+    }
     assert ended == {
-        ("apex_o2", "bfloat16"): ("failed", 2),
-        ("apex_o2", "float16"): ("finished", 0),
-        ("none", "bfloat16"): ("finished", 0),
-        ("none", "float16"): ("failed", 2),
+        ("native_bf16", "dynamic"): ("finished", 0),
+        ("native_bf16", 128): ("failed", 2),
+        ("none", "dynamic"): ("finished", 0),
+        ("none", 128): ("failed", 2),
     }
     doubled = next(r for r in sweep.runs if (r.state, r.config["backend"]) == ("failed", "none"))
     assert not doubled.history
-    assert "is the same run as backend=none precision.dtype=bfloat16" in doubled.summary[metrics.REFUSED]
+    assert "is the same run as backend=none precision.loss_scale=dynamic" in doubled.summary[metrics.REFUSED]
     assert (tmp_path / "log").read_text().count("not run:") == 2
     source = f"wandb:{ENTITY}/p/{sweep.id}"
     assert ampcompare("sweep", source, "--missing", env=env, folder=tmp_path)[0] == 0
@@ -139,16 +141,16 @@ def test_points_that_are_one_run_are_known_to_an_agent_that_was_given_an_id_alon
         "project": "p",
         "command": ["${interpreter}", "-m", "${program}", "run", "${args_no_hyphens}"],
         "parameters": {
-            "precision.dtype": {"values": ["bfloat16", "float16"]},
+            "precision.loss_scale": {"values": ["dynamic", 128]},
             "backend": {"values": ["native", "none"]},
         },
     }
     sweep = create_sweep(server, definition, environment(server, tmp_path), tmp_path)
     chosen = tmp_path / "chosen.yaml"
-    chosen.write_text("backend: {value: none}\nprecision.dtype: {value: float16}\n")
+    chosen.write_text("backend: {value: none}\nprecision.loss_scale: {value: 128}\n")
     named = {"WANDB_SWEEP_ID": sweep.id, "WANDB_SWEEP_PARAM_PATH": str(chosen)}
     env = environment(server, tmp_path, **named)
     command = [sys.executable, "-m", "ampcompare.sweeps.holes.once"]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
-    assert "is the same run as backend=none precision.dtype=bfloat16" in told["again"], done.stderr
+    assert "is the same run as backend=none precision.loss_scale=dynamic" in told["again"], done.stderr

@@ -51,12 +51,6 @@ def test_all_is_bf16_but_batchnorm_where_it_is_asked_for(backend: str, keep, nor
     assert not precision.scales_dynamically()
 
 
-def test_native_bf16_is_native_in_bfloat16_bit_for_bit() -> None:
-    ours = train(*prepared("native_bf16"), range(5))
-    theirs = train(*prepared("native", dtype="bfloat16"), range(5))
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
 def drift(backend: str, steps: int) -> float:
     """How far weights of 1 come in so many steps of 2**-12, an eighth of what bf16 can show below 1."""
     weight = nn.Parameter(torch.ones(1000))

@@ -22,7 +22,6 @@ BACKENDS = {
     "none": ("none", {}),
     "native": ("native", {}),
     "native static": ("native", {"loss_scale": 512.0}),
-    "native bfloat16": ("native", {"dtype": "bfloat16"}),
     "native_bf16": ("native_bf16", {}),
     "apex_o1": ("apex_o1", {}),
     "apex_o1 static": ("apex_o1", {"loss_scale": 512.0}),
@@ -128,8 +127,7 @@ def test_micro_batches_train_as_under_float(kind, fused):
 
 def test_same_run_twice_is_the_same(precision):
     first, model = _train(copy.copy(precision), 3)
-    name, options = precision.name, precision.options
-    second, again = _train(build_precision(name, **vars(options)), 3)
+    second, again = _train(build_precision(precision.declares.label, **vars(precision.options)), 3)
     assert first == second
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
@@ -249,19 +247,9 @@ def test_state_is_plain_numbers_and_comes_back(precision):
         return type(value) in (int, float)
 
     assert numbers(state)
-    other = build_precision(precision.name, **vars(precision.options))
+    other = build_precision(precision.declares.label, **vars(precision.options))
     other.load_state_dict(copy.deepcopy(state))
     assert other.state_dict() == state
-
-
-@pytest.mark.parametrize("name", REGISTRY)
-def test_disabled_backend_is_float(name):
-    precision = build_precision(name, enabled=False)
-    assert type(precision) is Precision
-    assert precision.name == name
-    with precision.forward_context():
-        assert torch.mm(torch.eye(2), torch.eye(2)).dtype is torch.float32
-    assert precision.scale_factor().item() == 1.0
 
 
 @pytest.mark.parametrize("name", REGISTRY)
@@ -292,6 +280,13 @@ def test_float_is_plain_training():
 def test_unknown_backend_names_the_known_ones():
     with pytest.raises(ValueError, match=r"backend='o1': expected one of none, native, native_bf16"):
         build_precision("o1")
+
+
+def test_an_option_that_no_backend_has_names_those_there_are():
+    with pytest.raises(
+        ValueError, match=r"^dtype='fp16': no option of a backend; expected one of loss_scale"
+    ):
+        build_precision("native", dtype="fp16")
 
 
 def test_registry_loads_no_torch():

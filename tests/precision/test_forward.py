@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ampcompare.precision.forward import (
+from ampcompare.precision.casting import (
     WrappedForward,
     cast_floating,
     wrap_forward,

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.precision.base import Precision
-from ampcompare.precision.module_names import CannotKeep, matching
+from ampcompare.precision.keep import CannotKeep, matching
 
 MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
 HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
-FP16 = [name for name in MIXED if REGISTRY[name].dtypes[0] == "float16"]
+FP16 = [name for name in MIXED if REGISTRY[name].dtype == "float16"]
 LOW = (torch.float16, torch.bfloat16)
 
 
@@ -255,13 +255,12 @@ def test_a_backend_from_elsewhere_keeps_modules_by_the_base_class(tmp_path):
     file.write_text(
         "from ampcompare.precision.base import Precision\n"
         "from ampcompare.precision.backends import Backend\n"
+        "from ampcompare.precision.casting import convert_network\n"
         "import torch\n"
         "class Mine(Precision):\n"
-        "    declares = Backend('mine', 'bf16', ('bfloat16',), half_weights=True, updates_half=True)\n"
+        "    declares = Backend('mine', 'bf16', 'bfloat16', half_weights=True, updates_half=True)\n"
         "    def prepare(self, model, optimizer):\n"
-        "        for p in model.parameters():\n"
-        "            p.data = p.data.bfloat16()\n"
-        "        model.register_forward_pre_hook(lambda m, x: (x[0].bfloat16(),))\n"
+        "        convert_network(model, torch.bfloat16, keep_batchnorm_fp32=False)\n"
         "        return model, optimizer\n"
     )
     first = net()[1][0].weight.clone()

@@ -13,14 +13,13 @@ from support.one_weight import OneWeight
 from ampcompare.precision import build_precision
 
 Case = partial(OneWeight, "native")
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_forward_runs_in_the_type_that_was_asked_for(dtype):
-    precision = build_precision("native", dtype=dtype)
+@pytest.mark.parametrize(("name", "dtype"), [("native", torch.float16), ("native_bf16", torch.bfloat16)])
+def test_forward_runs_in_the_backends_type(name, dtype):
+    precision = build_precision(name)
     with precision.forward_context():
-        assert F.linear(torch.ones(1, 2), torch.ones(2, 2)).dtype is DTYPES[dtype]
+        assert F.linear(torch.ones(1, 2), torch.ones(2, 2)).dtype is dtype
     assert F.linear(torch.ones(1, 2), torch.ones(2, 2)).dtype is torch.float32
 
 
@@ -75,13 +74,13 @@ def test_gradients_are_true_after_unscaling_once():
     assert case.weight.grad.tolist() == [2.0, 2.0]
 
 
-def test_scale_moves_once_for_each_step_by_the_factors_that_were_asked_for():
-    case = Case(init_scale=64.0, growth_interval=2, growth_factor=4.0, backoff_factor=0.25)
+def test_scale_moves_once_for_each_step():
+    case = Case(init_scale=64.0, growth_interval=2)
     for _ in range(2):
         case.backward(1.0, sync=False)
         case.backward(1.0)
         case.step()
-    assert case.scale == 256.0
+    assert case.scale == 128.0
     case.backward(math.inf)
     case.step()
     assert case.scale == 64.0
@@ -104,9 +103,7 @@ def test_static_scale_stays_and_still_skips(fused):
     assert (case.scale, case.skipped) == (128.0, 1)
 
 
-@pytest.mark.parametrize(
-    "options", [{"growth_interval": 3}, {"loss_scale": 8.0}, {"dtype": "bfloat16"}], ids=str
-)
+@pytest.mark.parametrize("options", [{"growth_interval": 3}, {"loss_scale": 8.0}], ids=str)
 def test_state_goes_on_exactly(options):
     case, resumed = Case(**options), Case(**options)
     for slope in (1.0, math.inf, 1.0, 1.0):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ampcompare.precision.skipping import create_momentum_buffers, decides_on_device, step_unless
+from ampcompare.precision.scaled import create_momentum_buffers, step_unless
 
 YES, NO = torch.ones(()), torch.zeros(())
 
@@ -120,13 +120,6 @@ def test_no_buffers_where_none_are_wanted(options, expected):
     optimizer = torch.optim.SGD(_weights(), lr=0.1, **options)
     create_momentum_buffers(optimizer)
     assert len(optimizer.state) == expected
-
-
-def test_only_fused_optimizers_decide_on_the_device():
-    assert decides_on_device(torch.optim.SGD(_weights(), fused=True))
-    assert decides_on_device(torch.optim.Adam(_weights(), fused=True))
-    assert not decides_on_device(torch.optim.SGD(_weights()))
-    assert not decides_on_device(torch.optim.Adam(_weights(), foreach=True))
 
 
 def test_fused_step_does_not_ask_the_host(monkeypatch):

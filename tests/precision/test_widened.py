@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.widened import widened
+from ampcompare.precision.stochastic import widened
 
 KINDS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),

@@ -32,7 +32,7 @@ CAPTURED = (
     ("memory_format=channels_last", "training.clip_norm=1", "training.clip_value=1"),
     ("memory_format=contiguous", "eval.autocast=true"),
     ("optimizer.name=adamw", "training.label_smoothing=0.1"),
-    ("optimizer.momentum=0.9", "eval.tf32=true"),
+    ("optimizer.momentum=0.9",),
 )
 # What only some backends take.
 SPECIAL = (
@@ -41,8 +41,6 @@ SPECIAL = (
     ("backend=apex_o1", "precision.keep_fp32=1,3"),
     ("backend=apex_o2", "precision.keep_batchnorm_fp32=false"),
     ("backend=fp16", "precision.keep_batchnorm_fp32=true"),
-    ("backend=native", "precision.dtype=bfloat16"),
-    ("backend=apex_o1", "precision.dtype=bfloat16"),
 )
 CASES = [
     *((f"backend={name}", *words) for name, words in zip(REGISTRY, cycle(EAGER), strict=False)),

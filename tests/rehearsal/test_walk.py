@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampcompare.models import build_model
-from ampcompare.precision.apex.cache import WeightCache
+from ampcompare.precision.o1.patches import casts
 from ampcompare.why.explain.walk import walking
 
 
@@ -46,17 +46,12 @@ class Shared(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(8, 8))
-        self.other = nn.Parameter(torch.randn(8, 8))
         self.idle = nn.Parameter(torch.randn(3))
-        self.cache = WeightCache()
-        for weight in (self.weight, self.other):  # what was used once is cast together the next time
-            self.cache.half(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.cache.clear()
         x = torch.tanh(x @ self.weight)
-        half = self.cache.half(self.weight)  # with the other one, whose copy gets no gradient
-        x = x + (x.half() @ half.T).float()
+        with casts(device_type="cpu"):  # a copy of the weight that is used twice
+            x = x + torch.mm(torch.mm(x, self.weight), self.weight).float()
         x = x + Pair.apply(x)[1]
         left, right = (x @ self.weight).chunk(2, dim=1)
         return torch.cat([left * right, right], 1).expand(2, -1, -1).mean(0)

@@ -12,7 +12,7 @@ import torch
 
 
 class Mine(Precision):
-    declares = Backend("{{label}}", "autocast, no scaling", dtypes=("bfloat16",))
+    declares = Backend("{{label}}", "autocast, no scaling", dtype="bfloat16")
     input_dtype = torch.bfloat16
 
     def forward_context(self):

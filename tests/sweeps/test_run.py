@@ -232,6 +232,22 @@ def test_run_that_a_signal_reaches_before_its_worker_is_interrupted_not_failed(p
 
 
 @pytest.mark.slow
+def test_run_whose_record_has_ended_is_finished_whatever_signal_ends_its_process(place):
+    (place.folder / "program.py").write_text(
+        f"import sys, time\nsys.path.append({str(ROOT / 'benchmarks')!r})\n"
+        "import soak_program\nsoak_program.main()\n"
+        "open('behind', 'w').close()\ntime.sleep(300)\n"
+    )
+    place.file(parameters={"x": {"value": 1}, "seconds": {"value": 0.1}})
+    process = place.start()
+    wait_until((place.folder / "behind").exists)
+    process.terminate()
+    said, _ = process.communicate()
+    assert "1 of 1 done" in said
+    assert "interrupted" not in said
+
+
+@pytest.mark.slow
 def test_what_a_program_leaves_running_is_ended(place):
     (place.folder / "program.py").write_text(
         "import subprocess, sys\nchild = subprocess.Popen(['sleep', '300'])\nopen('child', "

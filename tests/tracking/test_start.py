@@ -29,9 +29,9 @@ def track(folder: Path, *words: str) -> tuple[RunRecord | None, list[str]]:
 @pytest.mark.parametrize(
     ("backend", "name"),
     [
-        ("none", "standard_resnet50_cifar"),
-        ("native", "torch-amp_resnet50_cifar"),
-        ("apex_o1", "nvidia-apex-amp_resnet50_cifar"),
+        ("none", "none_resnet50_cifar"),
+        ("native", "native_resnet50_cifar"),
+        ("apex_o1", "apex_o1_resnet50_cifar"),
     ],
 )
 def test_names_follow_from_the_backend(tmp_path: Path, backend: str, name: str):

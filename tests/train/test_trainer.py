@@ -34,7 +34,7 @@ FP32_WEIGHTS = ["none", "native", "apex_o1"]
 
 def near(tolerance: float, backend: str) -> float:
     """What holds of fp16, with its 11 significant bits, as it holds of bf16, with its 8."""
-    return tolerance * (8 if REGISTRY[backend].dtypes[0] == "bfloat16" else 1)
+    return tolerance * (8 if REGISTRY[backend].dtype == "bfloat16" else 1)
 
 
 def network(batch_norm: bool = False) -> nn.Module:

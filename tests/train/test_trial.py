@@ -109,5 +109,5 @@ def test_a_layer_that_the_processor_has_not_in_a_type_is_said_with_the_way_out()
         def forward(self, x: Tensor) -> Tensor:
             raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive")
 
-    with pytest.raises(UserError, match=r"precision\.dtype=bfloat16, another backend\), or a GPU"):
+    with pytest.raises(UserError, match=r"backend=native_bf16, for one\), or a GPU"):
         look(NoKernel(), torch.zeros(8).long())

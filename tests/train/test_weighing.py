@@ -66,7 +66,7 @@ def test_micro_batches_with_ignored_targets_are_as_one_batch(backend: str, smoot
         moved(trainer(weighed(task, smoothing) if sizes[1:] else task, backend), parts_of(whole, *sizes))
         for sizes in ((7,), (3, 2, 2))  # the second of them has nothing that counts
     )
-    rough = 8 if REGISTRY[backend].dtypes[0] == "bfloat16" else 1
+    rough = 8 if REGISTRY[backend].dtype == "bfloat16" else 1
     assert split_loss == pytest.approx(loss, rel=1e-5 if backend == "none" else 2e-3 * rough)
     assert (split - change).norm() <= (1e-5 if backend == "none" else 5e-3 * rough) * change.norm()
     assert change.norm() > 0

@@ -165,24 +165,11 @@ def _types() -> Iterator[Finding]:
             words = how.get(runs_on, f", on the processor's own units ({runs_on})")
             said = f"{absolute}, {relative:.2g} times fp32's{words}"
             yield Finding(dtype, said, _slow_type(dtype) if relative < SLOW else "", facts)
-    yield _choice(is_cpu, rates)
 
 
 def _slow_type(dtype: str) -> str:
-    bound = [name for name, backend in REGISTRY.items() if backend.dtypes == (dtype,)]
-    only = f"; {', '.join(bound)} take no other type and train as slowly" if bound else ""
-    return f"slower than fp32 here: a study of numerics, not of speed{only}"
-
-
-def _choice(is_cpu: bool, rates: Any) -> Finding:
-    halves = [t for t in ("float16", "bfloat16") if rates.rate(t)]
-    taken = "float16" if not is_cpu else rates.fastest(halves) if halves else "nothing"
-    able = [name for name, backend in REGISTRY.items() if backend.dtypes[1:] and not backend.is_fp32]
-    said = f"precision.dtype=auto takes {taken} for {', '.join(able)}"
-    todo = ""
-    if taken != "nothing" and rates.relative(taken) < SLOW:
-        todo = "no half type is faster than fp32 here: train in fp32 for speed"
-    return Finding("auto", said, todo, {"taken": taken})
+    bound = [name for name, backend in REGISTRY.items() if backend.dtype == dtype]
+    return f"slower than fp32 here: {', '.join(bound)} are a study of numerics, not of speed"
 
 
 def _compiler() -> Iterator[Finding]:

@@ -16,8 +16,8 @@ DEFAULT_CONFIG = "reference"
 RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any program, that it is tried again
 
 
-def parse(words: Sequence[str], *, of_several: bool = False) -> Config:
-    """The config that the words ask for; the later word wins. Raises UserError. `of_several`: see `check`.
+def parse(words: Sequence[str]) -> Config:
+    """The config that the words ask for; the later word wins. Raises UserError.
 
     `key=value`, `--key=value`, `--key value`, `--flag` for true, a JSON object or the name of a `.json` file
     with one, Hydra's `+key=value`, and `--config NAME`.
@@ -44,7 +44,7 @@ def parse(words: Sequence[str], *, of_several: bool = False) -> Config:
             overrides += _words(_content(word), word)
         else:
             overrides.append(word)  # load_config says what is wrong with it
-    return load_config(name, overrides, of_several=of_several, default=DEFAULT_CONFIG)
+    return load_config(name, overrides, default=DEFAULT_CONFIG)
 
 
 def _is_key(word: str) -> bool:

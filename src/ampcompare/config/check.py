@@ -10,15 +10,11 @@ from ampcompare.config.beside import PlanConfig
 from ampcompare.config.schema import Config, PrecisionConfig, ScheduleConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import AUTO, REGISTRY, Backend
+from ampcompare.precision.backends import REGISTRY, Backend
 
 
-def check(config: Config, *, of_several: bool = False) -> None:
-    """Raise UserError for values that are fine alone and wrong together.
-
-    `of_several`: the run is one that a sweep makes of lists of backends and types. There a type for a backend
-    that has none is no mistake: every backend gets one.
-    """
+def check(config: Config) -> None:
+    """Raise UserError for values that are fine alone and wrong together."""
     _check_optimizer(config)
     _check_schedule(config.schedule)
     _check_data(config)
@@ -29,23 +25,6 @@ def check(config: Config, *, of_several: bool = False) -> None:
         _check_execution(config)
     if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
         check_backend(config, REGISTRY[config.backend])
-        if not of_several:
-            _check_type_of_fp32(config)
-
-
-def has_recorded_type(config: Config) -> bool:
-    """Whether the type is the one that every run of this backend has in its record, given or not."""
-    return config.backend in REGISTRY and config.precision.dtype == REGISTRY[config.backend].dtypes[0]
-
-
-def _check_type_of_fp32(config: Config) -> None:
-    dtype, is_fp32 = config.precision.dtype, REGISTRY[config.backend].is_fp32
-    if dtype in (None, AUTO) or not (is_fp32 and config.precision.enabled):  # what suits fp32 is no type
-        return
-    others = [name for name, other in REGISTRY.items() if dtype in other.dtypes and not other.is_fp32]
-    instead = f", or use backend={others[0]}" if others else ""
-    why = "is fp32 and has no type to choose"
-    raise UserError(f"precision.dtype={dtype!r}: backend={config.backend} {why}; leave it out{instead}")
 
 
 def _check_optimizer(config: Config) -> None:
@@ -138,12 +117,8 @@ def check_backend(config: Config, backend: Backend) -> None:
         instead = f", or use backend={others[0]}" if others else ""
         return UserError(f"precision.{key}={value}: backend={name} {why}; leave it out{instead}")
 
-    if not precision.enabled or backend.is_fp32:
+    if backend.is_fp32:  # `remarks` says what has no effect: a comparison gives all its runs the same words
         return
-    dtype, dtypes = precision.dtype, backend.dtypes
-    if dtype not in (None, AUTO, *dtypes):
-        why = f"takes {' or '.join(dtypes)}" if dtypes[1:] else f"is {dtypes[0]} by definition"
-        raise refusal("dtype", repr(dtype), why, lambda other: dtype in other.dtypes)
     if precision.loss_scale != "dynamic" and not backend.scales:
         value = f"{precision.loss_scale:g}"
         raise refusal("loss_scale", value, "does not scale the loss", lambda other: other.scales)

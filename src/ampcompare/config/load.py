@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.beside import PublishedConfig
-from ampcompare.config.check import check, has_recorded_type
-from ampcompare.config.effect import DTYPE
+from ampcompare.config.check import check
 from ampcompare.config.named import put
 from ampcompare.config.publication import repeated
 from ampcompare.config.schema import LEAVES, Config, find_option
@@ -37,22 +36,20 @@ def load_config(
     name: str | None = None,
     overrides: Iterable[str] = (),
     *,
-    of_several: bool = False,
     default: str | None = None,
 ) -> Config:
     """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
 
     `name` is a path, or the name of a file in `configs/` with or without `.yaml`; None: that of `default`, or
     of nothing where these are None or a publication is named. Its setting (`published.name`) lies below file
-    and words, and above the defaults. `of_several`: see `check`.
+    and words, and above the defaults.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
     given = [split_override(word) for word in overrides]
     config = _laid_over(Config, name or default, given)
     if config.published != PublishedConfig():
         config = _laid_over(repeated(config.published), name, given)
-    # A record's config has a type for fp32 too: a file may say so, people may not.
-    check(config, of_several=of_several or (DTYPE not in dict(given) and has_recorded_type(config)))
+    check(config)
     return config
 
 

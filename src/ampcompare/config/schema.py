@@ -18,8 +18,7 @@ from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, opti
 from ampcompare.config.trees import flat, written
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
-from ampcompare.precision.backends import AUTO, HINTS, REGISTRY, TYPES
-from ampcompare.precision.options import PrecisionOptions
+from ampcompare.precision.backends import HINTS, REGISTRY, PrecisionOptions
 
 _PRECISION = PrecisionOptions  # which has the defaults
 _BOUNDED = ", ".join(name for name, backend in REGISTRY.items() if backend.bounded_scale)
@@ -130,13 +129,6 @@ class ScheduleConfig:
 
 @dataclass
 class PrecisionConfig:
-    enabled: bool = option(_PRECISION.enabled, "false makes any backend a plain fp32 run")
-    dtype: str | None = option(
-        None,
-        "low-precision type, the backend's own if null; auto: float16 on a GPU, on a CPU the faster one of "
-        "those that the backend takes, measured as the run starts",
-        choices=(*TYPES, AUTO),
-    )
     loss_scale: float | str = option(
         _PRECISION.loss_scale, "a static loss scale, or dynamic", choices=("dynamic",), above=0
     )
@@ -144,8 +136,6 @@ class PrecisionConfig:
     growth_interval: int = option(
         _PRECISION.growth_interval, "steps without overflow before the scale grows", low=1
     )
-    growth_factor: float = option(_PRECISION.growth_factor, "factor by which the scale grows", above=1)
-    backoff_factor: float = option(_PRECISION.backoff_factor, "factor after an overflow", above=0, below=1)
     min_loss_scale: float | None = option(
         _PRECISION.min_loss_scale, f"floor of the dynamic scale ({_BOUNDED})", above=0
     )
@@ -164,9 +154,6 @@ class PrecisionConfig:
         "shell-style stars too (* also goes across dots); in a YAML file in quotes, or as a list",
         names=True,
         before=None,
-    )
-    min_scale_warning: float = option(
-        _PRECISION.min_scale_warning, "report once when the dynamic scale falls below this", low=0
     )
 
 
@@ -191,12 +178,6 @@ class TrainingConfig:
 class EvalConfig:
     every: int = option(1, "epochs between evaluations; the last epoch is always evaluated", low=1)
     autocast: bool = option(False, "evaluate inside the backend's forward context instead of full precision")
-    tf32: bool | None = option(
-        None,
-        "let an evaluation in fp32 round to TF32 on the GPU; null: as tf32 says",
-        before=None,
-        null_is=lambda of: of("tf32"),
-    )
     batch_size: int = option(512, "images per evaluation batch", low=1)
 
 

@@ -12,23 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.effect import effect_of
 from ampcompare.config.load import typed_values, typed_word
 from ampcompare.config.schema import GROUPS, Config, find_option
 from ampcompare.config.trees import written
 from ampcompare.errors import UserError
-
-OF_BACKENDS = ("backend", "precision.dtype")
-
-
-def chooses(*keys: str) -> bool:
-    """Whether the run is under a sweep that chooses one of these options."""
-    found = chosen()
-    groups = [(key.rpartition("."), key) for key in keys]
-    return any(
-        key in found or (isinstance(inner := found.get(group), Mapping) and last in inner)
-        for (group, _, last), key in groups
-    )
 
 
 def is_of_server() -> bool:
@@ -36,13 +23,6 @@ def is_of_server() -> bool:
     given = os.environ.get
     has_server = given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") and not given("AMPCOMPARE_LOCAL_SWEEP")
     return bool(has_server) and given("WANDB_MODE", "online") == "online" and not given("WANDB_DISABLED")
-
-
-def may_be_another(config: Config) -> bool:
-    """Whether some other values of its sweep may come to the run of this config: the sweep chooses more of
-    its precision than the backend, or the backend is another one in its type.
-    """
-    return chooses_precision() or effect_of(config)["backend"] != config.backend
 
 
 def chooses_precision() -> bool:

@@ -1,7 +1,6 @@
 """What training costs here, measured in a process of its own: its argument and its last line are JSON.
 
-It takes {"words": [...], "dtype": ... or null}, the demo's options and the type that was asked for, and
-prints the fields of `plan.Costs`.
+It takes {"words": [...]}, the demo's options, and prints the fields of `plan.Costs`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from ampcompare.bench.throughput.measure import ours
 from ampcompare.config.arguments import parse
 from ampcompare.data.dataset import build_dataset
-from ampcompare.demo.plan import Costs, choose_type, is_worth_a_try, options_of
+from ampcompare.demo.plan import BACKENDS, Costs, choose_type, is_worth_a_try
 from ampcompare.machine.device import is_channels_last, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.probe import probe
@@ -28,27 +27,26 @@ from ampcompare.program.utf8 import use_utf8
 
 SECONDS_PER_TYPE = 2.0  # after which no further step is timed
 MOST_STEPS = 8
-TRIED = {"float32": options_of("none", "float32"), "float16": options_of("native", "float16")}
 
 
-def measure(words: list[str], asked: str | None = None) -> Costs:
+def measure(words: list[str]) -> Costs:
     """Probe the types, then time steps of the network itself, in fp32 and in the type that will be trained.
 
     Where the probe leaves fp16 a chance, steps on one core decide whether it is taken. Raises UserError for
     what cannot be trained.
     """
-    config = parse([*words, *options_of("none", "float32")])
+    config = parse([*words, "backend=none"])
     device = resolve_device(config.device)
     set_numerics(config)
     rates = probe(device, channels_last=is_channels_last(config, device)).by_type
     costs = Costs(describe_environment(device)["device_name"], rates, {})
-    if asked is None and is_worth_a_try(costs, "float16"):
+    if is_worth_a_try(costs, "float16"):
         with suppress(RuntimeError), one_thread():  # no such kernel here
-            step = {dtype: seconds_a_step([*words, *options], min) for dtype, options in TRIED.items()}
-            costs = replace(costs, shares={"float16": step["float32"] / step["float16"]})
-    tried = "float32", asked or choose_type(costs)
-    backends = dict(zip(tried, ("none", "native"), strict=True))
-    seconds = {dtype: seconds_a_step([*words, *options_of(of, dtype)]) for dtype, of in backends.items()}
+            step = {name: seconds_a_step([*words, f"backend={name}"], min) for name in ("none", "native")}
+            costs = replace(costs, shares={"float16": step["none"] / step["native"]})
+    taken = choose_type(costs)
+    tried = {"float32": "none", taken: BACKENDS[taken][1]}
+    seconds = {dtype: seconds_a_step([*words, f"backend={name}"]) for dtype, name in tried.items()}
     return replace(costs, seconds=seconds)
 
 
@@ -87,4 +85,4 @@ if __name__ == "__main__":
     use_utf8()
     request = json.loads(sys.argv[1])
     torch.manual_seed(0)
-    print(json.dumps(asdict(measure(request["words"], request["dtype"]))))
+    print(json.dumps(asdict(measure(request["words"]))))

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-BACKENDS = ("none", "native", "apex_o1")
-HALF = ("float16", "bfloat16")
+BACKENDS = {"float16": ("none", "native", "apex_o1"), "bfloat16": ("none", "native_bf16", "apex_o1_bf16")}
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 # fp16 is trained where it reaches this share of fp32's rate: loss scaling is then to be seen.
@@ -102,30 +101,12 @@ def words_of(rung: int, images_a_step: int) -> list[str]:
     ]
 
 
-def options_of(backend: str, dtype: str) -> list[str]:
-    """The options by which one backend trains in the type. In bf16 torch.amp is a backend of its own."""
-    if backend == "none":
-        return ["backend=none", "precision.dtype=null"]
-    if backend == "native" and dtype == "bfloat16":
-        return ["backend=native_bf16", "precision.dtype=null"]
-    return [f"backend={backend}", f"precision.dtype={dtype}"]
-
-
-def label(backend: str, dtype: str) -> str:
-    """What the page calls it."""
-    if backend == "none" or dtype == "float16":
-        return backend
-    return "native_bf16" if backend == "native" else f"{backend} {SHORT[dtype]}"
-
-
-def why_type(costs: Costs, dtype: str, asked: bool = False) -> str:
+def why_type(costs: Costs, dtype: str) -> str:
     """Why this type was taken, in a line.
 
     >>> why_type(Costs("Xeon", {"float32": 150.0, "float16": 0.75}, {}), "bfloat16")
     'mixed precision in bf16: fp16 trains at 0.5 % of the rate of fp32 here, and less than 10 % is too slow'
     """
-    if asked:
-        return f"mixed precision in {SHORT[dtype]}, as precision.dtype={dtype} asks for"
     shares = min(costs.share("float16"), 1.0), LEAST_SHARE
     reached, least = (f"{share * 100:.2g} %" for share in shares)
     if dtype == "float16":
@@ -142,7 +123,7 @@ def parts(order: Sequence[str], dtype: str, costs: Costs, steps: int, evaluation
     for backend in order:
         kind = "float32" if backend == "none" else dtype
         seconds = START + steps * costs.seconds[kind] + evaluations * EVALUATION * costs.seconds["float32"]
-        found.append(Part(label(backend, dtype), seconds))
+        found.append(Part(backend, seconds))
     return [*found, Part("the page", PAGE)]
 
 

@@ -15,7 +15,6 @@ from ampcompare.config.arguments import parse
 from ampcompare.config.load import Config
 from ampcompare.demo import plan
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import AUTO
 from ampcompare.program.child import answer_of, see_through
 from ampcompare.program.console import clock
 from ampcompare.program.place import as_typed
@@ -23,7 +22,6 @@ from ampcompare.sweeps.order import in_blocks
 
 MEASURING = 20.0  # seconds: PyTorch begins, the probe, a few steps of the network in two types
 CONFIG = ("--config", "demo")
-MIXED = "backend=native"  # one that takes a type, to read words that may give one
 # A worker that waits for another sleeps instead of spinning: beside other work on the same cores spinning
 # made ResNet50's steps ten times as long (two cores, a load of 8: 12 s instead of 1.3 s). W&B's own lines
 # would say thrice that nothing is uploaded.
@@ -39,25 +37,24 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
     began = time.monotonic()
     if names_backend(words):
         raise UserError(
-            f"{' '.join(words)}: the demo trains {', '.join(plan.BACKENDS)}; one backend alone: "
+            f"{' '.join(words)}: the demo trains {', '.join(plan.BACKENDS['float16'])}; one backend alone: "
             + as_typed("ampcompare", "run", *CONFIG, *words)
         )
     words = [f"output_dir=runs/demo-{time.strftime('%Y%m%d-%H%M%S')}", *words]
-    config = parse([*CONFIG, *words, MIXED])
-    asked = _asked(config)
+    config = parse([*CONFIG, *words])
     say(
         f"{config.model.name} is trained three times on made-up images, once in fp32 and twice in mixed "
         "precision; no account, no download. "
         f"First, what a training step costs here: about {plan.about(MEASURING)}"
     )
-    costs = measured(words, asked)
-    dtype = asked or plan.choose_type(costs)
+    costs = measured(words)
+    dtype = plan.choose_type(costs)
     say(f"{costs.device}: {_rates(costs, dtype)}{_load()}")
-    say(plan.why_type(costs, dtype, asked is not None))
+    say(plan.why_type(costs, dtype))
     rung = plan.choose_rung(costs.seconds["float32"] + 2 * costs.seconds[dtype])
     own = [*plan.words_of(rung, config.batch_size * config.training.accumulate), *words]
-    final = parse([*CONFIG, *own, MIXED])
-    order = [backend for backend, _ in in_blocks(final.output_dir, plan.BACKENDS, [None])]
+    final = parse([*CONFIG, *own])
+    order = [backend for backend, _ in in_blocks(final.output_dir, plan.BACKENDS[dtype], [None])]
     steps = _steps(final)
     expected = plan.parts(order, dtype, costs, steps, -(-final.epochs // final.eval.every))
     say(
@@ -65,7 +62,7 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
         if steps == plan.EPOCHS * rung
         else f"{steps} steps, as asked for"
     )
-    status, taken = _train(order, dtype, own, expected, say)
+    status, taken = _train(order, own, expected, say)
     if status:
         return status
     _announce(expected, taken, say)
@@ -79,12 +76,12 @@ def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], None])
 def names_backend(words: Sequence[str]) -> bool:
     """Whether the words ask for a backend, in whichever of their forms. Raises UserError for bad ones."""
     by_word = any(word.lstrip("-+").partition("=")[0] == "backend" for word in words)
-    return by_word or parse([*CONFIG, MIXED, *words]).backend != parse([*CONFIG, MIXED]).backend
+    return by_word or parse([*CONFIG, *words]).backend != parse([*CONFIG]).backend
 
 
-def measured(words: Sequence[str], asked: str | None) -> plan.Costs:
+def measured(words: Sequence[str]) -> plan.Costs:
     """What training costs here, from a process of its own. Raises UserError."""
-    request = json.dumps({"words": [*CONFIG, *words], "dtype": asked})
+    request = json.dumps({"words": [*CONFIG, *words]})
     command = [sys.executable, "-m", "ampcompare.demo.measure", request]
     done = answer_of(command, _environment())
     if done.returncode:
@@ -96,7 +93,7 @@ def measured(words: Sequence[str], asked: str | None) -> plan.Costs:
 
 
 def _train(
-    order: Sequence[str], dtype: str, words: Sequence[str], expected: Sequence[plan.Part], say: Say
+    order: Sequence[str], words: Sequence[str], expected: Sequence[plan.Part], say: Say
 ) -> tuple[int, list[float]]:
     """Train under each backend in turn; returns an exit code that is not 0, else 0; the seconds of each."""
     taken: list[float] = []
@@ -104,7 +101,7 @@ def _train(
         _announce(expected, taken, say)
         start = time.monotonic()
         command = [sys.executable, "-m", "ampcompare.demo.train", *CONFIG, "wandb.mode=offline", *words]
-        if code := see_through([*command, *plan.options_of(backend, dtype)], _environment()):
+        if code := see_through([*command, f"backend={backend}"], _environment()):
             return code, taken
         taken.append(time.monotonic() - start)
     return 0, taken
@@ -117,19 +114,6 @@ def _announce(expected: Sequence[plan.Part], taken: Sequence[float], say: Say) -
     then = [part.name for part in expected[number + 1 :]]
     rest = f"; then {', '.join(then)}: {plan.about(left)} left in all" if then else ""
     say(f"--- {number + 1} of {len(expected)}: {expected[number].name}, about {plan.about(now)}{rest}")
-
-
-def _asked(config: Config) -> str | None:
-    """The half type that the words ask for, None where it is ours to choose. Raises UserError."""
-    dtype = config.precision.dtype
-    if dtype in (None, AUTO):
-        return None
-    if dtype not in plan.HALF:
-        raise UserError(
-            f"precision.dtype={dtype}: the demo trains in {' or '.join(plan.HALF)}; leave it out to have the "
-            "one that suits this machine"
-        )
-    return dtype
 
 
 def _rates(costs: plan.Costs, dtype: str) -> str:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -198,20 +197,6 @@ def allow_tf32(on: bool) -> None:
 def allows_tf32() -> bool:
     """Whether fp32 products round to TF32 now."""
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
-
-
-@contextmanager
-def tf32_as(on: bool | None) -> Iterator[None]:
-    """TF32 as said while inside, then as `allow_tf32` had it; None touches nothing."""
-    if on is None:
-        yield
-        return
-    before = allows_tf32()
-    allow_tf32(on)
-    try:
-        yield
-    finally:
-        allow_tf32(before)
 
 
 def is_channels_last(config: Config, device: torch.device) -> bool:

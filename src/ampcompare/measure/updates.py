@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from ampcompare import metrics
 from ampcompare.machine.device import widest_float
 from ampcompare.measure.gradients import SAMPLE
-from ampcompare.precision.widened import HALF
+from ampcompare.precision.casting import HALF_TYPES
 
 TOTALS = (metrics.LOST_UPDATES, metrics.UPDATE_SIZE)
 
@@ -40,7 +40,7 @@ def look_at_updates(optimizer: Optimizer, groups: Mapping[str, Sequence[Tensor]]
     """
     sums: dict[str, Tensor] = {}
     for name, parameters in groups.items():
-        half = [p for p in parameters if p.grad is not None and p.dtype in HALF]
+        half = [p for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
         if half:
             stride = _stride(sum(p.numel() for p in half))
             sums[name] = stride * _sum_up(half, _sampled_step(optimizer, half, stride), stride)

@@ -1,18 +1,18 @@
 """Precision backends: everything that differs between fp32, native AMP, apex O1, O2 and pure fp16.
 
-A built-in backend is one new file and one entry in REGISTRY (`backends.py`), others come by name
+A built-in backend is one class and one entry in REGISTRY (`backends.py`), others come by name
 (`ampcompare.plugins`). This module loads no torch, so that the command line can list backends at once.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
-from ampcompare.precision.backends import REGISTRY, Backend
+from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +33,8 @@ def backend_of(name: str) -> Backend:
 def build_precision(name: str, device: torch.device | str = "cpu", **options: Any) -> Precision:
     """The backend `name` (built in, an entry point, `pkg.mod:Class`, `./file.py:Class`) on `device`.
 
-    `options` are those of `PrecisionOptions` (enabled, dtype, loss_scale, init_scale, ...); without a dtype
-    it is the backend's own. With `enabled=False` any backend is plain fp32. With `keep_fp32` the backend's
-    `prepare` raises ValueError for names that the network does not have. Raises ValueError for an unknown
+    `options` are those of `PrecisionOptions` (loss_scale, init_scale, ...). With `keep_fp32` the backend's
+    `prepare` raises CannotKeep for names that the network does not have. Raises ValueError for an unknown
     name, UserError for a plug-in that cannot be had.
 
     >>> import torch
@@ -53,9 +52,7 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     """
     import torch
 
-    from ampcompare.precision.base import Precision
     from ampcompare.precision.keep import keep_as_asked
-    from ampcompare.precision.options import PrecisionOptions
 
     blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:
@@ -65,35 +62,38 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
         backend, cls, file = _plugin(name)
         what = f"{cls.__name__}(device, options) cannot be made"
         blame = plugins.blame(plugins.BACKENDS, name, what, file)
-    settings = PrecisionOptions(**options | {"dtype": options.get("dtype") or backend.dtypes[0]})
+    known = [field.name for field in fields(PrecisionOptions)]
+    for key in options.keys() - set(known):
+        why = (
+            f"no option of a backend; expected one of {', '.join(known)} (each type is a backend of its own)"
+        )
+        raise ValueError(f"{key}={options[key]!r}: {why}")
+    settings = PrecisionOptions(**options)
     with blame:
-        precision = (cls if settings.enabled else Precision)(torch.device(device), settings)
-        precision.name, precision.declares = backend.label, backend
-    if settings.keep_fp32:
-        keep_as_asked(precision, settings)
+        precision = cls(torch.device(device), settings)
+        precision.declares = backend
+    if settings.keep_fp32 and not backend.is_fp32:
+        keep_as_asked(precision, settings.keep_fp32)
     return precision
 
 
 def _plugin(name: str) -> tuple[Backend, type[Precision], Path]:
     """A backend from elsewhere: what its class declares, the class, and its file."""
-    from ampcompare.precision.base import CONTRACT
+    from ampcompare.precision.base import Precision
 
     door = plugins.BACKENDS
     if not door.takes(name):
         raise ValueError(door.unknown(name, REGISTRY))
     found = plugins.load(door, name)
     cls = found.value
-    if not isinstance(cls, type):
-        raise door.refusal(name, f"a {type(cls).__name__}; expected a class that inherits from Precision")
-    with plugins.blame(door, name, f"{cls.__name__} cannot be asked what it has", found.file):
-        declared = getattr(cls, "declares", None)
-        lacking = [method for method in CONTRACT if not hasattr(cls, method)]
-    if lacking:
-        why = f"no backend: {cls.__name__} lacks {', '.join(lacking)}; let it inherit from Precision"
-    elif not isinstance(declared, Backend):
+    if not isinstance(cls, type) or not issubclass(cls, Precision):
+        what = cls.__name__ if isinstance(cls, type) else f"a {type(cls).__name__}"
+        raise door.refusal(name, f"{what} is no backend; expected a class that inherits from Precision")
+    declared = cls.declares
+    if declared is Precision.declares or not isinstance(declared, Backend):
         why = f'{cls.__name__} says nothing of itself; give it declares = Backend(label="...", words="...")'
-    elif declared.label in REGISTRY:
+        raise door.refusal(name, why)
+    if declared.label in REGISTRY:
         why = f"label={declared.label!r} is that of a built-in backend; give {cls.__name__} another"
-    else:
-        return replace(declared, source=found.source), cls, found.file
-    raise door.refusal(name, why)
+        raise door.refusal(name, why)
+    return replace(declared, source=found.source), cls, found.file

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.backends import Backend
-from ampcompare.precision.options import PrecisionOptions
+from ampcompare.precision.backends import REGISTRY, Backend, PrecisionOptions
 
 
 class Precision:
@@ -22,8 +21,7 @@ class Precision:
     Nothing here waits for the device unless it says so.
     """
 
-    name = "none"
-    declares: Backend  # a backend from elsewhere says it in its class
+    declares: Backend = REGISTRY["none"]  # a backend from elsewhere says it in its class
     kept: Sequence[str] = ()  # the modules that are kept in fp32 by `precision.keep_fp32`, once prepared
     input_dtype = torch.float32  # in which a convolution takes its images inside `forward_context`
 
@@ -83,9 +81,3 @@ class Precision:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a state from `state_dict`."""
         self._skipped.fill_(state["skipped_steps"])
-
-
-# What a class from elsewhere must have to be taken for a backend; what came later it may lack.
-CONTRACT = tuple(
-    name for name in vars(Precision) if not name.startswith("_") and name not in ("name", "kept", "casts_off")
-)

@@ -9,40 +9,42 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.base import Precision
-from ampcompare.precision.options import PrecisionOptions
-from ampcompare.precision.skipping import create_momentum_buffers, mark_stepped
+from ampcompare.precision.scaled import create_momentum_buffers, mark_stepped
 
 
-class Native(Precision):
-    """What PyTorch's documentation calls automatic mixed precision.
+class NativeBFloat16(Precision):
+    """What PyTorch's documentation calls automatic mixed precision, in bf16, whose range is that of fp32."""
 
-    fp16 scales the loss; bf16 has the exponent range of fp32 and needs no scaling. A static `loss_scale`
-    stays put, but a step with inf or nan is still skipped, as GradScaler does; at 1 there is no scaler at
-    all.
+    input_dtype = torch.bfloat16
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=self.input_dtype)
+
+
+class Native(NativeBFloat16):
+    """The same in fp16, with GradScaler.
+
+    A static `loss_scale` stays put, but a step with inf or nan is still skipped, as GradScaler does; at 1
+    there is no scaler at all.
     """
 
-    name = "native"
+    input_dtype = torch.float16
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
         o = self.options
-        self.dtype = self.input_dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[o.dtype]
         self.static_scale = None if o.loss_scale == "dynamic" else float(o.loss_scale)
         self.scaler = torch.amp.GradScaler(
             self.device.type,
             init_scale=o.init_scale if self.static_scale is None else self.static_scale,
-            growth_factor=o.growth_factor,
-            backoff_factor=o.backoff_factor,
             growth_interval=o.growth_interval,
-            enabled=self.dtype is torch.float16 and self.static_scale != 1.0,
+            enabled=self.static_scale != 1.0,
         )
         # GradScaler allocates its scale on the first call of scale(); logging may ask before.
         self.scaler.scale(torch.zeros((), device=self.device))
         self._unscaled = False
-
-    def forward_context(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, dtype=self.dtype)
 
     def scale(self, loss: Tensor) -> Tensor:
         return self.scaler.scale(loss.float())

@@ -13,15 +13,18 @@ number.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.bfloat16 import BFloat16
-from ampcompare.precision.options import PrecisionOptions
-from ampcompare.precision.widened import widened
+from ampcompare.precision.backends import PrecisionOptions
+from ampcompare.precision.casting import HALF_TYPES, copy_together
+from ampcompare.precision.halves import BFloat16
 
 _GOLDEN = -0x61C88647  # 2**32 over the golden ratio, as int32: neighbours in a count end far apart
 _LOW_16 = 0xFFFF
@@ -29,8 +32,6 @@ _LOW_16 = 0xFFFF
 
 class StochasticBFloat16(BFloat16):
     """bf16, the weights' update in fp32 arithmetic and rounded stochastically; fp32 weights step as ever."""
-
-    name = "bf16_sr"
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
@@ -90,3 +91,80 @@ def _shifted(x: Tensor, by: int) -> Tensor:
 
 def _as_int32(seed: int) -> int:
     return (seed + 2**31) % 2**32 - 2**31
+
+
+@dataclass(frozen=True)
+class Widened:
+    """The half weights of an optimizer beside their fp32 copies, which lie in one flat tensor, in order."""
+
+    flat: Tensor  # [all weights], fp32
+    wide: list[Tensor]  # views of `flat`, each with its weight's shape and layout
+    narrow: list[Tensor]  # the weights as they are kept, bit for bit those from before the step
+
+
+@contextmanager
+@torch.no_grad()
+def widened(optimizer: Optimizer) -> Iterator[Widened | None]:
+    """Inside: in the place of the optimizer's half weights with a gradient it has fp32 copies, with fp32
+    copies of their gradients and states.
+
+    The weights and gradients themselves are left alone: who wants the step copies `Widened.wide` into
+    `Widened.narrow`. (A parameter that took fp32 data for a while would lose the node that adds up its
+    gradient, and with it DDP's hook: `VariableHooks::set_data`. Processes then drift apart in silence.)
+    States are rounded to nearest as they go back, into the memory where they were. None where no half weight
+    has a gradient. Launches go by the number of types, not of weights; nothing waits for the device.
+    """
+    found = (p for group in optimizer.param_groups for p in group["params"])
+    halves = [p for p in found if p.grad is not None and p.dtype in HALF_TYPES]
+    if not halves:
+        yield None
+        return
+    narrow = [p.data for p in halves]
+    flat = torch.empty(sum(p.numel() for p in halves), dtype=torch.float32, device=halves[0].device)
+    wide = [
+        piece.as_strided(x.shape, torch.empty_like(x, device="meta").stride(), piece.storage_offset())
+        for piece, x in zip(flat.split([x.numel() for x in narrow]), narrow, strict=True)
+    ]
+    torch._foreach_copy_(wide, narrow)
+    stand_ins = [nn.Parameter(weight) for weight in wide]
+    for p, gradient in zip(stand_ins, copy_together([p.grad for p in halves], torch.float32), strict=True):
+        p.grad = gradient
+    kept = _states(optimizer, halves)
+    for (index, key), copy in zip(kept, copy_together(list(kept.values()), torch.float32), strict=True):
+        optimizer.state[halves[index]][key] = copy
+    _swap(optimizer, halves, stand_ins)
+    try:
+        yield Widened(flat, wide, narrow)
+    finally:
+        _swap(optimizer, stand_ins, halves)
+        states = _states(optimizer, halves)
+        rounded = [
+            kept[place] if place in kept else torch.empty_like(value, dtype=halves[place[0]].dtype)
+            for place, value in states.items()
+        ]
+        for (index, key), value in zip(states, rounded, strict=True):
+            optimizer.state[halves[index]][key] = value
+        if rounded:
+            torch._foreach_copy_(rounded, list(states.values()))
+
+
+def _swap(optimizer: Optimizer, old: list[Any], new: list[Any]) -> None:
+    """Have the optimizer update `new` where it has `old`, with the states of those."""
+    of = dict(zip(old, new, strict=True))
+    for group in optimizer.param_groups:
+        group["params"][:] = [of.get(p, p) for p in group["params"]]
+    for before, after in of.items():
+        if before in optimizer.state:
+            optimizer.state[after] = optimizer.state.pop(before)
+
+
+def _states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[int, str], Tensor]:
+    """The states of one number a weight, by number of parameter and name; `step` counts, as torch.optim
+    knows it by its name, too.
+    """
+    return {
+        (index, key): value
+        for index, p in enumerate(parameters)
+        for key, value in (optimizer.state[p].items() if p in optimizer.state else ())
+        if isinstance(value, Tensor) and key != "step" and value.shape == p.shape
+    }

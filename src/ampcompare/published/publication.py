@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, did_you_mean, one_line
+from ampcompare.former import arm_now, setting_now
 from ampcompare.program.place import find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
 from ampcompare.published.printed import Printed, printed
@@ -179,7 +180,8 @@ class _Reader:
     def publication(self) -> Publication:
         text = {key: self._text(key, needed=key in ("title", "source")) for key in TEXTS}
         setting = _options(self.content.get("setting"), "setting")
-        arms = {name: _options(arm, f"arms.{name}") for name, arm in self._items("arms", MOST_ARMS)}
+        arms = {n: _options(arm, f"arms.{n}") for n, arm in self._items("arms", MOST_ARMS)}
+        arms = {name: arm_now(setting, arm) for name, arm in arms.items()}
         baseline = self.content.get("baseline")
         if not isinstance(baseline, str) or baseline not in arms:
             raise UserError(f"baseline: {baseline!r}; expected one of the arms: {', '.join(arms)}")
@@ -187,7 +189,7 @@ class _Reader:
         charts = tuple(self._charts({f.name for f in figures}))
         return Publication(
             self.path.stem,
-            setting=setting,
+            setting=setting_now(setting),
             baseline=baseline,
             arms=arms,
             figures=figures,

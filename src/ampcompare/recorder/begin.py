@@ -20,7 +20,7 @@ from ampcompare.machine.card import card_state, name_machine
 from ampcompare.machine.environment import describe_environment
 from ampcompare.machine.processes import World
 from ampcompare.machine.processor import arithmetic_of
-from ampcompare.precision.backends import AUTO, HINTS, REGISTRY, TYPES
+from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
 from ampcompare.recorder.checks import differ, short
 from ampcompare.tracking.start import Start, begin, lend
@@ -77,7 +77,7 @@ def rank_and_size() -> tuple[int, int]:
 def word_of(backend: Any, scaler: Any) -> str:
     """What the run is compared as: a backend's own name for its other names. Raises UserError without one."""
     if backend is None and isinstance(scaler, Precision):
-        backend = scaler.declares.label if hasattr(scaler, "declares") else scaler.name
+        backend = scaler.declares.label
     if not isinstance(backend, str) or not backend.strip():
         known = ", ".join(REGISTRY)
         raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
@@ -95,13 +95,11 @@ def type_of(dtype: Any, backend: str, scaler: Any, scales: bool) -> str | None:
             raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(TYPES)}")
         return name
     known = REGISTRY.get(backend)
-    if known is not None and known.is_fp32:
-        return "float32"
-    if isinstance(scaler, Precision) and scaler.options.dtype != AUTO:
-        return scaler.options.dtype
-    if scales:
-        return "float16"
-    return known.dtypes[0] if known is not None and len(known.dtypes) == 1 else None
+    if isinstance(scaler, Precision):
+        return scaler.declares.dtype
+    if known is not None and (scales or not known.scales):
+        return known.dtype
+    return "float16" if scales else None
 
 
 def about(
@@ -133,7 +131,7 @@ def about(
         settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)
     if dtype is not None:
         settings[metrics.PRECISION_DTYPE] = dtype
-    if isinstance(scaler, Precision) and hasattr(scaler, "declares"):
+    if isinstance(scaler, Precision):
         settings |= scaler.declares.record()
     environment = describe_environment(device, **settings, machine=name_machine(device, World()))
     logged = {**config, **{key: value for key, value in own.items() if value is not None}}

@@ -17,7 +17,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
 from ampcompare.measure.updates import look_at_updates, unless_skipped
-from ampcompare.precision.widened import HALF
+from ampcompare.precision.casting import HALF_TYPES
 
 PATIENCE = 100  # steps without a look, when one is due, until that is said
 WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
@@ -88,7 +88,7 @@ class Looks:
         everything = [g for group in gradients.values() for g in group]
         self._found = {metrics.GRADIENT_NORM: gradient_norm(everything)}
         self._found |= look_at_gradients(gradients, self._scale())
-        if by is None and any(p.dtype in HALF for group in self._groups.values() for p in group):
+        if by is None and any(p.dtype in HALF_TYPES for group in self._groups.values() for p in group):
             updates = look_at_updates(optimizer, self._groups)
             self._found |= updates if found_inf is None else unless_skipped(updates, found_inf > 0)
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from ampcompare import metrics
 from ampcompare.config.beside import WandbConfig
-from ampcompare.config.schema import LogConfig, PrecisionConfig
+from ampcompare.config.schema import LogConfig
 from ampcompare.errors import UserError
 from ampcompare.machine.card import card_state
 from ampcompare.machine.device import is_host
@@ -189,7 +189,6 @@ class Recorder(Course):
             on_row=self._tracker.log,
             on_note=self.say,
             on_bad_loss=lambda what, cause: self.say(f"{what}; {cause and cause + '; '}going on"),
-            min_scale=PrecisionConfig.min_scale_warning,
             advice=ADVICE,
         )
         self._process, self._was_entered = os.getpid(), True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampcompare import metrics
+from ampcompare.former import config_now
 from ampcompare.records.predictions import Download, Predictions, read_predictions
 from ampcompare.records.system import Machine, joined
 from ampcompare.records.tree import flatten, lookup, plain
@@ -90,6 +91,8 @@ class RunRecord(RunInfo):
 
     def __post_init__(self) -> None:
         self.config, self.summary = plain(self.config), plain(self.summary)
+        told = next((e for of in (self.summary, self.config) if (e := of.get(metrics.ENVIRONMENT))), None)
+        self.config = config_now(self.config, told if isinstance(told, dict) else {})
 
     @cached_property
     def predictions(self) -> Predictions:

@@ -8,10 +8,10 @@ each other: a dashed line drawn over a solid one shows both.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ampcompare.precision.backends import REGISTRY, Backend, in_type
+from ampcompare.precision.backends import REGISTRY, Backend
 
 SOLID: tuple[int, ...] = (1, 0)
 # As paths, beside Vega's own symbols: of these a stroke is none, and others are not told from a triangle.
@@ -59,7 +59,7 @@ _LOOKS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "native": ("#0072b2", SOLID, "square"),
     "native_bf16": ("#56b4e9", (9, 3), "diamond"),
     "apex_o1": ("#d55e00", (5, 4), "triangle-up"),
-    "apex_o1 bf16": ("#e69f00", (4, 2), "triangle-right"),
+    "apex_o1_bf16": ("#e69f00", (4, 2), "triangle-right"),
     "apex_o2": ("#009e73", (2, 3), "triangle-down"),
     "fp16": ("#cc79a7", (8, 3, 2, 3), "cross"),
     "bf16": ("#5f3dc4", (12, 4), HOURGLASS),
@@ -76,40 +76,18 @@ AGAIN_DASH: tuple[int, ...] = (3, 3)
 SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 
 
-def variant(label: str, own: str, dtype: object) -> str:
-    """The name of a backend in a type: its label, and the type where that is not its own, `apex_o1 bf16`."""
-    return label if dtype is None or dtype == own else f"{label} {SHORT.get(str(dtype), dtype)}"
-
-
-def meaning(words: str, dtype: str) -> str:
+def in_type(words: str, dtype: str) -> str:
     """`torch.amp, fp16`: the words of a backend and the type, unless they say it."""
     short = SHORT.get(dtype, dtype)
     return words if short in words else f"{words}, {short}"
 
 
-def meaning_of(backend: Backend, dtype: str) -> str:
-    """What a backend is in a type: `apex O1, fp16`, `apex O1 lists in bf16`."""
-    if backend.is_fp32:
-        return backend.words
-    return dict(backend.words_in).get(dtype) or meaning(backend.words, dtype)
+def meaning(backend: Backend) -> str:
+    """What a backend is: `apex O1, fp16`, `apex O1 lists in bf16`."""
+    return backend.words if backend.is_fp32 else in_type(backend.words, backend.dtype)
 
 
-def _built_in() -> Iterator[tuple[str, str]]:
-    """Label and meaning of every built-in backend in each of its types that is no backend of its own."""
-    for name, backend in REGISTRY.items():
-        for dtype in backend.dtypes[:1] if backend.is_fp32 else backend.dtypes:
-            if in_type(name, dtype) == name:
-                yield variant(name, backend.dtypes[0], dtype), meaning_of(backend, dtype)
-
-
-KNOWN = tuple(Style(label, *_LOOKS[label], words) for label, words in _built_in() if label in _LOOKS)
-# What groups were called before their type had a backend of its own: `native bf16`.
-FORMER = {
-    variant(name, backend.dtypes[0], dtype): in_type(name, dtype)
-    for name, backend in REGISTRY.items()
-    for dtype in backend.dtypes
-    if in_type(name, dtype) != name
-}
+KNOWN = tuple(Style(label, *_LOOKS[label], meaning(backend)) for label, backend in REGISTRY.items())
 
 
 def ordered(values: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from ampcompare.report.analysis.published import Reproduction
 from ampcompare.report.markdown import runs_of
 from ampcompare.report.runs.metric import DEFAULT_METRIC
 
-LONGEST_WORD = len("native_bf16")  # of a label that is never broken
+LONGEST_WORD = len("apex_o1_bf16")  # of a label that is never broken
 MOST_HEAD = 9  # letters of a head in one line
 # Without edges: a name and seven figures take all of 80 columns.
 SHAPE: dict[str, Any] = {

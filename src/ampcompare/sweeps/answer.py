@@ -19,7 +19,6 @@ from ampcompare.report.command import Request, make_report
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.logged import Logged
 from ampcompare.report.outputs import FORMATS, PICTURES
-from ampcompare.report.runs.settings import DTYPE
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.check import trains_here
@@ -48,8 +47,6 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     if not sweep.is_grid and BACKEND not in keys and not trains_here(sweep):  # which has no such setting
         chosen = [p.key for p in varied if p.key in keys and p.is_listed]
         groups = chosen[:1] or by[:1]
-    if groups[0] == BACKEND:  # whose labels have the type already
-        groups = [key for key in groups if key != DTYPE]
     metric = sweep.metric
     # Eval accuracy is what the report takes of our own runs by itself.
     is_taken = metric is not None and metric.name == metrics.EVAL_ACCURACY and trains_here(sweep)

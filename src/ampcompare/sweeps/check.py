@@ -13,7 +13,7 @@ from ampcompare.config import task
 from ampcompare.config.arguments import parse
 from ampcompare.config.load import check_option, split_override, typed_word
 from ampcompare.config.schema import Config
-from ampcompare.config.sweep_choice import OF_BACKENDS, check_parameters
+from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.parameters import Parameter, nested
@@ -114,8 +114,7 @@ def config_of(sweep: Sweep, words: Sequence[str], chosen: Mapping[str, Any]) -> 
 
     Raises UserError where it would take no step.
     """
-    of_several = any(p.key in OF_BACKENDS for p in sweep.parameters)  # as its runs will ask (entrypoint.py)
-    return parse(_command(sweep, words, _parameters(sweep, chosen)), of_several=of_several)
+    return parse(_command(sweep, words, _parameters(sweep, chosen)))
 
 
 def _parameters(sweep: Sweep, chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,9 +133,11 @@ class Worker(threading.Thread):
             asked = context.stop.wait(SAME_SIGNAL_SECONDS)
             if not asked:
                 return self._give_up(attempt, job, "lost")
-        if asked and (code != 0 or not context.here):
+        # The signal may have come behind the end of its record, before the end of its process.
+        ended = code in KILLED and follower.exit_code() == 0
+        if asked and not ended and (code != 0 or not context.here):
             return self._give_up(attempt, job, "interrupted")
-        state = "stopped" if stopped_early else "finished" if code == 0 else "failed"
+        state = "stopped" if stopped_early else "finished" if ended or code == 0 else "failed"
         return self._close(attempt, job, follower, state)
 
     def _ended_before(self, attempt: Attempt, follower: Follower) -> str | None:

@@ -53,12 +53,11 @@ class Start:
     goes_on: bool = False
 
 
-def run_name(config: Config, dtype: str | None = None) -> str:
-    """`standard_resnet50_cifar` and the like: backend in its type, model, data. `dtype` is the type that
-    was taken; None: what the config says.
-    """
-    word = backend_of(config.backend).begins_name(dtype or str(config.precision.dtype))
-    return f"{word}_{short(config.model.name)}_{source_of(config.data.source).short}"
+def run_name(config: Config) -> str:
+    """`native_resnet50_cifar` and the like: backend, model, data."""
+    return (
+        f"{backend_of(config.backend).label}_{short(config.model.name)}_{source_of(config.data.source).short}"
+    )
 
 
 def start_tracker(
@@ -73,7 +72,7 @@ def start_tracker(
     logged = config.to_dict() | {"environment": dict(environment)}
     if resumed:
         logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
-    name = run_name(config, environment.get(metrics.PRECISION_DTYPE))
+    name = run_name(config)
     leave_pandas_out()
     start = Start(logged, name, _tags(config), config.wandb, config.output_dir)
     return begin(start, say, on_stop, resumed, on_lost)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,11 @@ from ampcompare.machine import device as machine
 from ampcompare.machine.card import name_machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.environment import describe_environment
-from ampcompare.machine.low_type import first_type, take_type, with_type
 from ampcompare.machine.processes import World
 from ampcompare.machine.processor import arithmetic_of
 from ampcompare.models import OURS, RESNETS, build_model, record_of
 from ampcompare.precision import build_precision
-from ampcompare.precision.module_names import CannotKeep
+from ampcompare.precision.keep import CannotKeep
 from ampcompare.program.files import make_folder
 from ampcompare.train.execution import captures, check_execution, compiles
 from ampcompare.train.fit import count_steps, steps_per_epoch
@@ -56,7 +54,6 @@ class Parts:
     total_steps: int
     environment: dict[str, Any]
     facts: dict[str, Any]
-    said: str = ""  # in which type it computes, where the config left that open
     remarks: tuple[str, ...] = ()  # what there is to be said of the data
 
 
@@ -72,16 +69,16 @@ def prepare(config: Config, world: World) -> Parts:
     check_data(config, data, world)
     train = make_loader(config, data.train, device, training=True, world=world)
     test = make_loader(config, data.test, device, training=False, world=world)
-    taken = take_type(config, device, world)
-    trainer = build_trainer(with_type(config, taken.dtype), data, train, device, world, test=test)
+    trainer = build_trainer(config, data, train, device, world, test=test)
+    precision = trainer.precision
     settings = {
         **machine.effective_numerics(config, device),
         "fused": is_fused(config, device),
         "processes": world.size,
-        metrics.PRECISION_DTYPE: taken.dtype,
+        metrics.PRECISION_DTYPE: precision.declares.dtype,
         **arithmetic_of(device),
-        **trainer.precision.declares.record(),
-        **({metrics.KEPT_FP32: [*kept]} if (kept := getattr(trainer.precision, "kept", ())) else {}),
+        **precision.declares.record(),
+        **({metrics.KEPT_FP32: [*precision.kept]} if precision.kept else {}),
         **record_of(config.model.name, trainer.model),
         **trainer.task.record(),
         **data.recorded,
@@ -91,7 +88,7 @@ def prepare(config: Config, world: World) -> Parts:
     environment = describe_environment(device, **settings, machine=name_machine(device, world))
     steps = count_steps(config, train)
     said = (*remarks(config, data), *left_out(config))
-    return Parts(data, train, test, trainer, steps, environment, facts_of(data), taken.words, said)
+    return Parts(data, train, test, trainer, steps, environment, facts_of(data), said)
 
 
 def load_data(config: Config) -> Dataset:
@@ -124,21 +121,6 @@ def left_out(config: Config) -> list[str]:
     return [f"diagnostics.every={every}: gradients alone, {why}"]
 
 
-def keep_type(parts: Parts, config: Config, world: World, state: Mapping[str, Any]) -> Parts:
-    """The parts of a run that goes on, in the type that its first part took, whatever would be taken here."""
-    first = first_type(config, state)
-    if first is None:
-        return parts
-    if first.dtype != parts.environment[metrics.PRECISION_DTYPE]:
-        device = world.device
-        train = make_loader(config, parts.data.train, device, training=True, world=world)
-        config = with_type(config, first.dtype)
-        trainer = build_trainer(config, parts.data, train, device, world, test=parts.test)
-        environment = parts.environment | {metrics.PRECISION_DTYPE: first.dtype}
-        parts = dataclasses.replace(parts, train=train, trainer=trainer, environment=environment)
-    return dataclasses.replace(parts, said=first.words)
-
-
 def build_trainer(
     config: Config,
     data: Dataset,
@@ -152,7 +134,6 @@ def build_trainer(
 
     Where anything comes from outside, the network is tried on two samples of `test`.
     """
-    config = with_type(config, take_type(config, device, world).dtype)
     torch.manual_seed(config.seed)
     options = dataclasses.asdict(config.model)
     model = build_model(num_classes=len(data.classes) or None, **options).to(device)

@@ -11,7 +11,7 @@ from typing import Protocol
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.errors import UserError
-from ampcompare.machine.device import tf32_as, wait_for
+from ampcompare.machine.device import wait_for
 from ampcompare.machine.processes import CollectiveFlags, World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window
@@ -82,7 +82,6 @@ class Fit:
             on_row=on_row,
             on_note=on_note,
             on_bad_loss=partial(judge_loss, stops=config.training.on_nan == "stop", on_note=on_note),
-            min_scale=config.precision.min_scale_warning,
             lag=lag,
         )
         self._should_stop, self._on_stop = should_stop, on_stop
@@ -231,12 +230,11 @@ class Fit:
         position = min(epoch + 1.0, self.step / self.steps_per_epoch)
         self.world.share_buffers(self.trainer.model)
         ask, numbers = CollectiveFlags(self.world), count()
-        with tf32_as(self.config.eval.tf32):
-            try:
-                found = self.evaluation.run(lambda: ask.at(next(numbers), self._should_stop)[0], self.world)
-            except OddBatch as problem:
-                where = f"data.source={self.config.data.source!r}: the evaluation at step {self.step}"
-                raise UserError(f"{where}: {problem}") from None
+        try:
+            found = self.evaluation.run(lambda: ask.at(next(numbers), self._should_stop)[0], self.world)
+        except OddBatch as problem:
+            where = f"data.source={self.config.data.source!r}: the evaluation at step {self.step}"
+            raise UserError(f"{where}: {problem}") from None
         if found is None:
             self.stopped = True
             self._on_stop()

@@ -73,7 +73,7 @@ class Rows:
 
     `clock` begins each row; `buffers` are watched, None: those of a model that is not known. `on_bad_loss` is
     told of a loss that is not finite and that no loss scale can mend, and what to look at, where that is
-    known. A scale below `min_scale` is said. With `lag` rows are read one interval late; None is what the
+    known. A scale that collapses is said. With `lag` rows are read one interval late; None is what the
     device needs.
     """
 
@@ -88,7 +88,6 @@ class Rows:
         on_row: Callable[[Row], None],
         on_note: Callable[[str], None],
         on_bad_loss: Callable[[str, str], None],
-        min_scale: float,
         advice: Advice = Advice(),
         lag: bool | None = None,
         overflows: Overflows | None = None,
@@ -98,7 +97,7 @@ class Rows:
         self.on_bad_loss = on_bad_loss
         self.lag = queues_copies(self.device) if lag is None else lag
         self.interval = Interval(world)
-        self.watch = ScaleWatch(min_scale, advice.scale)
+        self.watch = ScaleWatch(advice.scale)
         self.buffers = buffers
         self.buffer_watch = BufferWatch(restores=bool(buffers and buffers.restores), advice=advice.buffers)
         self._overflows = OverflowLog(overflows or Overflows([], self.device))

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 SKIPS_IN_A_ROW = 20
-ADVICE = "a smaller optimizer.lr, training.clip_norm, or precision.dtype=bfloat16 with backend=native"
+FLOOR = 1.0
+ADVICE = "a smaller optimizer.lr, training.clip_norm, or backend=native_bf16"
 
 
 class ScaleWatch:
-    """Says once that the scale fell below `floor` or that `SKIPS_IN_A_ROW` steps in a row were skipped."""
+    """Says once that the scale fell below FLOOR or that `SKIPS_IN_A_ROW` steps in a row were skipped."""
 
-    def __init__(self, floor: float, advice: str = ADVICE) -> None:
-        self._floor, self._advice = floor, advice
+    def __init__(self, advice: str = ADVICE) -> None:
+        self._advice = advice
         self._skipped = 0
         self._in_a_row = 0
         self.collapsed_at: int | None = None
@@ -27,10 +28,10 @@ class ScaleWatch:
         new = skipped - self._skipped
         self._in_a_row = self._in_a_row + new if new >= steps else 0
         self._skipped = skipped
-        if self.collapsed_at is not None or (scale >= self._floor and self._in_a_row < SKIPS_IN_A_ROW):
+        if self.collapsed_at is not None or (scale >= FLOOR and self._in_a_row < SKIPS_IN_A_ROW):
             return None
         self.collapsed_at = step
-        what = f"fell to {scale:g}" if scale < self._floor else f"overflowed {self._in_a_row} steps in a row"
+        what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {self._in_a_row} steps in a row"
         said = f"step {step}: the loss scale {what} ({skipped} steps skipped so far)"
         if advice is not None:
             return f"{said}, and the loss was never finite: {advice}"

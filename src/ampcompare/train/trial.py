@@ -124,7 +124,7 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         todo = ""
         if NO_KERNEL in str(problem):  # of fp16, as of recurrent layers
             todo = "; this processor has no such layer in the type that it computes in: use another one "
-            todo += "(precision.dtype=bfloat16, another backend), or a GPU"
+            todo += "(backend=native_bf16, for one), or a GPU"
         raise UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}") from None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ampcompare.config.arguments import parse
 from ampcompare.config.backend_choice import settle
 from ampcompare.config.load import Config
-from ampcompare.config.sweep_choice import OF_BACKENDS, check_chosen, chooses
+from ampcompare.config.sweep_choice import check_chosen
 
 
 def configured(words: Sequence[str], **instead: Any) -> Config:
@@ -17,6 +17,7 @@ def configured(words: Sequence[str], **instead: Any) -> Config:
     Raises UserError.
     """
     given = [f"{key}={value}" for key, value in instead.items()]
-    config = parse([*words, *given], of_several=chooses(*OF_BACKENDS))
+    config = parse([*words, *given])
     check_chosen(config)
-    return settle(config)
+    settle(config)
+    return config

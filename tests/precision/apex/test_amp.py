@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ampcompare.precision import build_precision
 from ampcompare.precision.apex import amp
-from ampcompare.precision.apex.tables import entries
+from ampcompare.precision.o1.tables import entries
 
 HALF, FLOAT = torch.float16, torch.float32
 INF = float("inf")

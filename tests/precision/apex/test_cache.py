@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampcompare.precision import build_precision
-from ampcompare.precision.apex.casts import casts, installed
-from ampcompare.precision.apex.rules import half
-from ampcompare.precision.apex.state import STATE, everywhere
+from ampcompare.precision.apex import amp
+from ampcompare.precision.o1.patches import casts
+from ampcompare.precision.o1.rules import half
+from ampcompare.precision.o1.weights import STATE
 
 HALF = torch.float16
 
@@ -104,16 +105,14 @@ def test_edit_without_a_version_is_seen_by_the_next_context(weight):
 
 def test_edit_without_a_version_between_casts_everywhere_and_a_context_is_seen(weight):
     """With casts on everywhere copies are made outside any context too; opening one starts afresh."""
-    with installed():
-        everywhere(True)
-        try:
-            _copy(weight)
-            weight.data.fill_(5.0)
-            with casts():
-                assert torch.equal(_copy(weight), torch.full((3,), 5.0, dtype=HALF))
-        finally:
-            everywhere(False)
-            STATE.cache.clear()
+    amp.initialize(nn.Linear(1, 1), opt_level="O1")
+    try:
+        _copy(weight)
+        weight.data.fill_(5.0)
+        with casts():
+            assert torch.equal(_copy(weight), torch.full((3,), 5.0, dtype=HALF))
+    finally:
+        amp.reset()
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -126,7 +125,7 @@ def test_step_of_the_backend_clears_the_copies(weight, fused):
         loss = _copy(weight).float().sum()
         precision.backward(loss)
         precision.step(optimizer)
-        assert len(STATE.cache) == 0
+        assert len(STATE.copies) == 0
         assert torch.equal(_copy(weight), torch.tensor([0.0, 1.0, 2.0], dtype=HALF))
 
 
@@ -155,8 +154,8 @@ def test_frozen_weight_seen_in_inference_mode_can_serve_a_gradient_later():
 def test_copies_are_gone_after_the_context(weight):
     with casts(device_type="cpu"):
         _copy(weight)
-        assert len(STATE.cache) == 1
-    assert len(STATE.cache) == 0
+        assert len(STATE.copies) == 1
+    assert len(STATE.copies) == 0
 
 
 @pytest.mark.parametrize("transform", ["grad", "vmap"])

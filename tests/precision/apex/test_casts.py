@@ -15,7 +15,8 @@ import torch.utils.checkpoint as checkpointing
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint  # by name, before any context: as users do
 
-from ampcompare.precision.apex.casts import (
+from ampcompare.precision.apex import amp
+from ampcompare.precision.o1.patches import (
     casts,
     default_device_type,
     disable_casts,
@@ -23,7 +24,7 @@ from ampcompare.precision.apex.casts import (
     installed,
     register,
 )
-from ampcompare.precision.apex.state import STATE, everywhere
+from ampcompare.precision.o1.weights import STATE
 
 HALF, FLOAT = torch.float16, torch.float32
 NAMESPACES = [F, torch, Tensor, checkpointing, checkpointing.CheckpointFunction]
@@ -167,19 +168,15 @@ def test_device_is_cuda_where_there_is_one(monkeypatch):
 
 def test_casts_everywhere_hold_in_every_thread_and_yield_to_disable():
     results: list[torch.dtype] = []
-    with installed():
-        everywhere(True)
-        try:
-            _in_thread(lambda: results.append(_dtype()))
-            with disable_casts():
-                results.append(_dtype())
-            with casts(allow_banned=True):
-                results.append(_dtype())
-            results.append(_dtype())
-        finally:
-            everywhere(False)
-            STATE.cache.clear()
+    amp.initialize(nn.Linear(1, 1), opt_level="O1")
+    _in_thread(lambda: results.append(_dtype()))
+    with disable_casts():
         results.append(_dtype())
+    with casts(allow_banned=True):
+        results.append(_dtype())
+    results.append(_dtype())
+    amp.reset()
+    results.append(_dtype())
     assert results == [HALF, FLOAT, HALF, HALF, FLOAT]
 
 

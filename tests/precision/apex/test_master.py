@@ -12,7 +12,8 @@ from torch import nn
 
 from ampcompare.precision import build_precision
 from ampcompare.precision.apex import amp
-from ampcompare.precision.apex.master import MasterGradients, convert_network
+from ampcompare.precision.casting import convert_network
+from ampcompare.precision.halves import MasterGradients
 
 HALF, FLOAT = torch.float16, torch.float32
 INF = float("inf")

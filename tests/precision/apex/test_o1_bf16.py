@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
-from ampcompare.precision.apex.casts import casts, disable_casts
-from ampcompare.precision.apex.state import STATE
+from ampcompare.precision.o1.patches import casts, disable_casts
+from ampcompare.precision.o1.weights import STATE
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -94,7 +94,7 @@ def test_a_forward_that_is_run_again_in_the_backward_runs_in_bf16(reentrant):
 
 def test_a_step_casts_to_bf16_keeps_fp32_weights_and_scales_the_loss():
     torch.manual_seed(0)
-    precision = build_precision("apex_o1", dtype="bfloat16", init_scale=1024.0, growth_interval=1)
+    precision = build_precision("apex_o1_bf16", init_scale=1024.0, growth_interval=1)
     model = build_model("tiny", "cifar", 10)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     types = set()
@@ -113,7 +113,7 @@ def test_a_step_casts_to_bf16_keeps_fp32_weights_and_scales_the_loss():
 
 
 def test_an_overflow_in_bf16_is_skipped_and_halves_the_scale():
-    precision = build_precision("apex_o1", dtype="bfloat16")
+    precision = build_precision("apex_o1_bf16")
     weight = nn.Parameter(torch.ones(2))
     _, optimizer = precision.prepare(nn.Module(), torch.optim.SGD([weight], lr=0.5))
     precision.backward((weight * float("inf")).sum())
@@ -126,7 +126,7 @@ def test_a_traced_step_in_bf16_has_the_numbers_of_the_eager_one():
     x, results = torch.randn(4, 8), []
     for compiled in (False, True):
         torch.manual_seed(0)
-        precision = build_precision("apex_o1", dtype="bfloat16")
+        precision = build_precision("apex_o1_bf16")
         model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
         model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ampcompare.precision.apex import amp
-from ampcompare.precision.apex.casts import casts, disable_casts, installed
-from ampcompare.precision.apex.state import STATE
+from ampcompare.precision.o1.patches import casts, disable_casts, installed
+from ampcompare.precision.o1.weights import STATE, flat_weights
 
 FLOAT = torch.float32
 HALVES = [torch.float16, torch.bfloat16]
@@ -164,7 +164,7 @@ def test_half_network_is_left_as_it_is():
     network = nn.LSTM(6, 8).half()
     with casts(device_type="cpu"):
         y, _ = network(torch.randn(5, 3, 6).half())
-        assert len(STATE.cache) == 0
+        assert len(STATE.copies) == 0
     y.float().sum().backward()
     assert _dtypes(network) == {torch.float16}
 
@@ -192,9 +192,9 @@ def test_weights_are_cast_once_and_gradients_add_up_in_fp32():
     x = torch.randn(5, 3, 6)
     with casts(device_type="cpu"):
         first, _ = network(x)
-        copies = STATE.cache.flat(list(network.parameters()))
+        copies = flat_weights(list(network.parameters()))
         second, _ = network(x)
-        again = STATE.cache.flat(list(network.parameters()))
+        again = flat_weights(list(network.parameters()))
     assert all(a is b for a, b in zip(copies, again, strict=True))
     both = _gradients(network, first.float().sum() + second.float().sum())
     with casts(device_type="cpu"):
@@ -217,8 +217,8 @@ def test_copies_are_gone_after_the_context():
     network = nn.LSTM(6, 8)
     with casts(device_type="cpu"):
         network(torch.randn(5, 3, 6))
-        assert len(STATE.cache) == 4
-    assert len(STATE.cache) == 0
+        assert len(STATE.copies) == 1
+    assert len(STATE.copies) == 0
 
 
 def test_frozen_weight_stays_without_a_gradient():

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ampcompare.precision.apex import amp
-from ampcompare.precision.apex.casts import casts, disable_casts, installed
+from ampcompare.precision.o1.patches import casts, disable_casts, installed
 
 HALF, FLOAT, DOUBLE, BFLOAT = TYPES = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
 CASTING = [(amp.half_function, HALF), (amp.float_function, FLOAT)]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ampcompare.precision.apex.casts import casts, installed
+from ampcompare.precision.o1.patches import casts, installed
 
 HALF, FLOAT, DOUBLE, BFLOAT = TYPES = [torch.float16, torch.float32, torch.float64, torch.bfloat16]
 TURNS = [TYPES[turn:] + TYPES[:turn] for turn in range(4)]  # each argument in each type, and no two in one

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ampcompare.precision.apex.casts import casts
+from ampcompare.precision.o1.patches import casts
 
 HALF, FLOAT = torch.float16, torch.float32
 LEAST = torch.finfo(FLOAT).min

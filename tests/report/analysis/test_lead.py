@@ -37,7 +37,7 @@ def notes(*runs) -> str:
 
 def test_a_scale_that_grows_over_bf16_is_explained():
     said = notes(of("none"), of("apex_o1", "bfloat16", scales=[1024.0, 2048.0]))
-    assert "The loss scale of apex_o1 bf16 went from 1,024 to 2,048 and no step was skipped" in said
+    assert "The loss scale of apex_o1_bf16 went from 1,024 to 2,048 and no step was skipped" in said
     assert "bf16 has the range of fp32" in said
 
 

@@ -77,12 +77,12 @@ def test_label_names_what_is_compared(subtests: pytest.Subtests):
         ("native", {"dtype": "bfloat16"}, "native_bf16"),
         ("native_bf16", {"dtype": "bfloat16"}, "native_bf16"),
         ("native_bf16", {}, "native_bf16"),
-        ("apex_o1", {"dtype": "bfloat16"}, "apex_o1 bf16"),
+        ("apex_o1", {"dtype": "bfloat16"}, "apex_o1_bf16"),
         ("bf16", {"dtype": "bfloat16"}, "bf16"),
         ("bf16_sr", {"dtype": "bfloat16"}, "bf16_sr"),
-        ("native", {"dtype": ["bfloat16"]}, "native ['bfloat16']"),
+        ("native", {"dtype": ["bfloat16"]}, "native"),
         ("none", {"dtype": "bfloat16", "enabled": False}, "none"),
-        ("apex_o1", {"enabled": False}, "apex_o1 (off)"),
+        ("apex_o1", {"enabled": False}, "none"),
         ("new", {}, "new"),
         (None, {}, "unknown"),
         (3, {}, "unknown"),
@@ -96,9 +96,9 @@ def test_label_names_what_is_compared(subtests: pytest.Subtests):
     ("recorded", "label"),
     [
         ({"backend_label": "mine", "backend_type": "bfloat16"}, "mine"),
-        ({"backend_label": "mine", "backend_type": "float16"}, "mine bf16"),
+        ({"backend_label": "mine", "backend_type": "float16"}, "mine"),
         ({}, "./mine.py:Mine"),  # a record from before plug-ins had a label
-        ({"backend_label": ["mine"], "backend_type": 3, "backend_words": {}}, "./mine.py:Mine bf16"),
+        ({"backend_label": ["mine"], "backend_type": 3, "backend_words": {}}, "./mine.py:Mine"),
         ({"backend_label": "\x1b[31mmine\n"}, "\ufffd[31mmine\ufffd"),
     ],
 )

@@ -45,9 +45,9 @@ def test_nested_parameters_are_found_in_groups_and_under_dotted_names():
 
 
 def test_a_place_tells_only_where_no_value_contradicts_it():
-    points = grid("precision.dtype", None, "bfloat16")
-    assert points.candidates({"precision": {"dtype": "float16"}, "plan": {"place": 0}})[0] == [0]
-    assert points.candidates({"precision": {"dtype": "float16"}, "plan": {"place": 1}})[0] == []
+    points = grid("optimizer.fused", None, True)
+    assert points.candidates({"optimizer": {"fused": False}, "plan": {"place": 0}})[0] == [0]
+    assert points.candidates({"optimizer": {"fused": False}, "plan": {"place": 1}})[0] == []
     assert points.candidates({"plan": {"place": 7}})[0] == []
     assert points.candidates({"plan": {"place": True}})[0] == []
 

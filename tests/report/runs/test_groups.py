@@ -57,17 +57,9 @@ def test_an_option_left_open_and_the_value_that_it_came_to_are_one_setting():
     def with_norm(backend: str, seed: int, keep: bool | None) -> RunRecord:
         return make(backend, seed, config={"precision": {"keep_batchnorm_fp32": keep}})
 
-    def with_tf32(tf32: bool, evaluation: bool | None) -> RunRecord:
-        run = make("none", 1, config={"tf32": tf32, "eval": {"tf32": evaluation}})
-        run.summary["environment"] = run.summary["environment"] | {"tf32": tf32}
-        return run
-
     assert labels(with_norm("fp16", 1, None), with_norm("fp16", 2, False)) == ["fp16"]
     assert labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, True)) == ["apex_o2"]
     assert len(labels(with_norm("apex_o2", 1, None), with_norm("apex_o2", 2, False))) == 2
-    assert labels(with_tf32(True, None), with_tf32(True, True)) == ["none"]
-    assert labels(with_tf32(True, None), with_tf32(False, None)) == ["none · tf32 on", "none · tf32 off"]
-    assert len(labels(with_tf32(True, None), with_tf32(True, False))) == 2
 
 
 def test_groups_that_were_asked_for_are_no_reason_for_doubt():

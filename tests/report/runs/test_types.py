@@ -7,8 +7,8 @@ import math
 import pytest
 from support.fakes import full, make
 
+from ampcompare.former import config_now
 from ampcompare.report import analyse_runs
-from ampcompare.report.on_wandb.workspace import group_keys
 from ampcompare.report.page.render import render_page
 from ampcompare.report.runs.figures import words_of
 
@@ -49,43 +49,44 @@ def test_a_type_that_was_left_to_the_machine_is_the_one_it_took(took, label):
     assert [(g.label, g.n) for g in analyse_runs([*given, *explicit]).groups] == [(label, 4)]
 
 
+def test_what_went_and_nobody_had_set_sets_no_runs_apart():
+    then = {"dtype": "bfloat16", "enabled": True, "growth_factor": 2.0, "backoff_factor": 0.5}
+    old, new = run(OLD[0], 0), run(NEW[0], 1)
+    old.config = config_now(old.config | {"precision": then, "fuse": False, "eval": {"tf32": None}}, {})
+    new.config = {key: value for key, value in new.config.items() if key not in ("precision", "eval")}
+    assert [(g.label, g.n) for g in analyse_runs([*runs(NONE), old, new]).groups] == [
+        ("none", 2),
+        ("native_bf16", 2),
+    ]
+
+
+def test_any_backend_that_was_switched_off_is_none():
+    off = {"backend": "native", "precision": {"enabled": False, "dtype": "float16", "init_scale": 1.0}}
+    assert config_now(off, {}) == {"backend": "none", "precision": {"init_scale": 1.0}}
+
+
 def test_apex_o1_in_bf16_is_called_so_and_never_apex_itself():
     analysis = analyse_runs(runs(NONE, ("apex_o1", "float16"), ("apex_o1", "bfloat16")))
-    assert [g.label for g in analysis.groups] == ["none", "apex_o1", "apex_o1 bf16"]
+    assert [g.label for g in analysis.groups] == ["none", "apex_o1", "apex_o1_bf16"]
     meanings = {label: style.meaning for label, style in analysis.styles.items()}
     assert meanings["apex_o1"] == "apex O1, fp16"
-    assert meanings["apex_o1 bf16"] == "apex O1 lists in bf16"
+    assert meanings["apex_o1_bf16"] == "apex O1 lists in bf16"
     assert words_of(run("apex_o1", 1)) == "apex O1 lists in bf16"
 
 
-@pytest.mark.parametrize("name", ["native_bf16", "native bf16"])
-def test_the_group_is_required_by_its_name_and_by_the_former_one(name):
-    (answer,) = analyse_runs(runs(NONE, OLD), require=[f"{name}: failures <= 0"]).requirements
+def test_the_group_is_required_by_its_name_of_now():
+    (answer,) = analyse_runs(runs(NONE, OLD), require=["native_bf16: failures <= 0"]).requirements
     assert answer.is_shown
 
 
-def test_who_groups_by_type_gets_types_compared():
-    analysis = analyse_runs(runs(NATIVE, OLD, NEW), "float16", group_by=["precision.dtype"])
-    assert [(g.label, g.n) for g in analysis.groups] == [("bfloat16", 4), ("float16", 2)]
-    (found,) = analysis.comparisons
-    assert not found.refusal
-    assert found.speed is not None
-
-
-def test_wandb_groups_by_the_type_too_where_a_backend_ran_in_several():
-    assert group_keys(analyse_runs(runs(NONE, OLD, ("apex_o1", "float16")))) == ["backend"]
-    assert group_keys(analyse_runs(runs(NONE, NATIVE, OLD))) == ["backend", "precision.dtype"]
-    left = [run("native", 1, "auto", took="float16"), run("native", 2, "auto", took="bfloat16")]
-    assert group_keys(analyse_runs(left, "native")) == ["backend", "environment.precision_dtype"]
-
-
 @pytest.mark.parametrize(
-    ("one", "other"), [({"init_scale": 1024.0}, {"init_scale": 65536.0}), ({"growth_interval": 5}, {})]
+    ("one", "other"),
+    [({"init_scale": 1024.0}, {"init_scale": 65536.0}), ({"growth_interval": 5}, {"growth_interval": 7})],
 )
 def test_runs_without_a_loss_scale_are_pooled_whatever_it_would_have_been(one, other):
     mixed = [*runs(NONE), run(OLD[0], 0), run(NEW[0], 1)]
     for scaled, options in zip(mixed[-2:], (one, other), strict=True):
-        scaled.config["precision"] = scaled.config["precision"] | options
+        scaled.config["precision"] = options
     assert [(g.label, g.n) for g in analyse_runs(mixed).groups] == [("none", 2), ("native_bf16", 2)]
 
 

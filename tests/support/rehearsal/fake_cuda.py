@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
 
 from ampcompare.measure.traffic import Op, Traffic
-from ampcompare.precision.apex import cache
+from ampcompare.precision.o1 import weights
 from support.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 
 NAME = "no GPU: a rehearsal"
@@ -106,7 +106,7 @@ class FakeCuda:
         kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
         yield _foreach_utils, "_foreach_supported_types", kinds
         # Likewise the cache of O1's weights, which asks whether a parameter is of a subclass.
-        yield cache, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
+        yield weights, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
         # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak
         # references.
         yield torch.utils, "weakref", SimpleNamespace(getweakrefs=_answer([]))

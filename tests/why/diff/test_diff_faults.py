@@ -116,12 +116,12 @@ PLANTED = {
 }
 
 
-TYPES = {Precision: ("float32",), Native: ("float16", "bfloat16")}
+TYPES = {Precision: "float32", Native: "float16"}
 
 
 def backend(where, base):
     class Planted(base):
-        declares = Backend(label="planted", words="a fault of one module", dtypes=TYPES[base])
+        declares = Backend(label="planted", words="a fault of one module", dtype=TYPES[base])
 
         def prepare(self, model, optimizer):
             PLANTED[where](model.get_submodule(where))

@@ -57,7 +57,7 @@ def trace_of() -> Callable[..., Trace]:
     """A step of a setting, traced: `trace_of(words, backend, device)`."""
 
     def trace(words: list[str], backend: str, device: torch.device = CPU) -> Trace:
-        config = settled(configured(words, backend=backend), device)
+        config = settled(configured(words, backend=backend))
         with built(config, shapes_of(config), device) as (trainer, batches):
             return trace_step(trainer, batches, device)
 

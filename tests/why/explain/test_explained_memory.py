@@ -23,7 +23,7 @@ IMAGENET = [
 
 
 def trained(words, backend):
-    config = settled(configured(words, backend=backend), CPU)
+    config = settled(configured(words, backend=backend))
     return real(config, shapes_of(config), CPU)
 
 

@@ -130,7 +130,6 @@ def test_the_modules_are_those_that_a_forward_calls_in_its_order(tmp_path: Path)
     ("words", "how", "said"),
     [
         (["backend=none"], {}, "backend=none: is fp32 here"),
-        (["backend=fp16", "precision.enabled=false"], {}, "is fp32 here"),
         (["backend=fp16"], {"margin": -1.0}, "--margin -1.0: expected a number above 0"),
         (["backend=fp16", "precision.keep_fp32=nowhere", "model.name=tiny", *SMALL], {}, "no module of the"),
     ],

@@ -34,6 +34,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import is_channels_last
 from ampcompare.measure.memory import Memory
 from ampcompare.models import build_model
+from ampcompare.precision import backend_of
 from ampcompare.train.build import make_loader
 
 WORKERS = 8
@@ -87,8 +88,8 @@ class HandWritten:
         if config.backend not in HAND_WRITTEN:
             known = " and ".join(HAND_WRITTEN)
             raise UserError(f"backend={config.backend!r}: the loops written by hand know {known} only")
-        self.device, self.dtype = device, getattr(torch, str(config.precision.dtype))
-        self.mixed = config.backend != BASELINE and config.precision.enabled
+        self.device, self.dtype = device, getattr(torch, backend_of(config.backend).dtype)
+        self.mixed = config.backend != BASELINE
         torch.manual_seed(config.seed)
         model = build_model(num_classes=classes, **asdict(config.model)).to(device)
         self.model: nn.Module = model.to(memory_format=layout)

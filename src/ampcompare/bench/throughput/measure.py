@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from ampcompare.bench.throughput import BASELINE
 from ampcompare.bench.throughput.baselines import BASELINES, Done, Loop, forever
 from ampcompare.bench.throughput.busy import profile_steps
 from ampcompare.bench.throughput.traffic import per_image
@@ -28,13 +27,11 @@ from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError
 from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
-from ampcompare.machine.low_type import take_type, with_type
 from ampcompare.machine.processes import World
 from ampcompare.machine.processor import arithmetic_of
 from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import backend_of
-from ampcompare.precision.backends import AUTO
 from ampcompare.train.build import build_trainer, is_fused, load_data
 from ampcompare.train.execution import check_execution
 from ampcompare.train.loaders import check_data, make_loader
@@ -86,10 +83,10 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
     `busy` is the share of a step in which the device works: the time that kernels cover in profiled steps,
     over the median step without the profiler. None off a GPU.
     """
-    config = settle(load_config(None, words, of_several=True))
+    config = load_config(None, words)
+    settle(config)
     device = resolve_device(config.device)
     set_numerics(config)
-    config = with_type(config, take_type(config, device).dtype)
     data, limit = _data(config, loop), config.data.train_limit
     size, accumulate = config.batch_size, config.training.accumulate
     samples = len(data.train) * (size if isinstance(data.train, BatchSet) else 1)
@@ -137,15 +134,13 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
 
 def count_traffic(words: list[str]) -> dict[str, Any]:
     """Bytes and FLOP of one image and the type of its products, for the roofline; a plug-in's source."""
-    config = settle(load_config(None, words, of_several=True))
-    if config.precision.dtype == AUTO:
-        config = with_type(config, take_type(config, resolve_device(config.device)).dtype)
-    model, size, dtype = config.model, config.batch_size, str(config.precision.dtype)
-    backend = config.backend if config.precision.enabled else BASELINE
+    config = load_config(None, words)
+    settle(config)
+    model, declared = config.model, backend_of(config.backend)
     return {
-        "per_image": per_image(backend, model.name, model.stem, dtype, size),
-        "dtype": "float32" if backend_of(backend).is_fp32 else dtype,
-        "backend_source": backend_of(config.backend).source,
+        "per_image": per_image(config.backend, model.name, model.stem, config.batch_size),
+        "dtype": declared.dtype,
+        "backend_source": declared.source,
     }
 
 

@@ -94,7 +94,7 @@ def combinations(
         by_hand = execution in BASELINES
         own = [f"backend={backend}", f"execution={'eager' if by_hand else execution}", f"batch_size={size}"]
         every = [*common, *words, *own]
-        config = load_config(None, every, of_several=True)
+        config = load_config(None, every)
         if not by_hand or backend in HAND_WRITTEN:
             found.append(Combination(backend, execution, size, every, config))
     if not found:

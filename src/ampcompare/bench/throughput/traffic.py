@@ -19,10 +19,10 @@ from ampcompare.precision.base import Precision
 from ampcompare.precision.native import Native
 
 
-def count_ops(backend: str, model_name: str, stem: str, dtype: str, batch_size: int) -> list[Op]:
+def count_ops(backend: str, model_name: str, stem: str, batch_size: int) -> list[Op]:
     """Each op of forward and backward at a batch size, in order. No arithmetic is done."""
     model = build_model(model_name, stem, 10)
-    precision = build_precision(backend, dtype=dtype)
+    precision = build_precision(backend)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with FakeTensorMode(allow_non_fake_inputs=True):
         images, labels = torch.randn(batch_size, 3, 32, 32), torch.zeros(batch_size, dtype=torch.int64)
@@ -49,11 +49,10 @@ def per_image(
     backend: str,
     model_name: str,
     stem: str,
-    dtype: str = "float16",
     batch_size: int = 128,
 ) -> dict[str, list[list[float]]]:
     """For each of KINDS the (bytes, FLOP) of one image of a batch in every op that moves or computes."""
-    small, large = (count_ops(backend, model_name, stem, dtype, size) for size in (2, 4))
+    small, large = (count_ops(backend, model_name, stem, size) for size in (2, 4))
     found: dict[str, list[list[float]]] = {}
     for number, kind in enumerate(KINDS):
         of_both = [

@@ -20,7 +20,7 @@ from ampcompare.report.analysis.verdict import Verdict
 from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
 from ampcompare.report.foreign.names import says_precision
 from ampcompare.report.foreign.reading import Wanted, read
-from ampcompare.report.palette import FORMER, Style, styles
+from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.differences import Environment, config_differences, environments_of
 from ampcompare.report.runs.figures import RunFigures, words_of
 from ampcompare.report.runs.grid import Grid
@@ -283,12 +283,9 @@ def _holes(runs: Sequence[RunRecord], points: PointsOf | None, metric: str) -> H
 
 
 def _meant(baseline: str, groups: Sequence[Group], key: str) -> str:
-    """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that, and for
-    `native bf16`, as it was called before.
-    """
+    """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that."""
     if key != BACKEND or any(group.value == baseline for group in groups):
         return baseline
-    baseline = FORMER.get(baseline, baseline)
     runs = [(g.value, f.run.option(BACKEND)) for g in groups if not g.is_control for f in g.runs]
     shown = {value for value, backend in runs if backend == baseline}
     return shown.pop() if len(shown) == 1 else baseline

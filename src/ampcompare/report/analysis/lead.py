@@ -52,7 +52,7 @@ def _bits(group: Group) -> str:
 
 def _of_run(run: RunRecord) -> str:
     backend = REGISTRY.get(str(run.option("backend")))
-    if run.option("precision.enabled") is False or (backend and backend.is_fp32):
+    if backend and backend.is_fp32:
         return FULL
     if half_type(run) not in ("fp16", "bf16"):
         return OTHER

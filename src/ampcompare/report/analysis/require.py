@@ -16,7 +16,6 @@ from ampcompare.report import words
 from ampcompare.report.analysis import phrases
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.views import Ground, View
-from ampcompare.report.palette import FORMER
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.statistics.family import holm
 
@@ -109,7 +108,7 @@ def _group(groups: Sequence[Group], term: Term) -> Group:
     by_label = {g.label: g for g in groups}
     if term.label in by_label:
         return by_label[term.label]
-    if len(alike := [g for g in groups if g.value == FORMER.get(term.label, term.label)]) == 1:
+    if len(alike := [g for g in groups if g.value == term.label]) == 1:
         return alike[0]
     hint = did_you_mean(term.label, by_label, 0.5)
     known = words.some([repr(label) for label in by_label], 8)

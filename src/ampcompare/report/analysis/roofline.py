@@ -42,6 +42,6 @@ def _type_of(publication: Publication, arm: str, card: Device) -> str:
     """In which type an arm's convolutions and matrix products compute there."""
     options = {**publication.setting, **publication.arms[arm]}
     backend = REGISTRY.get(str(options.get("backend", "none")))
-    if backend is None or backend.is_fp32 or options.get("precision.enabled") is False:
+    if backend is None or backend.is_fp32:
         return TF32 if options.get("tf32") and TF32 in card.flop_per_second else "float32"
-    return str(options.get("precision.dtype") or backend.dtypes[0])
+    return backend.dtype

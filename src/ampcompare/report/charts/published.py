@@ -9,7 +9,6 @@ from typing import Any
 
 import altair as alt
 
-from ampcompare.precision.backends import in_type
 from ampcompare.published.publication import BAR, Figure, Panel
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.judged import Row
@@ -62,7 +61,7 @@ def _looks(beside: Reproduction, arms: Sequence[str]) -> list[Style]:
 
     def backend(arm: str) -> str:
         options = {**of.setting, **of.arms[arm]}
-        return in_type(str(options.get("backend", "none")), options.get("precision.dtype"))
+        return str(options.get("backend", "none"))
 
     return styles((arm, backend(arm)) for arm in arms)
 

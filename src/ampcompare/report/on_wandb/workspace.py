@@ -8,16 +8,12 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
-from ampcompare.precision.backends import AUTO
 from ampcompare.program.place import as_typed
 from ampcompare.report.analysis.analysis import CHARTS_JOB, Analysis
 from ampcompare.report.charts.catalogue import all_charts, has_data
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.exports import to_markdown
 from ampcompare.report.on_wandb.charts import columns_of, custom_chart, preset_name, table_of
-from ampcompare.report.runs.figures import label_of
-from ampcompare.report.runs.groups import BACKEND
-from ampcompare.report.runs.settings import DTYPE
 from ampcompare.report.words import capital
 from ampcompare.wandb_client.api_errors import api_errors, api_reason
 
@@ -25,7 +21,6 @@ VIEW_TITLE = "AMP Compare"
 VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one
 REPORT_TITLE = "What does mixed precision buy?"
 FINISH_TIMEOUT_SECONDS = 60.0
-RECORDED_DTYPE = f"{metrics.ENVIRONMENT}.{metrics.PRECISION_DTYPE}"  # in the config too
 CHARTS_RUN = "ampcompare-charts"  # id of the run that holds the tables of the charts
 FIND_VIEWS = """
 query AmpCompareViews($entityName: String, $projectName: String, $viewType: String) {
@@ -65,30 +60,12 @@ def custom_panels(charts: Mapping[str, Spec], entity: str) -> list[Any]:
     ]
 
 
-def group_keys(analysis: Analysis) -> list[str]:
-    """The keys by which W&B is to group runs. It knows config keys alone: where a backend ran in several
-    types, which our labels tell apart, the type is one more.
-    """
-    runs = [figures.run for figures in analysis.figures]
-    types = {str(run.option(BACKEND)): set[str]() for run in runs}
-    for run in runs:
-        types[str(run.option(BACKEND))].add(label_of(run))
-    if analysis.keys[0] != BACKEND or all(len(labels) < 2 for labels in types.values()):
-        return [*analysis.keys]
-    was_left = any(run.option(DTYPE) == AUTO for run in runs)
-    return list(dict.fromkeys([*analysis.keys, RECORDED_DTYPE if was_left else DTYPE]))
-
-
 def live_panels(analysis: Analysis) -> list[Any]:
-    """W&B's own panels over the same metrics, grouped by the compared key; they follow runs as they go on.
-
-    Where it takes several keys they follow the groups of the table of runs: a panel knows one key alone.
-    """
+    """W&B's own panels over the same metrics, grouped by the compared key; they follow runs as they go on."""
     import wandb_workspaces.reports.v2 as wr
 
     group: dict[str, Any] = {"groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
-    if group_keys(analysis) == [*analysis.keys]:
-        group["groupby"] = wr.Config(analysis.keys[0])
+    group["groupby"] = wr.Config(analysis.keys[0])
     metric = analysis.metric.key
     titles = {key: listed.title for key, listed in metrics.METRICS.items()}
     titles[metric] = capital(analysis.metric.name)
@@ -119,7 +96,7 @@ def build_workspace(analysis: Analysis, entity: str, project: str, charts: Mappi
         name=VIEW_TITLE,
         sections=sections,
         settings=ws.WorkspaceSettings(x_axis=metrics.STEP, max_runs=100),
-        runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in group_keys(analysis)]),
+        runset_settings=ws.RunsetSettings(groupby=[Config(key) for key in analysis.keys]),
     )
     view._internal_name = VIEW_NAME
     return view

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from ampcompare import metrics
 from ampcompare.metrics import UNKNOWN
-from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.report.palette import SHORT
 from ampcompare.report.runs.figures import RunFigures, dtype_of, environment_of
@@ -24,11 +23,7 @@ def half_type(run: RunRecord) -> str | None:
     """The run's type of less than 32 bits, as people say it (`bf16`); None of a run in fp32, or where neither
     record nor backend says a type.
     """
-    recorded, built_in = environment_of(run), REGISTRY.get(str(run.option("backend")))
-    if (built_in and built_in.is_fp32) or run.option("precision.enabled") is False:
-        return None
-    dtype = dtype_of(run) or (built_in.dtypes[0] if built_in else recorded.get("backend_type"))
-    return SHORT.get(dtype) if isinstance(dtype, str) else None
+    return SHORT.get(dtype_of(run) or "")
 
 
 def runs_on(run: RunRecord) -> str:

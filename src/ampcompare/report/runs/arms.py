@@ -6,18 +6,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampcompare.config.effect import DTYPE, ENABLED, GROUP, SCALE_KEYS
+from ampcompare.config.effect import GROUP, has_no_effect
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten
-from ampcompare.report.runs.figures import RunFigures, dtype_of, environment_of
+from ampcompare.report.runs.figures import RunFigures, environment_of
 from ampcompare.report.runs.groups import BACKEND, Group, differing_keys, group_runs
 from ampcompare.report.runs.hardware import is_same_card
-from ampcompare.report.runs.settings import OF_BACKEND
+from ampcompare.report.runs.settings import AUTO, OF_BACKEND
 from ampcompare.report.words import by_reason, plural, printable, short, some
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
@@ -139,10 +138,10 @@ def _arm_of(publication: Publication, figures: RunFigures) -> tuple[str, str]:
         return "", some(differs, 3)
     else:
         names = list(publication.arms)
-    ours = _signature(keys, _of_run(run), dtype_of(run))
+    ours = _signature(keys, _of_run(run))
     for name in names:
         option = _of_publication(publication, publication.arms[name])
-        theirs = _signature(keys, option, option(DTYPE))
+        theirs = _signature(keys, option)
         if all(_same(ours.get(key), value) for key, value in theirs.items() if value != AUTO):
             return name, ""
     told = some([f"{key} {_shown(_of_run(run)(key))}" for key in keys], 3)
@@ -202,23 +201,11 @@ def _scale_of(publication: Publication, figures: RunFigures) -> str:
     return " ".join(told)
 
 
-def _signature(keys: Sequence[str], option: Option, dtype: Any) -> dict[str, Any]:
-    """What tells arms apart: the backend in its type, and of the arms' keys those that have an effect."""
+def _signature(keys: Sequence[str], option: Option) -> dict[str, Any]:
+    """What tells arms apart: the backend, and of the arms' keys those that have an effect."""
     name = as_text(option(BACKEND))
-    declared = REGISTRY.get(name)
-    is_off = option(ENABLED) is False
-    is_fp32 = is_off or (declared is not None and declared.is_fp32)
-    if dtype is None and declared:
-        dtype = declared.dtypes[0]
-    kind = in_type(name, dtype)
-    found = {BACKEND: f"{name} (off)" if is_off and not (declared and declared.is_fp32) else kind}
-    found |= {} if is_fp32 else {DTYPE: dtype}
-    for key in keys:
-        is_idle = is_fp32 and key.startswith(GROUP)
-        is_idle |= key in SCALE_KEYS and kind in REGISTRY and not REGISTRY[kind].scales
-        if key not in (BACKEND, DTYPE, ENABLED) and not is_idle:
-            found[key] = option(key)
-    return found
+    telling = [key for key in keys if key != BACKEND and not has_no_effect(key, name)]
+    return {BACKEND: name, **{key: option(key) for key in telling}}
 
 
 def _of_run(run: RunRecord) -> Option:

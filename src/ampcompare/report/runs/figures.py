@@ -12,10 +12,10 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.data.sources import SOURCES, Source
-from ampcompare.precision.backends import REGISTRY, family, in_type
+from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, lookup
-from ampcompare.report.palette import meaning, meaning_of, variant
+from ampcompare.report.palette import in_type, meaning
 from ampcompare.report.runs.ending import Outcome, outcome_of
 from ampcompare.report.runs.metric import DEFAULT_METRIC, Unit
 from ampcompare.report.runs.steadiness import Steadiness, steadiness
@@ -135,46 +135,28 @@ class RunFigures:
         return [*found, *self.run.problems]
 
 
-def backend_without_type(run: RunRecord) -> str:
-    """The backend of a run, the same in each of its types: `native` of a run of `native_bf16` too."""
-    return family(_name_of(run))
-
-
-def _name_of(run: RunRecord) -> str:
-    # A plug-in's own label, whatever it was asked for as. Records of others may hold anything.
+def label_of(run: RunRecord) -> str:
+    """The name under which a run is compared: its backend, a plug-in's by its own label."""
+    # Records of others may hold anything.
     said = (environment_of(run).get("backend_label"), run.option("backend"), "unknown")
     return next(printable(text) for text in said if isinstance(text, str) and text.strip())
 
 
-def label_of(run: RunRecord) -> str:
-    """The name under which a run is compared: its backend, and what is not that backend's default."""
-    recorded, label = environment_of(run), _name_of(run)
-    if (built_in := REGISTRY.get(label)) and built_in.is_fp32:
-        return label
-    if run.option("precision.enabled") is False:
-        return f"{label} (off)"
-    dtype = dtype_of(run)
-    label = in_type(label, dtype)
-    own = REGISTRY[label].dtypes[0] if built_in else recorded.get("backend_type")
-    return variant(label, own, dtype) if own else label
-
-
-def dtype_of(run: RunRecord) -> Any:
-    """The low-precision type that a run computed in: as recorded where it was left to the machine (`auto`),
-    else what its config says; None where neither does.
-    """
-    took = environment_of(run).get(metrics.PRECISION_DTYPE)
-    found = took if isinstance(took, str) and took else run.option("precision.dtype")
-    return short(printable(found)) if isinstance(found, str) else found
+def dtype_of(run: RunRecord) -> str | None:
+    """The type that a run computed in, as far as record or backend say."""
+    if declared := REGISTRY.get(str(run.option("backend"))):
+        return declared.dtype
+    recorded = environment_of(run)
+    said = (recorded.get(metrics.PRECISION_DTYPE), recorded.get("backend_type"))
+    return next((short(printable(dtype)) for dtype in said if isinstance(dtype, str) and dtype), None)
 
 
 def words_of(run: RunRecord) -> str:
     """What the backend of a run says of itself, as far as that is known."""
-    recorded, dtype = environment_of(run), dtype_of(run)
-    if built_in := REGISTRY.get(in_type(str(run.option("backend")), dtype)):
-        return meaning_of(built_in, str(dtype or built_in.dtypes[0]))
-    words, dtype = recorded.get("backend_words"), dtype or recorded.get("backend_type")
-    return meaning(str(words), str(dtype)) if words and dtype else ""
+    if built_in := REGISTRY.get(str(run.option("backend"))):
+        return meaning(built_in)
+    words, dtype = environment_of(run).get("backend_words"), dtype_of(run)
+    return in_type(str(words), dtype) if words and dtype else ""
 
 
 def environment_of(run: RunRecord) -> Mapping[str, Any]:

@@ -186,7 +186,7 @@ def group_runs(
 
     A run of the A/A control has a value of its own, `none again (A/A)`, and comes behind the one it repeats.
     """
-    settings_of = [pooling_settings(f, keys[0]) for f in figures]
+    settings_of = [pooling_settings(f) for f in figures]
     as_recorded_later(settings_of)
     varying = _varying(settings_of, keys[0], ignored)
     pools: dict[Pool, list[int]] = {}

@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ampcompare.config.effect import SCALE_KEYS
+from ampcompare.config.effect import has_no_effect
 from ampcompare.config.names import listed
 from ampcompare.config.options import Role
 from ampcompare.config.schema import ADDED_LATER, LEAVES, UNORDERED, find_option, with_role
 from ampcompare.config.trees import written
 from ampcompare.data import sources
 from ampcompare.metrics import MODEL_PARAMETERS
-from ampcompare.precision.backends import AUTO, REGISTRY, in_type
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten, lookup
 from ampcompare.report.runs.arithmetic import is_on_cpu
 from ampcompare.report.runs.figures import (
     NO_DEVICE,
     RunFigures,
-    backend_without_type,
-    dtype_of,
     environment_of,
     label_of,
 )
@@ -46,7 +43,7 @@ HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of co
 # What differs between backends because they are others, and between networks, and data.
 OF_BACKEND = ("precision.", "environment.backend_source")
 OF_PART: dict[str, tuple[str, ...]] = {"model": ("environment.model_",), "data": ("environment.data_",)}
-DTYPE = "precision.dtype"
+AUTO = "auto"  # an option that was left to the machine
 PARAMETERS = f"environment.{MODEL_PARAMETERS}"
 
 NO_DATA = "data not recorded"
@@ -141,31 +138,27 @@ def _is_count(text: str) -> bool:
         return False
 
 
-def pooling_settings(figures: RunFigures, by: str = "backend") -> dict[str, str]:
+def pooling_settings(figures: RunFigures) -> dict[str, str]:
     """All of a run's config and environment that must be equal for runs to be pooled: not the seed.
 
     What has no effect is left out: the precision group of fp32, the loss scale of a backend without one; and
     `device=auto` where the device itself is known. What was left to the machine (`auto`) counts as what it
-    came to there. The backend is named with its type; where types are compared (`by` is DTYPE), without.
+    came to there.
     """
     run, environment = figures.run, environment_of(figures.run)
     if figures.settings is not None:
         told = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if sets_apart(k)}
         return told | dict(figures.settings)
-    is_fp32 = run.option("backend") == "none" or run.option("precision.enabled") is False
-    found = {"backend": backend_without_type(run) if by == DTYPE and not is_fp32 else label_of(run)}
-    built_in = REGISTRY.get(in_type(str(run.option("backend")), dtype_of(run)))
-    idle = () if built_in is None or built_in.scales else SCALE_KEYS
+    backend = str(run.option("backend"))
+    found = {"backend": label_of(run)}
     for key, value in flatten(run.config):
         head = key.partition(".")[0]
-        known_better = (head == "precision" and is_fp32) or (key == "device" and "device_name" in environment)
-        known_better |= key in idle or key in figures.aside
+        known_better = has_no_effect(key, backend) or (key == "device" and "device_name" in environment)
+        known_better |= key in figures.aside
         if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
             found |= _setting(run, key, value)
-    if DTYPE in found:
-        found[DTYPE] = as_text(dtype_of(run))
     for key, value in ADDED_LATER.items():
-        if key not in (*BOOKKEEPING, *idle) and not (is_fp32 and key.startswith("precision.")):
+        if key not in BOOKKEEPING and not has_no_effect(key, backend):
             found.setdefault(key, as_text(value))
     for key, value in flatten(environment):
         if found.get(key) == AUTO:

@@ -16,11 +16,10 @@ from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
 from ampcompare.machine.processes import World
-from ampcompare.precision.backends import AUTO, REGISTRY
+from ampcompare.precision.backends import REGISTRY
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.loaders import check_data, make_loader
 from ampcompare.train.trainer import Trainer
-from ampcompare.why.ready import configured
 
 FEW = 8  # samples of a batch that are looked at, unless the words name a number
 FP32 = next(name for name, backend in REGISTRY.items() if backend.is_fp32)
@@ -90,13 +89,6 @@ def set_up(words: Sequence[str], config: Config) -> Bench:
     test = make_loader(config, data.test, world.device, training=False, world=world)
     few = None if names_batch(words) else FEW
     return Bench(config, world, data, train, test, few)
-
-
-def beside(words: Sequence[str], backend: str, dtype: str | None) -> Config:
-    """The same words under another backend; a type that it does not have is left out. Raises UserError."""
-    known = REGISTRY.get(backend)
-    takes = known is None or (not known.is_fp32 and dtype in (*known.dtypes, AUTO))
-    return configured(words, backend=backend, **({} if takes else {"precision.dtype": "null"}))
 
 
 def names_batch(words: Sequence[str]) -> bool:

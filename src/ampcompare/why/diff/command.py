@@ -14,12 +14,11 @@ from rich.console import Console
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, count_samples, tensors
 from ampcompare.machine.environment import describe_environment
-from ampcompare.machine.low_type import take_type
 from ampcompare.precision import backend_of
 from ampcompare.train.trainer import Trainer
 from ampcompare.why.diff.alone import Own
 from ampcompare.why.diff.answer import CHANCE, Difference
-from ampcompare.why.diff.built import FP32, Bench, beside, set_up
+from ampcompare.why.diff.built import FP32, Bench, set_up
 from ampcompare.why.diff.calls import Recorder
 from ampcompare.why.diff.compare import lines_of, own_of_all, side_of
 from ampcompare.why.diff.drift import Drift, course, drift
@@ -33,7 +32,7 @@ RECORDED = ("device_type", "device_name", "cpu_threads", "torch", "cuda", "cudnn
 def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Difference:
     """Take the steps and compare them. Raises UserError for what cannot be had."""
     config = configured(words)
-    other = beside(words, against, config.precision.dtype)
+    other = configured(words, backend=against)
     cudnn = torch.backends.cudnn
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     before = cudnn.benchmark, cudnn.deterministic
@@ -51,7 +50,7 @@ def difference(words: Sequence[str], against: str = FP32, steps: int = 1) -> Dif
 
 def _difference(words: Sequence[str], config: Config, other: Config, steps: int) -> Difference:
     bench = set_up(words, config)
-    fp32 = beside(words, FP32, None)
+    fp32 = configured(words, backend=FP32)
     configs = {backend_of(config.backend).label: config}
     if other.backend != config.backend:  # else there is one side
         label = backend_of(other.backend).label
@@ -72,7 +71,7 @@ def _difference(words: Sequence[str], config: Config, other: Config, steps: int)
         config.seed,
         sum(count_samples(inputs) for inputs, _ in batches[0]),
         steps,
-        {label: take_type(c, bench.device).dtype for label, c in configs.items()},
+        {label: backend_of(c.backend).dtype for label, c in configs.items()},
         truth.loss,
         sides,
         lines_of(truth, found),

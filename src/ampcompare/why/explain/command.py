@@ -45,7 +45,7 @@ def run_explain(
         set_numerics(other)
     found = explain((base, other), device, sheet, seconds)
     if rounds:
-        configs = [settled(config, device) for config in (base, other)]
+        configs = [settled(config) for config in (base, other)]
         found.measured = measure(configs, shapes_of(base), device, rounds)
     show(found, console)
     if file is not None:

@@ -74,7 +74,7 @@ def explain(
     of which single ops take `seconds` at most. Raises UserError.
     """
     shapes = shapes_of(configs[0])
-    settled_ = tuple(settled(config, device) for config in configs)
+    settled_ = tuple(map(settled, configs))
     traces = [_traced(config, shapes, device) for config in settled_]
     last = is_channels_last(settled_[0], device)
     if sheet is not None:
@@ -115,10 +115,15 @@ def _traced(config: Config, shapes: Shapes, device: torch.device) -> Trace:
 
 def _side(config: Config, trace: Trace, speeds: Speeds, device: torch.device) -> Side:
     declared = backend_of(config.backend)
-    dtype = "float32" if declared.is_fp32 else config.precision.dtype or declared.dtypes[0]
-    words = dict(declared.words_in).get(dtype) or declared.words
     memory = take_memory(trace, exact=not is_absent(device))
-    return Side(config.backend, words, dtype, take_census(trace), memory, take_duration(trace, speeds))
+    return Side(
+        config.backend,
+        declared.words,
+        declared.dtype,
+        take_census(trace),
+        memory,
+        take_duration(trace, speeds),
+    )
 
 
 def _remarks(

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ampcompare.precision.apex.state import STATE
-from ampcompare.precision.apex.tables import entries
+from ampcompare.precision.o1.tables import entries
+from ampcompare.precision.o1.weights import STATE
 
 LISTED_HALF, LISTED_FP32 = "listed low", "listed fp32"
 PROMOTED, MIXED, ALONE, GIVEN, CAST = "promoted", "mixed inputs", "left alone", "as given", "cast"

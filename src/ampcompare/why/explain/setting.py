@@ -17,7 +17,6 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
-from ampcompare.machine.low_type import take_type, with_type
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.trainer import Trainer
 from ampcompare.why.explain.stage import staged
@@ -81,11 +80,10 @@ def _of_size(tensor: Tensor, count: int) -> Tensor:
     return torch.empty((count, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
 
 
-def settled(config: Config, device: torch.device) -> Config:
-    """The config with its low type known, to be run call by call: what `execution=compile` makes of the step
-    is the compiler's to know.
+def settled(config: Config) -> Config:
+    """The config to be run call by call: what `execution=compile` makes of the step is the compiler's to
+    know.
     """
-    config = with_type(config, take_type(config, device).dtype)
     return dataclasses.replace(config, execution="eager")
 
 

@@ -15,7 +15,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _foreach_utils
 
-from ampcompare.precision.apex import cache
+from ampcompare.precision.o1 import weights
 from ampcompare.train import build
 from ampcompare.why.explain.attention import attention
 from ampcompare.why.explain.walk import walking
@@ -82,7 +82,7 @@ def _replacements(device: torch.device) -> Iterator[tuple[Any, str, Any]]:
     kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
     yield _foreach_utils, "_foreach_supported_types", kinds
     # Likewise the cache of O1's weights, which asks whether a parameter is of a subclass.
-    yield cache, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
+    yield weights, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
     # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak references.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda tensor: [])
     if is_absent(device):

@@ -49,7 +49,7 @@ def run_guard(
             f"--margin {margin}: expected a number above 0, a share of the baseline's loss such as 0.05"
         )
     config = configured(words)
-    if not config.precision.enabled or backend_of(config.backend).is_fp32:
+    if backend_of(config.backend).is_fp32:
         raise UserError(f"backend={config.backend}: is fp32 here; name one that is not, such as backend=fp16")
     if to is not None:
         make_folder(to.parent, f"--json {str(to)!r}")

@@ -15,7 +15,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import is_cuda, is_host, resolve_device, set_numerics
 from ampcompare.machine.environment import cpu_name
 from ampcompare.models import record_of
-from ampcompare.precision.module_names import CannotKeep, matching
+from ampcompare.precision.keep import CannotKeep, matching
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.loaders import make_loader
 from ampcompare.train.scores import call

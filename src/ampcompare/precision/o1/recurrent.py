@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.precision.apex.rules import SEQUENCES, Function, half, to_half
-from ampcompare.precision.apex.state import STATE
+from ampcompare.precision.o1.rules import SEQUENCES, Function, half, to_half
+from ampcompare.precision.o1.weights import STATE, flat_weights
 
 NETWORKS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
@@ -68,7 +68,7 @@ def _flat(weights: Sequence[Tensor]) -> list[Tensor]:
     )
     if not are_ours or all(w.dtype is STATE.half for w in weights):
         return list(weights)
-    return STATE.cache.flat(weights, STATE.half) or [to_half(w) for w in weights]
+    return flat_weights(weights) or [to_half(w) for w in weights]
 
 
 def check_input(function: Function) -> Function:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.precision.apex.rules import Function, half, to_half
-from ampcompare.precision.apex.state import STATE
+from ampcompare.precision.o1.rules import Function, half, to_half
+from ampcompare.precision.o1.weights import STATE
 
 # Where `MultiheadAttention.forward` takes them, itself first.
 MASKS = {"key_padding_mask": 4, "attn_mask": 6}

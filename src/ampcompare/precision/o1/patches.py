@@ -8,7 +8,6 @@ needs them and inert in every thread that is not inside a context.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,17 +15,16 @@ from typing import Any
 import torch
 import torch.utils.checkpoint as checkpointing
 
-from ampcompare.precision.apex import attention, recurrent, rules
-from ampcompare.precision.apex.state import HALF, STATE
-from ampcompare.precision.apex.tables import entries
+from ampcompare.precision.o1 import attention, recurrent, rules
+from ampcompare.precision.o1.tables import entries
+from ampcompare.precision.o1.weights import STATE
 
 RULES = rules.RULES | recurrent.RULES | attention.RULES
 _MISSING = object()
-_lock = threading.RLock()
-_users = 0
 Key = tuple[int, str]  # id of namespace, name
-_user_rules: dict[Key, tuple[Any, str, str]] = {}  # namespace, name, rule
-_wrappers: dict[Key, tuple[Any, Any]] = {}  # original, wrapper
+_users = 0
+_registered: dict[Key, tuple[Any, str, str]] = {}  # by the user: namespace, name, rule
+_wrappers: dict[tuple[int, str, str], tuple[Any, Any]] = {}  # by namespace, name, rule: original, wrapper
 # Namespace, name, what its own dict held before, what it holds now.
 _installed: list[tuple[Any, str, Any, Any]] = []
 
@@ -41,53 +39,39 @@ def casts(
     `device_type` is that of the tensors to cast; by default cuda where there is one. `half` is the type of
     the half lists: float16 as in apex, by default; bfloat16 is ours.
     """
-    contexts, cache = STATE.contexts, STATE.cache
-    nested = STATE.on or bool(contexts)
+    is_outermost = not vars(STATE).get("on")  # also where casts are on everywhere
     if device_type is None:
-        device_type = STATE.device_type if nested else default_device_type()
-    if allow_banned is None:
-        allow_banned = STATE.allow_banned if nested else False
-    if half is None:
-        half = STATE.half if nested else HALF
+        device_type = STATE.device_type if STATE.on else default_device_type()
+    allow = STATE.allow_banned if allow_banned is None else allow_banned
     install()
     try:
-        if not any(context["on"] for context in contexts):
-            cache.clear()  # weights may have been edited since in ways that leave no version (`.data`)
-        with _in_force(on=True, half=half, device_type=device_type, allow_banned=allow_banned):
+        if is_outermost:
+            STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
+        with _in_force(on=True, half=half or STATE.half, device_type=device_type, allow_banned=allow):
             yield
     finally:
-        if not any(context["on"] for context in contexts):
-            cache.clear()
+        if is_outermost:
+            STATE.copies.clear()
         uninstall()
 
 
 @contextmanager
 def disable_casts() -> Iterator[None]:
     """The context in which no casts are in force, in this thread."""
-    now = {"half": STATE.half, "device_type": STATE.device_type, "allow_banned": STATE.allow_banned}
-    with _in_force(on=False, **now):
+    with _in_force(on=False):
         yield
 
 
 @contextmanager
 def _in_force(**context: Any) -> Iterator[None]:
-    """Open a context in this thread; the innermost that is open holds.
-
-    Contexts in generators may close in any order and, when collected, in another thread, so that going back
-    to what was found on opening would leave casts on for good.
-    """
     own = vars(STATE)
-    contexts = own["contexts"]
-    contexts.append(context)
+    before = dict(own)
     own.update(context)
     try:
         yield
     finally:
-        contexts[:] = [other for other in contexts if other is not context]
-        for name in context:
-            own.pop(name, None)
-        if contexts:
-            own.update(contexts[-1])
+        own.clear()
+        own.update(before)
 
 
 def default_device_type() -> str:
@@ -97,22 +81,17 @@ def default_device_type() -> str:
 def install() -> None:
     """Wrap every listed function, unless that is done already; each call needs its `uninstall`."""
     global _users
-    with _lock:
-        _users += 1
-        if _users == 1:
-            for namespace, name, rule in _all_entries():
-                _wrap(namespace, name, rule)
-            _wrap_checkpointing()
+    _users += 1
+    if _users == 1:
+        _put_on()
 
 
 def uninstall() -> None:
     """Put the original functions back when the last user is gone."""
     global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            while _installed:
-                _put_back(*_installed.pop())
+    _users -= 1
+    if _users == 0:
+        _take_off()
 
 
 @contextmanager
@@ -130,68 +109,52 @@ def register(namespace: Any, name: str, rule: str) -> None:
     if not hasattr(namespace, name):
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
-    with _lock:
-        _user_rules[id(namespace), name] = (namespace, name, rule)
-        _unwrap(namespace, name)
-        if _users:
-            _wrap(namespace, name, rule)
+    _take_off()
+    _registered[id(namespace), name] = (namespace, name, rule)
+    if _users:
+        _put_on()
 
 
 def forget_registered() -> None:
     """Drop the user's additions."""
-    with _lock:
-        for namespace, name, _ in _user_rules.values():
-            _unwrap(namespace, name)
-        rules = {(id(n), name): (n, name, rule) for n, name, rule in entries()}
-        again = [rules[key] for key in _user_rules if key in rules]
-        _user_rules.clear()
-        if _users:
-            for namespace, name, rule in again:
-                _wrap(namespace, name, rule)
+    _take_off()
+    _registered.clear()
+    if _users:
+        _put_on()
 
 
-def _all_entries() -> Iterator[tuple[Any, str, str]]:
-    for namespace, name, rule in entries():
-        if (id(namespace), name) not in _user_rules:
-            yield namespace, name, rule
-    yield from _user_rules.values()
+def _put_on() -> None:
+    rules = {(id(namespace), name): (namespace, name, rule) for namespace, name, rule in entries()}
+    for namespace, name, rule in (rules | _registered).values():
+        _wrap(namespace, name, rule)
+    _wrap_checkpointing()
+
+
+def _take_off() -> None:
+    while _installed:
+        namespace, name, before, wrapper = _installed.pop()
+        if vars(namespace).get(name) is not wrapper:
+            continue  # replaced by somebody else meanwhile: theirs to put back
+        delattr(namespace, name) if before is _MISSING else setattr(namespace, name, before)
 
 
 def _wrap(namespace: Any, name: str, rule: str) -> None:
-    own = vars(namespace) if hasattr(namespace, "__dict__") else {}
-    before = own.get(name, _MISSING)
+    before = vars(namespace).get(name, _MISSING)
     original = getattr(namespace, name)
     if isinstance(namespace, type):
         static = inspect.getattr_static(namespace, name)  # own or inherited; getattr binds a class method
         original = static if isinstance(static, staticmethod | classmethod) else original
-    key = (id(namespace), name)
-    known = _wrappers.get(key)
+    known = _wrappers.get((id(namespace), name, rule))
     if known is None or known[0] is not original:
         bound = isinstance(original, staticmethod | classmethod)
         wrapper = type(original)(RULES[rule](original.__func__)) if bound else RULES[rule](original)
-        known = _wrappers[key] = (original, wrapper)
+        known = _wrappers[id(namespace), name, rule] = (original, wrapper)
     _install_one(namespace, name, before, known[1])
 
 
 def _install_one(namespace: Any, name: str, before: Any, wrapper: Any) -> None:
     _installed.append((namespace, name, before, wrapper))
     setattr(namespace, name, wrapper)
-
-
-def _put_back(namespace: Any, name: str, before: Any, wrapper: Any) -> None:
-    if vars(namespace).get(name) is not wrapper:
-        return  # replaced by somebody else meanwhile: theirs to put back
-    delattr(namespace, name) if before is _MISSING else setattr(namespace, name, before)
-
-
-def _unwrap(namespace: Any, name: str) -> None:
-    """Forget the wrapper of one function, and put the original back where it is installed."""
-    _wrappers.pop((id(namespace), name), None)
-    for index, (where, what, before, wrapper) in enumerate(_installed):
-        if where is namespace and what == name:
-            del _installed[index]
-            _put_back(where, what, before, wrapper)
-            return
 
 
 def _wrap_checkpointing() -> None:

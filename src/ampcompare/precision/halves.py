@@ -1,49 +1,101 @@
-"""fp32 master weights: the optimizer updates them, the model runs on their fp16 copies.
+"""Networks whose weights are in half precision: pure fp16 and bf16, and apex O2 with fp32 masters.
 
-Source: `apex/amp/_process_optimizer.py` and `apex/fp16_utils/fp16util.py`.
+*fp16* is what `--fp16 --loss_scaling` did in the ALCF tutorials, and (with scale 1) apex O3. Without masters
+an update smaller than half a unit in the last place of a weight is lost; of bf16, with 8 significant bits,
+that is 2**-9 to 2**-8 of it. Both are here to show what that costs, and `stochastic.py` what rounding gives
+back. *bf16* is what Lightning calls `bf16-true`.
+
+cuDNN's BatchNorm takes fp16 images with fp32 weights only (`_select_batch_norm_backend` in
+ATen/native/Normalization.cpp); with fp16 ones PyTorch's own kernels run. For that reason apex called O3 with
+`keep_batchnorm_fp32=True` the speed of light.
+
+Source of O2's masters: `apex/amp/_process_optimizer.py`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
-from ampcompare.precision.apex.scaling import ScaledGradients
-from ampcompare.precision.keep import is_kept
-from ampcompare.precision.together import copy_together
+from ampcompare.precision.base import Precision
+from ampcompare.precision.casting import (
+    HALF_TYPES,
+    convert_network,
+    copy_together,
+    save_in_fp32,
+    wrap_forward,
+)
+from ampcompare.precision.scaled import Gradients, Scaled
 
-HALF_TYPES = (torch.float16, torch.bfloat16)
+
+def _halve(precision: Precision, model: nn.Module, *, keeps_batchnorm: bool = False) -> None:
+    """The network's weights in the backend's type; it takes that type and gives fp32."""
+    asked = precision.options.keep_batchnorm_fp32
+    keep = keeps_batchnorm if asked is None else asked
+    convert_network(model, precision.input_dtype, keep_batchnorm_fp32=keep)
+    wrap_forward(model, inputs=precision.input_dtype, outputs=torch.float32)
 
 
-def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:
-    """Floating parameters and buffers as `dtype`, in place; affine BatchNorm stays fp32 if asked, and so do
-    modules that are kept (`keep.py`).
+class BFloat16(Precision):
+    """bf16 weights, BatchNorm's too unless kept in fp32; bf16 inputs, fp32 outputs; no loss scaling."""
+
+    input_dtype = torch.bfloat16
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        _halve(self, model)
+        return model, optimizer
+
+
+class Half(Scaled):
+    """fp16 weights, BatchNorm's too unless kept in fp32; fp16 inputs, fp32 outputs; apex's loss scaling."""
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        _halve(self, model)
+        return super().prepare(model, optimizer)
+
+
+class ApexO2(Scaled):
+    """fp16 weights and activations, fp32 masters and updates, fp32 BatchNorm unless asked otherwise.
+
+    `state_dict` of the model is fp32.
     """
-    for module in model.modules():
-        if is_kept(module):
-            continue
-        if keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine:
-            continue
-        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
-            if tensor.is_floating_point():
-                tensor.data = tensor.data.to(dtype)
-                if tensor.grad is not None:
-                    tensor.grad.data = tensor.grad.data.to(dtype)
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()  # cuDNN wants the weights in one piece of memory
+
+    gradients: MasterGradients
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        _halve(self, model, keeps_batchnorm=True)
+        save_in_fp32(model)
+        self.gradients = MasterGradients(optimizer, self.device)
+        return model, optimizer
+
+    def step(self, optimizer: Optimizer) -> None:
+        super().step(optimizer)
+        self.gradients.copy_to_model()  # after a skipped step it changes nothing
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the masters, which neither the model's nor the optimizer's state holds."""
+        masters = [master.detach().clone() for _, master in self.gradients.pairs]
+        return super().state_dict() | {"masters": masters}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for (_, master), value in zip(self.gradients.pairs, state["masters"], strict=True):
+            master.copy_(value)
+        self.gradients.copy_to_model()
 
 
-class MasterGradients(ScaledGradients):
-    """The gradients of an optimizer whose fp16 parameters were replaced by fp32 masters."""
+class MasterGradients(Gradients):
+    """The gradients of an optimizer whose half parameters were replaced by fp32 masters."""
 
     in_place = False
 
     def __init__(self, optimizer: Optimizer, device: torch.device | str) -> None:
         super().__init__(optimizer, device)
-        self.pairs: list[tuple[Tensor, Tensor]] = []  # fp16 parameter of the model, its fp32 master
+        self.pairs: list[tuple[Tensor, Tensor]] = []  # half parameter of the model, its fp32 master
         self._versions: list[int] = []  # of the model's parameters, when they and their masters last agreed
         self.adopt()
 
@@ -92,13 +144,13 @@ class MasterGradients(ScaledGradients):
     def has_new(self) -> bool:
         return super().has_new() or any(parameter.grad is not None for parameter, _ in self.pairs)
 
-    def new_gradients(self) -> list[Tensor]:
+    def new(self) -> list[Tensor]:
         """Those of the masters, where the model's add up in fp32 before anything is unscaled.
 
         Until then they stay in the model: DDP reduces the sum of a step's micro-batches there.
         """
         self._collect()
-        return super().new_gradients()
+        return super().new()
 
     @torch.no_grad()
     def _collect(self) -> None:
@@ -117,11 +169,6 @@ class MasterGradients(ScaledGradients):
         for parameter, _ in self.pairs:
             parameter.grad = None
 
-    def clear_master_gradients(self) -> None:
-        """After a step: `model.zero_grad()` would not reach them."""
-        for _, master in self.pairs:
-            master.grad = None
-
     @torch.no_grad()
     def release(self) -> None:
         """Put the model's parameters back into the optimizer, with the masters' values, in fp32."""
@@ -138,19 +185,8 @@ class MasterGradients(ScaledGradients):
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """The masters' values into the model's fp16 weights, one launch for all."""
+        """The masters' values into the model's half weights, one launch for all."""
         if self.pairs:
             parameters, masters = zip(*self.pairs, strict=True)
             torch._foreach_copy_(parameters, masters)
             self._versions = [parameter._version for parameter in parameters]
-
-
-def save_in_fp32(model: nn.Module) -> list[RemovableHandle]:
-    """Make `state_dict` of the model and of its parts fp32, so that a checkpoint loads into a plain model."""
-    return [module.register_state_dict_post_hook(_to_fp32) for module in model.modules()]
-
-
-def _to_fp32(module: nn.Module, state: dict[str, object], prefix: str, metadata: object) -> None:
-    for key, value in state.items():
-        if key.startswith(prefix) and isinstance(value, Tensor) and value.dtype in HALF_TYPES:
-            state[key] = value.float()

@@ -1,7 +1,7 @@
 """apex's loss scaler: its schedule and its state, kept on the device so that a step need not wait.
 
-Source: `apex/amp/scaler.py`. Against `torch.amp.GradScaler` it has a ceiling and an optional floor, and it
-moves once per backward (each exit of `scale_loss`), not once per optimizer step.
+Source: `apex/amp/scaler.py` at the last commit of NVIDIA/apex that had it. Against `torch.amp.GradScaler` it
+has a ceiling and an optional floor, and one overflow skips the step of every optimizer.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ampcompare.precision.options import PrecisionOptions
+from ampcompare.precision.backends import PrecisionOptions
 
 MAX_SCALE = 2.0**24
+GROWTH, BACKOFF = 2.0, 0.5
 
 
 class LossScaler:
     """A loss scale, dynamic or static.
 
-    Dynamic: on overflow times `backoff_factor`, not below `min_scale`; after `growth_interval` backwards
-    without one times `growth_factor`, not above `max_scale`. Static (a number): never checks, never skips.
+    Dynamic: on overflow it is halved, not below `min_scale`; after `growth_interval` updates without one it
+    is doubled, not above `max_scale`. Static (a number): never checks, never skips.
     """
 
     def __init__(
@@ -31,16 +32,12 @@ class LossScaler:
         *,
         device: torch.device | str = "cpu",
         init_scale: float = PrecisionOptions.init_scale,
-        growth_factor: float = PrecisionOptions.growth_factor,
-        backoff_factor: float = PrecisionOptions.backoff_factor,
         growth_interval: int = PrecisionOptions.growth_interval,
         min_scale: float | None = None,
-        max_scale: float | None = MAX_SCALE,
+        max_scale: float | None = None,
     ) -> None:
         self.dynamic = loss_scale == "dynamic"
-        self.max_scale = MAX_SCALE if max_scale is None else float(max_scale)
-        self.min_scale = None if min_scale is None else float(min_scale)
-        self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
+        self.min_scale, self.max_scale = min_scale, MAX_SCALE if max_scale is None else max_scale
         self.growth_interval = growth_interval
         first = min(init_scale, self.max_scale) if self.dynamic else float(loss_scale)
         self.scale = torch.full((), first, dtype=torch.float32, device=device)
@@ -53,34 +50,30 @@ class LossScaler:
         """Divide gradients by the scale in place, one launch per type; note any inf or nan in `found_inf`."""
         if self.does_nothing:
             return
-        is_mps = self.scale.device.type == "mps"  # which has no float64
-        inverse = 1 / self.scale if is_mps else self.scale.double().reciprocal().float()
-        by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        inverse = self.scale.reciprocal()
+        by_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
         for gradient in gradients:
             dense = gradient._values() if gradient.is_sparse else gradient
-            by_kind[dense.device, dense.dtype].append(dense)
-        for (device, _), group in by_kind.items():
-            factor = inverse.to(device, non_blocking=True)
+            by_type[dense.dtype].append(dense)
+        for group in by_type.values():
             if self.dynamic:
-                found = self.found_inf.to(device, non_blocking=True)
-                torch._amp_foreach_non_finite_check_and_unscale_(group, found, factor)
-                if found is not self.found_inf:  # gradients on a second device
-                    self.found_inf.copy_(torch.maximum(self.found_inf, found.to(self.found_inf.device)))
+                torch._amp_foreach_non_finite_check_and_unscale_(group, self.found_inf, inverse)
             else:
-                torch._foreach_mul_(group, factor)
+                torch._foreach_mul_(group, inverse)
 
     def update(self) -> None:
-        """Move the schedule once, after a backward; leaves `found_inf` for the caller to read and clear."""
+        """Move the schedule once by what was found since the last time."""
         if not self.dynamic:
             self.unskipped += 1
             return
-        schedule = (self.growth_factor, self.backoff_factor, self.growth_interval)
+        schedule = (GROWTH, BACKOFF, self.growth_interval)
         torch._amp_update_scale_(self.scale, self.unskipped, self.found_inf, *schedule)
         self.scale.clamp_(max=self.max_scale)
         if self.min_scale is not None:
             # Only an overflow is held at the floor: a first scale below it stays, as in the original.
             floor = torch.where(self.found_inf > 0, self.min_scale, self.scale)
             torch.maximum(self.scale, floor, out=self.scale)
+        self.found_inf.zero_()
 
     def state_dict(self) -> dict[str, Any]:
         """{"loss_scale": float, "unskipped": int}, as apex. Waits for the device."""

@@ -1,0 +1,44 @@
+"""apex O1: listed functions run in half or fp32, weights stay fp32, apex's own dynamic loss scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ampcompare.precision.o1.patches import casts, disable_casts, installed
+from ampcompare.precision.o1.weights import STATE
+from ampcompare.precision.scaled import Scaled
+
+
+class ApexO1(Scaled):
+    """The casts of the O1 lists around forward and loss, and apex's loss scaling."""
+
+    def session(self) -> AbstractContextManager[Any]:
+        return installed()
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        return casts(device_type=self.device.type, allow_banned=False, half=self.input_dtype)
+
+    @staticmethod
+    @contextmanager
+    def casts_off(device_type: str) -> Iterator[None]:
+        with disable_casts(), torch.autocast(device_type, enabled=False):
+            yield
+
+    def step(self, optimizer: Optimizer) -> None:
+        super().step(optimizer)
+        STATE.copies.clear()
+
+
+class ApexO1BFloat16(ApexO1):
+    """The same lists and the same scaler with bf16 in fp16's place.
+
+    NVIDIA's apex had no such thing: what it shows is what the lists do, in a type that most CPUs of today
+    compute in.
+    """
+
+    input_dtype = torch.bfloat16
