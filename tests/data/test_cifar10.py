@@ -16,10 +16,10 @@ import pytest
 from torchvision import datasets
 
 from ampcompare.data.dataset import build_dataset
-from ampcompare.data.sources import SOURCES, cifar10, cifar100
+from ampcompare.data.sources import SOURCES, cifar10
 from ampcompare.errors import UserError
 
-BOTH = {which.name: which for which in (cifar10.CIFAR10, cifar100.CIFAR100)}
+BOTH = {which.name: which for which in (cifar10.CIFAR10, cifar10.CIFAR100)}
 
 
 def python2_pickle(pixels: np.ndarray, key: str, labels: list[int]) -> bytes:

@@ -28,8 +28,8 @@ def decodings(monkeypatch) -> list[str]:
     from ampcompare.data.sources import image_folder
 
     seen: list[str] = []
-    decode = image_folder._decode
-    monkeypatch.setattr(image_folder, "_decode", lambda tree: seen.append(tree.where) or decode(tree))
+    read = image_folder._read
+    monkeypatch.setattr(image_folder, "_read", lambda path, where: seen.append(where) or read(path, where))
     return seen
 
 
@@ -145,13 +145,13 @@ logging.basicConfig()
 root, meeting, name, other = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.sources import image_folder
-decode = image_folder._decode
-def decode_together(tree):
+read = image_folder._read
+def decode_together(path, where):
     (meeting / name).touch()
     while not (meeting / other).exists():
         time.sleep(0.01)
-    return decode(tree)
-image_folder._decode = decode_together
+    return read(path, where)
+image_folder._read = decode_together
 print(build_dataset("image_folder", root).fingerprint)
 """
 

@@ -174,7 +174,6 @@ def test_the_look_of_a_skipped_step_waits_for_one_that_is_taken(kept: Kept):
 def test_rows_have_the_names_that_our_own_have(kept: Kept, quick_overrides: tuple[str, ...]):
     words = (
         "backend=native",
-        "precision.dtype=float16",
         "log.every=2",
         "log.warmup_steps=1",
         "diagnostics.every=3",

@@ -206,8 +206,7 @@ def _wandb() -> Iterator[Finding]:
 
 
 def _data() -> Iterator[Finding]:
-    from ampcompare.data.sources.cifar10 import CIFAR10, find
-    from ampcompare.data.sources.cifar100 import CIFAR100
+    from ampcompare.data.sources.cifar10 import CIFAR10, CIFAR100, find
 
     places = {which: find(which) for which in (CIFAR10, CIFAR100)}
     facts = {which.name: None if place is None else str(place) for which, (place, _) in places.items()}

@@ -251,3 +251,19 @@ def _net() -> nn.Module:
         nn.Flatten(),
         nn.Linear(32, 10),
     )
+
+
+def test_a_network_that_begins_with_a_normed_weight_trains():
+    torch.manual_seed(0)
+    parametrizations = torch.nn.utils.parametrizations
+    first = parametrizations.spectral_norm(nn.Conv2d(3, 4, 3))
+    model = nn.Sequential(first, nn.Flatten(), parametrizations.weight_norm(nn.Linear(4, 2)))
+    precision = build_precision("apex_o1", init_scale=1024.0)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = [p.clone() for p in model.parameters()]
+    with precision.session():
+        with precision.forward_context():
+            loss = model(torch.randn(2, 3, 3, 3)).float().square().mean()
+        precision.backward(loss)
+        precision.step(optimizer)
+    assert not any(torch.equal(a, b) for a, b in zip(before[:1], list(model.parameters())[:1], strict=True))

@@ -128,7 +128,7 @@ TORCH_PROMOTE: Samples = {
 # PyTorch writes a reflected division as a product with `reciprocal`, which is on the float list.
 REFLECTED_DIVISION = {Tensor: _all("__rdiv__ __rtruediv__", _many, _below)}
 RUN_IN_WIDEST = {
-    torch: TORCH_PROMOTE,
+    torch: {**TORCH_PROMOTE, "vdot": (_q(3), _q(3))},  # later than apex
     Tensor: {
         **_existing(Tensor, TORCH_PROMOTE),
         **_all("__add__ __sub__ __mul__ __div__ __truediv__ __radd__ __rsub__ __rmul__", _many, _below),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
@@ -52,9 +51,19 @@ class Source:
                 raise UserError(f"{said}={value!r}: {expected}")
 
 
-def _from_root(module: str) -> Load:
-    """`load(root)` of a module here."""
-    return lambda root, *limits: import_module(f"{__name__}.{module}").load(root)
+def _cifar(name: str) -> Load:
+    def load(root: str | None, *limits: int | None) -> Arrays:
+        from ampcompare.data.sources import cifar10
+
+        return cifar10.load(root, getattr(cifar10, name))
+
+    return load
+
+
+def _image_folder(root: str | None, *limits: int | None) -> Arrays:
+    from ampcompare.data.sources import image_folder
+
+    return image_folder.load(root)
 
 
 def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Arrays:
@@ -72,7 +81,7 @@ SOURCES: dict[str, Source] = {
             "cifar10",
             "CIFAR-10",
             "cifar",
-            _from_root("cifar10"),
+            _cifar("CIFAR10"),
             root="folder of cifar-10-python.tar.gz",
             train_images=50_000,
             test_images=10_000,
@@ -82,7 +91,7 @@ SOURCES: dict[str, Source] = {
             "cifar100",
             "CIFAR-100",
             "cifar100",
-            _from_root("cifar100"),
+            _cifar("CIFAR100"),
             root="folder of cifar-100-python.tar.gz",
             train_images=50_000,
             test_images=10_000,
@@ -92,7 +101,7 @@ SOURCES: dict[str, Source] = {
             "image_folder",
             "image folder",
             "images",
-            _from_root("image_folder"),
+            _image_folder,
             root="folder or archive with train/<class>/* and test/<class>/*",
             needs_root=True,
         ),

@@ -1,4 +1,4 @@
-"""CIFAR-10 as its authors publish it, fetched and verified by torchvision; `cifar100` is read so too."""
+"""CIFAR-10 and CIFAR-100 (its 100 fine classes), fetched and verified by torchvision."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from ampcompare.data.cache import cached_file, load_or_build
 from ampcompare.errors import UserError
 from ampcompare.program.files import cache_folder
 
-ARCHIVE = "cifar-10-python.tar.gz"
-ARCHIVE_MD5 = "c58f30108f718f92721af3b95e74349a"
 # Without an answer for so long there is no network; applies to each connection and read, not to the whole.
 NETWORK_TIMEOUT_SECONDS = 8.0
 
@@ -39,10 +37,25 @@ class Archive:
     reader: str
 
 
-CIFAR10 = Archive("cifar10", "CIFAR-10", ARCHIVE, ARCHIVE_MD5, "cifar-10-batches-py", "CIFAR10")
+CIFAR10 = Archive(
+    "cifar10",
+    "CIFAR-10",
+    "cifar-10-python.tar.gz",
+    "c58f30108f718f92721af3b95e74349a",
+    "cifar-10-batches-py",
+    "CIFAR10",
+)
+CIFAR100 = Archive(
+    "cifar100",
+    "CIFAR-100",
+    "cifar-100-python.tar.gz",
+    "eb9058c3a382ffc7106e4002c42a8d85",
+    "cifar-100-python",
+    "CIFAR100",
+)
 
 
-def load(root: str | None, which: Archive = CIFAR10) -> Arrays:
+def load(root: str | None, which: Archive) -> Arrays:
     """The 50,000 training and 10,000 test images, 3x32x32, from `root` (by default the cache folder).
 
     torchvision looks in `root` for the unpacked batches, then for their archive, then downloads that; it
@@ -51,7 +64,7 @@ def load(root: str | None, which: Archive = CIFAR10) -> Arrays:
     return load_or_build(which.name, which.md5, lambda: _read(root, which))
 
 
-def find(which: Archive = CIFAR10) -> tuple[Path | None, Path]:
+def find(which: Archive) -> tuple[Path | None, Path]:
     """Where the data is without a `data.root`, decoded or as its authors publish it (None: nowhere yet), and
     the folder that it would come into. Only looks. Raises OSError if there is no home folder.
     """

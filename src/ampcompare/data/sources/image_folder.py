@@ -6,17 +6,27 @@ import hashlib
 import json
 import logging
 import os
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ampcompare.data.arrays import Arrays
 from ampcompare.data.cache import load_or_build
-from ampcompare.data.sources.archive import read_archive
-from ampcompare.data.sources.bounds import MAX_FILE_BYTES
-from ampcompare.data.sources.decode import decode_images
-from ampcompare.data.sources.tree import EXPECTED, SPLITS, Tree, arrange, is_hidden
 from ampcompare.errors import UserError, reason
+
+SPLITS = ("train", "test")
+EXPECTED = "train/<class>/<image> and test/<class>/<image>"
+# Only decoders of plain pictures: Pillow would also hand an EPS file to Ghostscript, which runs programs.
+FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+# More than 8 bits a channel: converting to RGB would clip the values without a word.
+DEEP_MODES = ("I", "F")
 
 log = logging.getLogger("ampcompare")
 
@@ -24,85 +34,134 @@ log = logging.getLogger("ampcompare")
 def load(root: str | None) -> Arrays:
     """Decode the folder or archive at `root`, or read what an earlier call kept of the same content.
 
-    Raises UserError for a root that is missing or unreadable, and as `read_archive`, `arrange` and
-    `decode_images` do.
+    Raises UserError for a root that is missing, unreadable or no such folder, and for images that do not
+    decode, are of another size than the first, or have more than 8 bits a channel.
     """
+    todo = f"give a folder or a tar or zip archive of {EXPECTED}"
     if not root:
-        needs = f"data.source=image_folder needs a folder or archive of {EXPECTED}"
-        raise UserError(f"data.root is not set: {needs}")
+        raise UserError(f"data.root is not set: {todo}")
     where = f"data.root={root!r}"
     try:
         path = Path(root).expanduser()
         if path.is_dir():
-            tree, identity = _scan(path, where)
-            return load_or_build("image_folder", identity, lambda: _decode(tree))
-        if path.is_file():
-            with open(path, "rb") as file:
+            identity = f"folder {_listing(path)}"
+        else:
+            with path.open("rb") as file:
                 identity = f"archive {hashlib.file_digest(file, 'sha256').hexdigest()}"
-            return load_or_build("image_folder", identity, lambda: _decode(read_archive(path, where)))
-        problem = "neither a file nor a folder" if path.exists() else "no such file or folder"
-    except (OSError, ValueError, RuntimeError) as error:  # the last two: a NUL character, an unknown ~user
-        raise UserError(f"{where}: cannot be read ({reason(error)})") from error
-    raise UserError(f"{where}: {problem}: give a folder or a tar or zip archive of {EXPECTED}")
+        return load_or_build("image_folder", identity, lambda: _read(path, where))
+    except UserError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # the last: an unknown ~user, an encrypted zip file
+        which = f": {error.filename!r}" if isinstance(error, OSError) and error.filename else ""
+        raise UserError(f"{where}: cannot be read ({reason(error)}{which}): {todo}") from error
 
 
-def _decode(tree: Tree) -> Arrays:
-    layout = arrange(tree)
-    count = sum(len(layout.paths[split]) for split in SPLITS)
-    log.info("%s: decoding %s images, this once", tree.where, f"{count:,}")
-    images = decode_images([layout.paths[split] for split in SPLITS], tree.read, tree.where)
-    labels = [np.array(layout.labels[split], np.int64) for split in SPLITS]
-    return Arrays.of((images[0], labels[0]), (images[1], labels[1]), layout.classes)
+def _listing(root: Path) -> str:
+    """Names the content by path, size and times of each file.
 
-
-def _scan(root: Path, where: str) -> tuple[Tree, str]:
-    """List train/ and test/ three levels deep, and name the content by path, size and times of each file.
-
-    The times are both that of the last write and that of the last change of any kind: tools that unpack
-    or copy may set the first to anything, but not the second. Links are followed.
+    The times are both that of the last write and that of the last change of any kind: tools that unpack or
+    copy may set the first to anything, but not the second. Links are followed.
     """
-    files: list[tuple[str, ...]] = []
-    folders: set[tuple[str, ...]] = set()
-    stamps: list[tuple[object, ...]] = []
-    base = os.fsencode(root)
-
-    # In bytes, so that names mean the same under every locale.
-    def visit(parts: tuple[str, ...]) -> None:
-        for entry in os.scandir(os.path.join(base, *(part.encode() for part in parts))):
-            path = (*parts, _name(entry.name, parts, where))
-            if is_hidden(path):
-                continue
-            if entry.is_dir():
-                folders.add(path)
-                if path[0] in SPLITS and len(path) < 3:
-                    visit(path)
-                continue
-            if not entry.is_file():
-                raise UserError(f"{where}: {'/'.join(path)!r} is a broken link or a special file: remove it")
-            files.append(path)
-            if path[0] in SPLITS:
-                status = entry.stat()
-                stamps.append((path, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-
-    def read(path: str) -> bytes:
-        try:
-            with open(os.path.join(base, path.encode()), "rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-        except OSError as error:
-            raise UserError(f"{where}: image {path!r} cannot be read ({reason(error)})") from error
-        if len(data) > MAX_FILE_BYTES:
-            most = f"{MAX_FILE_BYTES // 2**20} MiB"
-            raise UserError(f"{where}: image {path!r} is larger than {most}: remove it")
-        return data
-
-    visit(())
-    listing = json.dumps([sorted(folders), sorted(stamps)])
-    return Tree(where, files, folders, read), f"folder {hashlib.sha256(listing.encode()).hexdigest()}"
+    stamps = []
+    for split in SPLITS:
+        for folder, _, names in os.walk(root / split, followlinks=True):
+            for name in names:
+                file = os.stat(path := os.path.join(folder, name))
+                times = file.st_mtime_ns, file.st_ctime_ns
+                stamps.append((os.path.relpath(path, root), file.st_size, *times))
+    return hashlib.sha256(json.dumps(sorted(stamps)).encode()).hexdigest()
 
 
-def _name(name: bytes, parts: tuple[str, ...], where: str) -> str:
+@contextmanager
+def _unpacked(path: Path) -> Iterator[Path]:
+    """The folder with train/ and test/ in it: itself, or a temporary one with what is in the archive.
+
+    One leading folder that everything lies in is passed.
+    """
+    if path.is_dir():
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="ampcompare-") as made:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as zipped:
+                zipped.extractall(made)
+        else:
+            try:
+                with tarfile.open(path) as tarred:
+                    tarred.extractall(made, filter="data")
+            except (tarfile.TarError, EOFError) as error:
+                raise ValueError(f"corrupt, truncated or no tar or zip archive: {reason(error)}") from error
+        folder = Path(made)
+        inner = [entry for entry in folder.iterdir() if not _is_hidden(entry.name)]
+        yield inner[0] if len(inner) == 1 and inner[0].is_dir() and inner[0].name not in SPLITS else folder
+
+
+def _is_hidden(name: str) -> bool:
+    """Hidden files, and what macOS adds to archives, are no data."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_image(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.lower().endswith(SUFFIXES) and not _is_hidden(name) and os.path.isfile(path)  # no pipe
+
+
+def _read(path: Path, where: str) -> Arrays:
+    # Imported here: it takes seconds and 160 MB, and decoded data that were kept do without.
+    from torchvision.datasets import ImageFolder
+
+    with _unpacked(path) as folder:
+        splits = []
+        for split in SPLITS:
+            if not (folder / split).is_dir():
+                found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+                what = f"there is no folder {split!r} in it (found: {found})"
+                raise UserError(f"{where}: {what}: expected {EXPECTED}")
+            splits.append(ImageFolder(str(folder / split), is_valid_file=_is_image))
+        train, test = splits
+        for name in sorted({*train.classes} ^ {*test.classes}):
+            has, lacks = SPLITS if name in train.classes else SPLITS[::-1]
+            what = f"class folder {name!r} is in {has!r} but not in {lacks!r}"
+            raise UserError(f"{where}: {what}: each class needs images in both")
+        "".join(train.classes).encode()  # a name that is not UTF-8 could go into no record
+        count = len(train.samples) + len(test.samples)
+        log.info("%s: decoding %s images, this once", where, f"{count:,}")
+        pairs = _decoded([split.samples for split in splits], folder, where)
+        return Arrays.of(pairs[0], pairs[1], tuple(train.classes))
+
+
+def _decoded(
+    splits: list[list[tuple[str, int]]], folder: Path, where: str
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Each split's images, uint8 [N, 3, H, W], one size throughout, and their classes, int64 [N]."""
+    first = _pixels(splits[0][0][0], folder, where).shape
+    found = []
+    for samples in splits:
+        images = np.empty((len(samples), first[2], *first[:2]), np.uint8)
+        for index, (path, _) in enumerate(samples):
+            pixels = _pixels(path, folder, where)
+            if pixels.shape != first:
+                size, expected = (f"{shape[1]}x{shape[0]}" for shape in (pixels.shape, first))
+                what = f"image {_short(path, folder)!r} is {size} pixels but the first one is {expected}"
+                raise UserError(f"{where}: {what}: all images must have one size; resize them first")
+            images[index] = pixels.transpose(2, 0, 1)
+        found.append((images, np.array([number for _, number in samples], np.int64)))
+    return found
+
+
+def _pixels(path: str, folder: Path, where: str) -> np.ndarray:
+    """RGB, uint8 [H, W, 3]."""
+    from PIL import Image
+
+    said = f"{where}: image {_short(path, folder)!r}"
     try:
-        return name.decode()
-    except UnicodeDecodeError:
-        shown = "/".join([*parts, name.decode(errors="backslashreplace")])
-        raise UserError(f"{where}: the name of {shown!r} is not UTF-8: rename it") from None
+        image: Any = Image.open(path, formats=FORMATS)
+        if not image.mode.startswith(DEEP_MODES):
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    except Exception as error:  # a decoder meets damage as any of a dozen exception types
+        raise UserError(f"{said} does not decode ({reason(error)}): replace it or remove it") from error
+    raise UserError(f"{said} has more than 8 bits a channel: convert it to 8 bits first")
+
+
+def _short(path: str, folder: Path) -> str:
+    return os.path.relpath(path, folder)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import numpy as np
 
 from ampcompare.data.arrays import Arrays
-from ampcompare.data.sources.bounds import gib, memory_budget_bytes
 from ampcompare.errors import UserError
 
 TRAIN_COUNT = 50_000
@@ -51,15 +50,14 @@ def load(
 ) -> Arrays:
     """The first images of both splits, `size` pixels wide and high: of another size each image is repeated
     side by side and cut. Not cached, since making them is about as fast as reading them. Raises UserError for
-    more than half of the machine's memory.
+    more than fits into memory.
     """
-    size_bytes = (train_count + test_count) * 3 * size**2
-    if size != SIZE and size_bytes > (budget := memory_budget_bytes()):
-        what = f"{train_count + test_count:,} images of this size take {gib(size_bytes)}"
-        most = f"more than {gib(budget)}, half of this machine's memory"
-        raise UserError(f"data.kwargs.size={size}: {what}, {most}; set data.train_limit and data.test_limit")
     splits = (make_images("train", train_count, seed), make_images("test", test_count, seed))
-    train, test = ((_in_size(images, size), labels) for images, labels in splits)
+    try:
+        train, test = ((_in_size(images, size), labels) for images, labels in splits)
+    except MemoryError as problem:
+        todo = "set data.train_limit and data.test_limit"
+        raise UserError(f"data.kwargs.size={size}: {problem}; {todo}") from None
     return Arrays.of(train, test, CLASSES)
 
 

@@ -50,6 +50,7 @@ TENSOR_PROMOTE_IN_PLACE = [f"__i{name}__" for name in ("add", "sub", "mul", "div
 LATER: list[tuple[Any, str, str]] = [
     (F, "scaled_dot_product_attention", "attention"),
     (F, "rms_norm", "float"),
+    (torch, "vdot", "promote"),  # spectral norm's, which was `dot`
 ]
 # What recurrent and attention modules reach PyTorch by.
 MODULES: list[tuple[Any, str, str]] = [
