@@ -201,7 +201,7 @@ def test_what_is_built_in_takes_no_arguments(name: str):
 
 def test_options_of_our_networks_are_said_to_have_no_effect_on_others():
     words = ["model.name=torchvision:resnet18", "model.stem=imagenet"]
-    why = "has no effect: it is of our networks, and model.name=torchvision:resnet18 is none"
+    why = "has no effect: model.name=torchvision:resnet18 is none of our networks"
     assert remarks(load_config(None, words)) == [f"model.stem=imagenet {why}"]
     assert remarks(load_config(None, ["model.stem=imagenet"])) == []
 

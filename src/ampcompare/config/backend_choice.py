@@ -20,14 +20,15 @@ def remarks(config: Config) -> list[str]:
         keys = [key for key in LEAVES if key.startswith("precision.")]
         found += _without_effect(config, keys, f"backend={backend} is fp32")
     if network not in LEAVES["model.name"].meta["choices"]:
-        why = f"it is of our networks, and model.name={network} is none"
+        why = f"model.name={network} is none of our networks"
         found += _without_effect(config, ["model.stem", "model.zero_init_residual"], why)
     return found
 
 
 def _without_effect(config: Config, keys: list[str], why: str) -> list[str]:
-    given = [(key, config.value(key)) for key in keys if config.value(key) != LEAVES[key].default]
-    return [f"{key}={_shown(value)} has no effect: {why}" for key, value in given]
+    given = [key for key in keys if config.value(key) != LEAVES[key].default]
+    told = ", ".join(f"{key}={_shown(config.value(key))}" for key in given)
+    return [f"{told} {'has' if len(given) == 1 else 'have'} no effect: {why}"] if given else []
 
 
 def _shown(value: object) -> str:
