@@ -276,3 +276,23 @@ def test_the_training_data_may_change_with_a_seed_that_the_function_takes(here: 
     (here / "mine.py").write_text(code)
     names = {build_dataset("./mine.py:build", seed=seed).fingerprint for seed in (1, 2)}
     assert len(names) == 1
+
+
+@pytest.mark.parametrize("kind", ["int32", "uint8", "int16"])
+def test_labels_of_images_as_bytes_may_be_of_any_whole_type(here: Path, kind: str):
+    data = given(f"return torch.zeros(4, 3, 2, 2, dtype=torch.uint8), torch.arange(4).to(torch.{kind})", here)
+    assert isinstance(data.train, ImageSet)
+    assert data.train.labels.dtype is torch.int64
+    assert data.train.labels.tolist() == [0, 1, 2, 3]
+
+
+def test_a_limit_takes_of_each_class_as_many_of_a_data_set_with_targets(here: Path):
+    code = (
+        "class Own(torch.utils.data.Dataset):\n"
+        "    targets = [0] * 96 + [1] * 4\n"
+        "    def __len__(self): return 100\n"
+        "    def __getitem__(self, i): return torch.zeros(2), self.targets[i]\n"
+        "return Own()"
+    )
+    data = given(code, here, train_limit=8)
+    assert sorted(data.train.data.targets[i] for i in data.train.chosen) == [0] * 4 + [1] * 4

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ampcompare import plugins
 from ampcompare.data import given
@@ -125,11 +124,9 @@ def _cut(
             "limit it in the function, or give max_steps" if name == "train" else "limit it in the function"
         )
         raise UserError(f"data.{name}_limit={limit}: {source} returned a loader of its own; {todo}")
-    labels = np.zeros(len(split), np.int64)
-    if classes and isinstance(split, TensorSet) and isinstance(split.targets, Tensor):
-        labels = np.maximum(
-            split.targets.numpy(), 0
-        )  # those that the loss leaves out among the first class's
+    labels = given.labels_of(split) if classes else None
+    if labels is None:
+        labels = np.zeros(len(split), np.int64)
     chosen = _chosen(name, limit, labels, source, split.counts)
     if chosen is None:
         return split

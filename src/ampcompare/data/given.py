@@ -212,7 +212,7 @@ def _together(train: Form, test: Form) -> Given:
     """Both splits as one data set. Raises ValueError."""
     if isinstance(train, TensorSet) and isinstance(test, TensorSet):
         if _are_images(train) and _are_images(test):
-            pairs = [(split.inputs.numpy(), split.targets.numpy()) for split in (train, test)]
+            pairs = [(split.inputs.numpy(), split.targets.long().numpy()) for split in (train, test)]
             arrays = Arrays.of(*pairs)
             return Given(train, test, arrays.classes, arrays)
         return _checked(train, test, _numbered(train.targets, test.targets))
@@ -254,6 +254,18 @@ def _numbered(*targets: Field) -> tuple[str, ...]:
     count = 1 + max(int(target.max()) for target in found)
     least = min(int(t[t != IGNORED].min()) if bool((t != IGNORED).any()) else 0 for t in found)
     return tuple(map(str, range(count))) if least >= 0 and count <= MOST_CLASSES else ()
+
+
+def labels_of(split: Form) -> np.ndarray | None:
+    """The class of each sample, int64 [N], where that is known without loading it: of tensors, and of a data
+    set that holds all of them as `targets`. What the loss leaves out is among the first class's.
+    """
+    targets = split.targets if isinstance(split, TensorSet) else getattr(split.data, "targets", None)
+    try:
+        targets = torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return targets.long().clamp(min=0).numpy() if _numbered(targets) and len(targets) == len(split) else None
 
 
 def _named(split: Form) -> tuple[str, ...]:
