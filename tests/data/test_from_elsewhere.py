@@ -83,10 +83,6 @@ def test_runs_on_it_are_named_by_it_and_pooled_while_the_images_are_the_same(her
             "label 1000000000003: expected the numbers of at most",
         ),
         ("def build(train):\n    1 / 0", "no data for train=True (line 2: ZeroDivisionError"),
-        (
-            SOURCE.format(train=64, step=60).replace("3), labels", "3), labels.astype('u1')"),
-            "train labels are uint8 (64,), expected int64 [N]",
-        ),
         ("def build(train):\n    return [], []", "train=True: the data: empty; expected at least one sample"),
     ],
 )
