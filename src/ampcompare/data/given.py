@@ -256,7 +256,7 @@ def _numbered(*targets: Field) -> tuple[str, ...]:
     return tuple(map(str, range(count))) if least >= 0 and count <= MOST_CLASSES else ()
 
 
-def labels_of(split: Form) -> np.ndarray | None:
+def labels_of(split: TensorSet | SampleSet) -> np.ndarray | None:
     """The class of each sample, int64 [N], where that is known without loading it: of tensors, and of a data
     set that holds all of them as `targets`. What the loss leaves out is among the first class's.
     """

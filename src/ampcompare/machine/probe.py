@@ -54,10 +54,6 @@ class Rates:
         base = self.rate("float32")
         return self.rate(dtype) / base if base else 0.0
 
-    def fastest(self, dtypes: Sequence[str]) -> str:
-        """The fastest of the types, the first of those that are level."""
-        return max(dtypes, key=self.rate)
-
 
 def probe(device: torch.device, dtypes: Sequence[str] = TYPES, *, channels_last: bool | None = None) -> Rates:
     """Measure the types (fp32 too, as the others go by it): on a CPU one core of it.

@@ -1,9 +1,8 @@
-"""Which points of a grid come to the same run, and which to none: of a grid of backends and types.
+"""Which points of a grid come to the same run, and which to none: of a grid of backends and loss scales.
 
-`none` has no type, so that with two types it is two points and one run; `native` in bfloat16 is
-`native_bf16`; `apex_o2` in bfloat16 is refused. Each run is made once. A block (order.py) then holds, for one
-seed, every run that those points came to: a baseline that all types share stands among all of them, not
-before the later ones.
+`none` has no loss scale, so that with two of them it is two points and one run; `native_bf16` with a static
+one is refused. Each run is made once. A block (order.py) then holds, for one seed, every run that those points
+came to: a baseline that all scales share stands among all of them, not before the later ones.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class _Found:
         return any(len({values[place] for values in alike}) > 1 for alike in self.alike)
 
     def as_one(self, alike: Sequence[Values]) -> str:
-        """`backend=none is one run whatever its precision.dtype`, or which points are one."""
+        """`backend=none is one run whatever its precision.loss_scale`, or which points are one."""
         chosen = [self.chosen(values) for values in alike]
         differing = [key for key in chosen[0] if len({repr(one[key]) for one in chosen}) > 1]
         same = {key: value for key, value in chosen[0].items() if key not in differing}
