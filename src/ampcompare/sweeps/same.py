@@ -1,8 +1,8 @@
 """Which points of a grid come to the same run, and which to none: of a grid of backends and loss scales.
 
 `none` has no loss scale, so that with two of them it is two points and one run; `native_bf16` with a static
-one is refused. Each run is made once. A block (order.py) then holds, for one seed, every run that those points
-came to: a baseline that all scales share stands among all of them, not before the later ones.
+one is refused. Each run is made once. A block (order.py) then holds, for one seed, every run that those
+points came to: a baseline that all scales share stands among all of them, not before the later ones.
 """
 
 from __future__ import annotations
