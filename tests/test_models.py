@@ -120,12 +120,12 @@ def test_another_version_of_a_file_is_another_network_to_reports_and_to_resume(n
     assert train("seed=2") == 0
     assert len(analyse_runs(load_runs(["runs"])).groups) == 1
     net.write_text(NET.format(more=", nn.Identity()"))
-    with pytest.raises(UserError, match="no unfinished run of this config"):
-        train("seed=1", "resume=must", "output_dir=begun")
+    assert train("seed=1", "resume=auto", "output_dir=begun") == 0
+    assert len(list(Path("begun/checkpoints").iterdir())) == 2  # the other one is left as it was
     assert train("seed=3") == 0
     assert len(analyse_runs(load_runs(["runs"])).groups) == 2
     net.write_text(NET.format(more=""))
-    assert train("seed=1", "resume=must", "output_dir=begun") == 0
+    assert train("seed=1", "resume=auto", "output_dir=begun") == 0
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ def _config(monkeypatch: pytest.MonkeyPatch, *words: str) -> Config:
         (None, [], "never"),
         ("", [], "never"),
         ("auto", [], "auto"),
-        ("must", [], "must"),
         ("auto", ["resume=never"], "never"),
-        ("auto", ["--resume", "must"], "must"),
+        ("never", ["--resume=auto"], "auto"),
         ("auto", ['{"resume": "never"}'], "never"),
     ],
 )
@@ -48,7 +47,7 @@ def test_training_resumes_as_the_environment_says_unless_told(monkeypatch, varia
     [
         ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}, [], "auto"),
         ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}, ["resume=never"], "never"),
-        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r", "AMPCOMPARE_RESUME": "must"}, [], "must"),
+        ({"WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r", "AMPCOMPARE_RESUME": "never"}, [], "never"),
         ({"WANDB_RUN_ID": "r"}, [], "never"),
     ],
     ids=["agent", "word", "variable", "no agent"],

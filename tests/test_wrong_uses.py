@@ -22,7 +22,7 @@ DOORS = ", pkg.mod:Name, ./file.py:Name"
 BACKENDS = (
     f"expected one of none, native, native_bf16, apex_o1, apex_o1_bf16, apex_o2, fp16, bf16, bf16_sr{DOORS}"
 )
-HELP = f"{as_typed('ampcompare', 'run', '--help')} lists every key"
+HELP = f"{as_typed('ampcompare', 'run', '--help-all')} lists every key"
 WHOLE = "expected a whole number at least 1"
 
 WORDS = {
@@ -111,8 +111,8 @@ WORDS = {
     "wandb.tags=red": "wandb.tags='red': expected a list of texts, such as [a,b]",
     "data.mean=0.5": "data.mean=0.5: expected a list of numbers, such as [0.5,0.5,0.5]",
     "data.std=[1,1,0]": "data.std=[1.0, 1.0, 0.0]: expected three numbers above 0, one per channel",
-    "resume=yes": "resume='yes': expected one of auto, never, must; did you mean auto?",
-    "resume=last.pt": "resume='last.pt': expected one of auto, never, must",
+    "resume=yes": "resume='yes': expected one of auto, never; did you mean auto?",
+    "resume=last.pt": "resume='last.pt': expected one of auto, never",
     "checkpoint.every_epochs=0.5": f"checkpoint.every_epochs='0.5': {WHOLE}, or null",
     "checkpoint.every_minutes=0": "checkpoint.every_minutes='0': expected a number above 0, or null",
     "output_dir=a\0b": "output_dir='a\\x00b': a NUL character is in it; expected a text",
@@ -135,10 +135,10 @@ WORDS = {
     "-v": "'-v': expected key=value, such as backend=native or optimizer.lr=0.05",
     "=native": "'=native': expected key=value, such as backend=native or optimizer.lr=0.05",
     "--fast": "'--fast': expected key=value, such as backend=native or optimizer.lr=0.05",
-    "--backend": f"--backend: expected a value after it, {BACKENDS.removeprefix('expected ')}",
+    "--backend": f"--backend: expected --backend=VALUE, {BACKENDS.removeprefix('expected ')}",
     "--config": "--config: expected a name or a path after it, such as --config demo",
     "--config=nowhere": (
-        "--config 'nowhere': no such file; expected a path or one of demo, recipe_mlp, reference, strong"
+        "--config 'nowhere': no such file; expected a path or one of demo, reference, strong"
     ),
     "nowhere.json": "nowhere.json: cannot be read (No such file or directory)",
     "optimizer=fast": (
@@ -205,7 +205,6 @@ WORDS = {
     "wandb.tags=[a,'???']": (
         "wandb.tags=['a', '???']: has to be given; expected a list of texts, such as [a,b]"
     ),
-    "wandb.name=\\???": "wandb.name='\\\\???': expected a text, or null",
     # What OmegaConf's nodes would take.
     "deterministic=y": "deterministic='y': expected true or false",
     "epochs=true": f"epochs='true': {WHOLE}",
@@ -241,14 +240,14 @@ def test_a_tab_in_yaml_is_named_with_its_line(tmp_path: Path):
     with pytest.raises(UserError) as caught:
         load_config(str(path))
     assert str(caught.value) == (
-        f"{path}, line 2: not valid YAML: found character '\\t' that cannot start any token"
+        f"{path}, line 2: not valid YAML: found character that cannot start any token"
     )
 
 
 def test_brackets_without_end_are_a_line_and_not_the_end_of_the_process(tmp_path: Path):
     path = tmp_path / "mine.yaml"
     path.write_text("wandb: " + "[" * 100_000)
-    with pytest.raises(UserError, match="cannot be read as YAML: maximum recursion depth"):
+    with pytest.raises(UserError, match="cannot be read as YAML: nested deeper than 50 levels"):
         load_config(str(path))
 
 

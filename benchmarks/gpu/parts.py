@@ -71,8 +71,6 @@ def parts(out: Path, images: Images) -> list[Part]:
     found += [*tests((*OTHERS, *BF16)), *throughput(out, ("native", *OTHERS), "half")]
     found += throughput(out, BF16, "bf16")
     found += comparison(out, images, (*OTHERS, *BF16))
-    recipe = (*AMPCOMPARE, "bench", "recipe", "--device", "cuda")
-    found.append(Part("recipe", recipe, 240, needs=BENCHING))
     found += published(out, images)
     found.append(long_training(out, images))
     return [*found, *judging(out)]

@@ -53,7 +53,7 @@ def run(
         list[str] | None, typer.Argument(metavar="[--config NAME] KEY=VALUE", help="Options of the run.")
     ] = None,
 ) -> None:
-    """Train one run under a backend and record it; `ampcompare run --help` lists every option."""
+    """Train one run under a backend and record it; `ampcompare run --help-all` lists every option."""
     from ampcompare.entrypoint import main as train
 
     leave(train(words or [], "ampcompare run"))

@@ -5,7 +5,6 @@ of all else that takes long to import: what takes the machine away is heard from
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,24 +13,16 @@ from ampcompare.program.loading import loading
 from ampcompare.program.stopping import EXIT_INTERRUPTED, watching
 from ampcompare.tracking.taken import tell
 
-USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
-
-Trains one run. --config names a file of configs/ or a path (default: reference); words override its values.
-A text may hold another option: wandb.group=strong-${{backend}}. ??? in a file is for a word to give.
-The options, each with its default, meaning and what it may be:
-"""
-
 
 def main(words: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
     """Run; returns the exit code: 0 finished, 1 failed, 2 bad input, 128 + signal stopped. `brief` leaves
     out the lines at the end on where the record is.
     """
-    if "--help" in words or "-h" in words:
-        from ampcompare.config.options import describe
-        from ampcompare.config.schema import Config
+    if {"--help", "-h", "--help-all"} & set(words):
+        from ampcompare.config.help import every, often
 
         try:
-            print(USAGE.format(program=program) + describe(Config), flush=True)
+            print((every if "--help-all" in words else often)(program), flush=True)
         except BrokenPipeError:  # `... --help | head`; what is left in the buffer would fail again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -43,15 +34,10 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
 
 
 def _run(words: Sequence[str], brief: bool) -> int:
-    from ampcompare.config import sweep_choice as choice
     from ampcompare.config.arguments import parse
 
     try:
         config = parse([*_resumed(), *words])
-        if choice.is_of_server() and choice.chooses_precision():
-            from ampcompare.tracking.once import check_once
-
-            check_once()
         with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
             from ampcompare.experiment import run
 
@@ -60,11 +46,6 @@ def _run(words: Sequence[str], brief: bool) -> int:
         from ampcompare.tracking.refusal import record_refusal
 
         record_refusal(problem)
-        if choice.is_of_server() and choice.chooses_precision():
-            from ampcompare.tracking.once import passes_over
-
-            if passes_over(problem):
-                return 128 + signal.SIGTERM  # no failure to W&B's agent, which goes on
         exit_with(problem)
 
 

@@ -16,7 +16,7 @@ from ampcompare.checkpoint.files import Store
 from ampcompare.checkpoint.keeper import RunKeeper
 from ampcompare.checkpoint.resume import FOLDER, Identity, find_together, writes_checkpoints
 from ampcompare.checkpoint.state import restore
-from ampcompare.config.backend_choice import remarks, settle
+from ampcompare.config.check import remarks, settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.sources import source_of

@@ -61,7 +61,7 @@ def test_only_what_has_not_passed_is_run_again(on_gpu, tmp_path: Path, capsys: p
 def test_the_most_telling_parts_come_first_and_none_takes_more_than_eight_minutes(tmp_path: Path):
     every = parts.parts(tmp_path, SYNTHETIC)
     names = [part.name for part in every]
-    order = ["tests", "throughput-compared", "train-comparison-223-none", "throughput-half", "recipe"]
+    order = ["tests", "throughput-compared", "train-comparison-223-none", "throughput-half"]
     assert sorted(order, key=names.index) == order
     assert names.index("train-comparison-225-none") < names.index("train-comparison-223-fp16")
     assert names[-3:] == ["train-100-epochs-native", "comparison-report", "claims"]

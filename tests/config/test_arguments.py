@@ -22,7 +22,6 @@ SWEPT = {
 ALL_MACROS = (
     "args",
     "args_no_hyphens",
-    "args_no_equals",
     "args_no_boolean_flags",
     "args_json",
     "args_append_hydra",
@@ -32,7 +31,7 @@ ALL_MACROS = (
 
 @pytest.mark.parametrize(
     "macro",
-    ["args", "args_no_hyphens", "args_no_equals", "args_json", "args_append_hydra", "args_override_hydra"],
+    ["args", "args_no_hyphens", "args_json", "args_append_hydra", "args_override_hydra"],
 )
 def test_every_macro_of_wandb_gives_the_same_config(macro):
     forms = create_sweep_command_args({"args": {key: {"value": value} for key, value in SWEPT.items()}})
@@ -87,9 +86,7 @@ def test_config_is_named_in_each_form(words):
     [
         (["--config"], "--config: expected a name or a path after it"),
         (["--config="], "--config: expected a name or a path after it"),
-        (["--epochs"], "--epochs: expected a value after it, a whole number at least 1"),
-        (["--epochs", "--tf32"], "--epochs: expected a value after it"),
-        (["--epochs", "-1"], "epochs='-1': expected a whole number at least 1"),
+        (["--epochs", "3"], "--epochs: expected --epochs=VALUE, a whole number at least 1"),
         (["--fast"], "'--fast': expected key=value"),
         (["--batch-size", "12"], "did you mean batch_size?"),
         (["backend"], "'backend': expected key=value"),
@@ -108,7 +105,7 @@ def test_wrong_words_are_told(words, said):
     "words",
     [
         ["precision.keep_fp32=layer4.2,*.bn3,fc"],
-        ["--precision.keep_fp32", "layer4.2,*.bn3,fc"],
+        ["--precision.keep_fp32=layer4.2,*.bn3,fc"],
         ["--precision.keep_fp32=layer4.2, *.bn3, fc,"],
         ["precision.keep_fp32=[layer4.2,*.bn3,fc]"],
         ["precision.keep_fp32=['layer4.2', '*.bn3', 'fc']"],

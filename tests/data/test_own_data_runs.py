@@ -179,7 +179,7 @@ def test_a_run_killed_in_the_middle_of_an_epoch_and_resumed_is_the_run_that_was_
 ):
     train(name, *first, folder="whole")
     kill_at_step_5(monkeypatch, name, *first, folder="parts")
-    said = train(name, *then, "resume=must", folder="parts")
+    said = train(name, *then, "resume=auto", folder="parts")
     assert "going on with run" in said
     assert "at step 4" in said
     assert "goes on with other batches" not in said

@@ -50,7 +50,7 @@ def test_a_run_whose_record_meets_a_full_disk_stops_and_is_resumed_whole(zygote:
     assert 50 < len(so_far) < at
     assert so_far == list(range(1, len(so_far) + 1))
 
-    done = zygote.run(*ROWS, f"output_dir={tmp_path}", "resume=must", f"max_steps={at}")
+    done = zygote.run(*ROWS, f"output_dir={tmp_path}", "resume=auto", f"max_steps={at}")
     assert done["code"] == 0, done
     assert f"at step {saved}" in done["said"]
     assert steps_of(tmp_path) == list(range(1, at + 1))
@@ -75,7 +75,7 @@ def test_a_disk_that_is_full_at_the_end_alone_fails_the_run_and_resume_completes
     assert steps_of(tmp_path) == list(range(1, 89))
     (record,) = load_runs([tmp_path])
     assert record.state == "finished"
-    done = zygote.run(*words, "resume=must")
+    done = zygote.run(*words, "resume=auto")
     assert done["code"] == 2  # there is nothing left to go on with
 
 
@@ -128,7 +128,7 @@ def test_a_real_disk_that_is_full_of_the_run_itself(zygote: Zygote, small_disk: 
     at = int(re.findall(r"at step (\d+)", line)[0])
 
     subprocess.run(["mount", "-o", "remount,size=100m", str(small_disk)], check=True)
-    done = zygote.run(*ROWS, f"output_dir={small_disk}", "resume=must", f"max_steps={at}")
+    done = zygote.run(*ROWS, f"output_dir={small_disk}", "resume=auto", f"max_steps={at}")
     assert done["code"] == 0, done
     assert steps_of(small_disk) == list(range(1, at + 1))
 

@@ -44,7 +44,7 @@ def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygot
     places = {folder: (*words, f"output_dir={folder}") for folder in (tmp_path / str(i) for i in range(4))}
     dice = random.Random(20)
     for kill in range(5):
-        resume = "resume=must" if kill else "resume=never"
+        resume = "resume=auto" if kill else "resume=never"
         jobs = [
             {"words": (*w, resume), "kill_later": dice.random(), "once_saved": str(folder), "all": True}
             for folder, w in places.items()
@@ -60,7 +60,7 @@ def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygot
         folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places
     }
     jobs = [
-        {"words": (*places[folder], "resume=must", f"max_steps={goal}")} for folder, goal in goals.items()
+        {"words": (*places[folder], "resume=auto", f"max_steps={goal}")} for folder, goal in goals.items()
     ]
     for (folder, goal), done in zip(goals.items(), zygote.run_all(jobs), strict=True):
         assert done["code"] == 0, done
@@ -100,7 +100,7 @@ def test_sigterm_to_every_process_at_once_is_a_preemption_like_any_other(zygote:
     done = zygote.run(*given, signal_at=[5, signal.SIGTERM], all=True)
     assert done["code"] == 143, done
     assert "Traceback" not in done["said"], done
-    done = zygote.run(*given, "resume=must")
+    done = zygote.run(*given, "resume=auto")
     assert done["code"] == 0, done
     assert_whole(tmp_path)
     (record,) = load_runs([tmp_path])

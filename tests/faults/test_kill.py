@@ -75,7 +75,7 @@ def stories(
 
     play(0, "whole")
     play(-9, "parts", EVERY_STEP, kill_at=5)
-    play(-9, "parts", "resume=must", "checkpoint.every_minutes=null", kill_at=13)
+    play(-9, "parts", "resume=auto", "checkpoint.every_minutes=null", kill_at=13)
     play(0, "parts", "resume=auto", EVERY_STEP)
     return found
 

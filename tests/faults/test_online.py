@@ -79,7 +79,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
         zygote,
     )
     assert play("ahead", signal_at=[14, signal.SIGSTOP])["code"] == -9
-    assert play("ahead", "resume=must")["code"] == 0
+    assert play("ahead", "resume=auto")["code"] == 0
     assert rows(wandb_server, "ahead") == expected
 
     # Killed at once, the server has less than the checkpoint.
@@ -89,7 +89,7 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
     given = env(wandb_server, folder, "behind") | later
     assert zygote.run(*ONLINE, f"output_dir={folder}", env=given, kill_at=10)["code"] == -9
     assert len(rows(wandb_server, "behind")) < next(n for n, row in enumerate(expected) if row[STEP] > 8)
-    assert play("behind", "resume=must")["code"] == 0
+    assert play("behind", "resume=auto")["code"] == 0
     assert rows(wandb_server, "behind") == expected
 
 

@@ -128,7 +128,6 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
     ("words", "message"),
     [
         ("batch_size=1", "batch_size=1: with 2 processes each needs an image"),  # all see it
-        ("resume=must", "resume='must': no unfinished run"),  # process 0 alone looks
     ],
 )
 def test_a_mistake_ends_all_processes_before_training_and_is_said_once(

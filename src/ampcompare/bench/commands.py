@@ -25,28 +25,11 @@ def _in_checkout(module: str) -> Any:
     """A module of the checkout's `benchmarks/`. Raises UserError where there is none."""
     if CHECKOUT is None:
         raise UserError(
-            "this benchmark measures AMP Compare itself and needs its checkout; the others, bench recipe and "
-            "bench throughput, measure your machine"
+            "this benchmark measures AMP Compare itself and needs its checkout; "
+            "bench throughput measures your machine"
         )
     sys.path.insert(0, str(CHECKOUT / "benchmarks"))
     return import_module(module)
-
-
-@bench.command()
-def recipe(
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Override values of recipe_mlp.yaml.")
-    ] = None,
-    backends: Backends = EVERY,
-    device: Device = "auto",
-    rounds: Annotated[int, typer.Option(min=1, help="Times each backend is measured, in turn.")] = 3,
-) -> None:
-    """The AMP recipe of PyTorch's tutorials: time and peak memory beside the published figures."""
-    from rich.console import Console
-
-    from ampcompare.bench.recipe.table import bench_recipe
-
-    bench_recipe(words or [], backends.split(","), device, rounds, Console(highlight=False))
 
 
 @bench.command()

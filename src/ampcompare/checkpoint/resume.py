@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ampcompare import metrics
 from ampcompare.checkpoint.files import CheckpointError, Store, peek, read
+from ampcompare.config.canonical import canonical
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, Config, with_role
+from ampcompare.config.schema import Config, with_role
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
@@ -40,9 +40,10 @@ class Identity:
 
     def values(self) -> dict[str, Any]:
         """By name; the first names are those of options."""
-        config = {key: value for key, value in self.config.options().items() if key not in MAY_DIFFER}
         last = is_channels_last(self.config, torch.device(self.device_type))
-        config["memory_format"] = "channels_last" if last else "contiguous"
+        layout = {"memory_format": "channels_last" if last else "contiguous"}
+        settings = canonical(self.config.to_dict() | layout)
+        config = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
         here = {"device": self.device_type, "data": self.data, "processes": self.processes}
         if self.train_data:
             here[TRAIN_DATA] = self.train_data
@@ -50,10 +51,7 @@ class Identity:
 
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """In what a checkpoint differs, `key (theirs there, ours here)` each."""
-        here, there = self.values(), ADDED_LATER | state.get("identity", {})
-        for added in (metrics.MODEL_PARAMETERS, TRAIN_DATA):
-            if added not in there:  # a checkpoint from before there was such a thing
-                here.pop(added, None)
+        here, there = self.values(), state["identity"]
         keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
         told = {key: f"{key} ({there.get(key)} there, {here.get(key)} here)" for key in keys}
         if "data" in told:
@@ -80,7 +78,7 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
 
     Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run, a finished one, too; otherwise the
     newest one in output_dir that is unfinished, of the same config, and that no other process has. Raises
-    UserError: for `must` without such a run, for a given run of another config or one that is still going on.
+    UserError for a given run of another config or one that is still going on.
     """
     config, run_id = identity.config, os.environ.get("WANDB_RUN_ID")
     top = Path(config.output_dir) / FOLDER
@@ -118,10 +116,6 @@ def find(identity: Identity, total_steps: int, say: Callable[[str], None]) -> Re
         if whole and not identity.differences(whole) and not is_finished(store, whole, total_steps):
             return Resumed(store, whole)
         store.unlock()
-    if config.resume == "must":
-        why = f"; {others[0]}" if others else ""
-        what = f"run {run_id} to go on with" if run_id else "unfinished run of this config"
-        raise UserError(f"resume='must': no {what} in {top}{why}; use resume=auto to start one")
     if others and config.resume == "auto":
         say(f"resume=auto: this is a new run; {others[0]}")
     return None

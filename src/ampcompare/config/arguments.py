@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.load import load_config
-from ampcompare.config.schema import GROUPS, Config, find_option
+from ampcompare.config.schema import Config, find_option
 from ampcompare.config.trees import written
 from ampcompare.errors import UserError, reason
 
@@ -19,48 +19,31 @@ RESUME_VARIABLE = "AMPCOMPARE_RESUME"  # by which a sweep tells a run, of any pr
 def parse(words: Sequence[str]) -> Config:
     """The config that the words ask for; the later word wins. Raises UserError.
 
-    `key=value`, `--key=value`, `--key value`, `--flag` for true, a JSON object or the name of a `.json` file
-    with one, Hydra's `+key=value`, and `--config NAME`.
+    `key=value`, `--key=value`, `--flag` for true, a JSON object or the name of a `.json` file with one,
+    Hydra's `+key=value`, and `--config NAME`.
     """
     name: str | None = None
     overrides: list[str] = []
-    rest = list(reversed(words))
-    while rest:
-        word = rest.pop()
+    rest = iter(words)
+    for word in rest:
         key, equals, value = word.partition("=")
         if key == "--config":
-            name = value or (rest.pop() if rest and not equals else "")
+            name = value if equals else next(rest, "")
             if not name:
                 raise UserError("--config: expected a name or a path after it, such as --config demo")
         elif word.startswith("{"):
             overrides += _words(word, word)
         elif equals:
             overrides.append(word.lstrip("+"))
-        elif word.startswith("--") and _is_key(word.removeprefix("--")):
-            overrides.append(f"{word}={_value_after(word.removeprefix('--'), rest)}")
-        elif word.startswith("--") and rest and "=" not in rest[-1] and not rest[-1].startswith("--"):
-            overrides.append(f"{word}={rest.pop()}")  # no such option: load_config says which is meant
+        elif word.startswith("--") and (option := find_option(word[2:])):
+            if option[0].base is not bool:
+                raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
+            overrides.append(f"{word}=true")
         elif word.endswith(".json"):
             overrides += _words(_content(word), word)
         else:
             overrides.append(word)  # load_config says what is wrong with it
     return load_config(name, overrides, default=DEFAULT_CONFIG)
-
-
-def _is_key(word: str) -> bool:
-    return word in GROUPS or find_option(word) is not None
-
-
-def _value_after(key: str, rest: list[str]) -> str:
-    """The word after `--key`; for a flag, true unless that word is a truth value."""
-    follows = rest[-1] if rest and not rest[-1].startswith("--") else None
-    leaf = found[0] if (found := find_option(key)) else None
-    if leaf and leaf.base is bool and (follows is None or follows.lower() not in ("true", "false")):
-        return "true"
-    if follows is None:
-        allowed = leaf.allowed if leaf else "a group of options"
-        raise UserError(f"--{key}: expected a value after it, {allowed}")
-    return rest.pop()
 
 
 def _content(file: str) -> str:

@@ -28,7 +28,11 @@ class PublishedConfig:
 
 @dataclass
 class PlanConfig:
-    """What was laid down before the runs: it lies in each one's record, and none trains by it."""
+    """What was laid down before the runs: it lies in each one's record, and none trains by it.
+
+    Beside it a sweep notes there of its own what a run is in it: `arm` (first, last) of the control, `block`
+    and `place`.
+    """
 
     margin: float | None = option(
         None,
@@ -49,13 +53,6 @@ class PlanConfig:
         choices=("none", "bookends"),
         hints={"null": "none", "false": "none", "off": "none", "true": "bookends", "a/a": "bookends"},
     )
-    arm: str | None = option(
-        None,
-        "this run is of the control, before or behind the others; a sweep sets it",
-        choices=("first", "last"),
-    )
-    block: int | None = option(None, "number of this run's block in its sweep, which sets it", low=0)
-    place: int | None = option(None, "place of this run in the order of its sweep, which sets it", low=0)
 
 
 @dataclass

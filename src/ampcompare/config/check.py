@@ -1,15 +1,19 @@
-"""Which options go together."""
+"""Which options go together, and what of them has no effect."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 
 from ampcompare.config import task
 from ampcompare.config.beside import PlanConfig
-from ampcompare.config.schema import Config, PrecisionConfig, ScheduleConfig
+from ampcompare.config.schema import LEAVES, Config, PrecisionConfig, ScheduleConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
+from ampcompare.plugins import left_out
+from ampcompare.precision import backend_of
 from ampcompare.precision.backends import REGISTRY, Backend
 
 
@@ -23,7 +27,7 @@ def check(config: Config) -> None:
     _check_plan(config.plan)
     if config.execution != "eager":
         _check_execution(config)
-    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (backend_choice.py)
+    if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (`settle`)
         check_backend(config, REGISTRY[config.backend])
 
 
@@ -130,3 +134,39 @@ def check_backend(config: Config, backend: Backend) -> None:
         value = str(precision.keep_batchnorm_fp32).lower()
         why = "has fp32 weights, BatchNorm's too"
         raise refusal("keep_batchnorm_fp32", value, why, lambda other: other.half_weights)
+
+
+def settle(config: Config) -> None:
+    """Ask the backend. What is installed and cannot be had is said on stderr. Raises UserError for a plug-in
+    that cannot be had, and for options that the backend cannot take.
+    """
+    if os.environ.get("RANK", "0") == "0":
+        doors = [(leaf.meta["door"], leaf.meta["choices"]) for leaf in LEAVES.values() if leaf.meta["door"]]
+        for line in dict.fromkeys(line for door, built_in in doors for line in left_out(door, built_in)):
+            sys.stderr.write(f"warning: {line}\n")
+    check_backend(config, backend_of(config.backend))
+
+
+def remarks(config: Config) -> list[str]:
+    """What is to be said of options that were given and have no effect, a line each."""
+    backend, network = config.backend, config.model.name
+    found = []
+    if backend in REGISTRY and REGISTRY[backend].is_fp32:
+        keys = [key for key in LEAVES if key.startswith("precision.")]
+        found += _without_effect(config, keys, f"backend={backend} is fp32")
+    if network not in LEAVES["model.name"].meta["choices"]:
+        why = f"model.name={network} is none of our networks"
+        found += _without_effect(config, ["model.stem", "model.zero_init_residual"], why)
+    return found
+
+
+def _without_effect(config: Config, keys: list[str], why: str) -> list[str]:
+    given = [key for key in keys if config.value(key) != LEAVES[key].default]
+    told = ", ".join(f"{key}={_shown(config.value(key))}" for key in given)
+    return [f"{told} {'has' if len(given) == 1 else 'have'} no effect: {why}"] if given else []
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

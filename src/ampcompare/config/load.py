@@ -10,33 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.beside import PublishedConfig
+from ampcompare.config.build import build, named_in, options_in
 from ampcompare.config.check import check
-from ampcompare.config.named import put
 from ampcompare.config.publication import repeated
-from ampcompare.config.schema import LEAVES, Config, find_option
-from ampcompare.config.trees import read_word
-from ampcompare.config.values import Values
-from ampcompare.errors import UserError, reason
+from ampcompare.config.schema import LEAVES, TREES, Config, find_option
+from ampcompare.config.trees import flat, read_word
+from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed, find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
 
-__all__ = [
-    "LEAVES",
-    "check_option",
-    "find_config",
-    "load_config",
-    "read_config",
-    "split_override",
-    "typed_values",
-    "typed_word",
-]
-
 
 def load_config(
-    name: str | None = None,
-    overrides: Iterable[str] = (),
-    *,
-    default: str | None = None,
+    name: str | None = None, overrides: Iterable[str] = (), *, default: str | None = None
 ) -> Config:
     """The config from a YAML file and `key=value` words (or `--key=value`), the later word winning.
 
@@ -45,46 +30,41 @@ def load_config(
     and words, and above the defaults.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
-    given = [split_override(word) for word in overrides]
-    config = _laid_over(Config, name or default, given)
+    words = [split_override(word) for word in overrides]
+    config = _from(Config, name or default, words)
     if config.published != PublishedConfig():
-        config = _laid_over(repeated(config.published), name, given)
+        config = _from(repeated(config.published), name, words)
     check(config)
     return config
 
 
-def _laid_over(base: Any, name: str | None, given: Iterable[tuple[str, Any]]) -> Config:
-    """The options of a dataclass or its instance, with those of file and words in their places."""
-    values = Values(base)
-    if name is not None:
-        path = find_config(name)
-        content = read_config(path)
-        if "benchmark" in content:
-            command = as_typed("ampcompare", "bench", content["benchmark"])
-            raise UserError(f"{path}: the config of a benchmark; run it with: {command}")
-        try:
-            put(values, content)
-        except UserError as problem:
-            raise UserError(f"{path.name}: {problem}") from None
-    for key, value in given:
-        put(values, {key: value})
-    return values.finished()
+def _from(base: Any, name: str | None, words: Iterable[tuple[str, Any]]) -> Config:
+    path = None if name is None else find_config(name)
+    content = read_config(path) if path else {}
+    given = [pair for word in words for pair in options_in(dict([word]))]
+    with named_in(file := path.name if path else ""):
+        of_file = [*options_in(content)]
+    return build(base, given, of_file, file)
 
 
 def check_option(key: str, value: Any) -> None:
     """Raise UserError if there is no such option, or it would not take the value whatever the others are."""
-    put(Values(Config), {key: value})
+    build(Config, options_in({key: value}))
 
 
 def typed_values(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in a nested or flat tree, by dotted key, as they come out beside the config's others.
-
-    Raises UserError.
+    """The options in a nested or flat tree, by dotted key, as they come out beside the config's others; of a
+    free tree each value in it. Raises UserError.
     """
-    values = Values(config)
-    keys = put(values, given)
-    made = values.finished()
+    pairs = [*options_in(given)]
+    made = build(config, pairs)
+    keys = [inner for key, value in pairs for inner in _keys(key, value)]
     return {key: made.value(key) for key in keys}
+
+
+def _keys(key: str, value: Any) -> list[str]:
+    is_whole = any(key == leaf.key or key.startswith(f"{leaf.key}.") for leaf in TREES)
+    return [inner for inner, _ in flat(key, value)] if is_whole and isinstance(value, Mapping) else [key]
 
 
 def find_config(name: str) -> Path:
@@ -118,7 +98,9 @@ def split_override(word: str) -> tuple[str, Any]:
     """
     key, equals, value = word.removeprefix("--").partition("=")
     if not equals or not key.strip():
-        raise UserError(f"{word!r}: expected key=value, such as backend=native or optimizer.lr=0.05")
+        near = did_you_mean(key, LEAVES) if word.startswith("--") else ""
+        such = "such as backend=native or optimizer.lr=0.05"
+        raise UserError(f"{word!r}: expected key=value, {such}{near and '; ' + near}")
     return key.strip(), typed_word(key.strip(), value)
 
 

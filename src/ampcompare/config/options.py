@@ -1,17 +1,17 @@
 """What an option is: a dataclass field that carries its meaning, its role, its range and choices.
 
-What the options are for is in `schema.py`, how they get their values in `values.py`.
+What the options are for is in `schema.py`, how they get their values in `load.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import operator
 import re
 import types
 import typing
+from ast import literal_eval
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any
@@ -25,7 +25,8 @@ BOUNDS = (
     ("high", "at most", operator.le),
     ("below", "below", operator.lt),
 )
-NOT_ADDED = object()
+NULL_WORDS = ("none", "null", "~", "")
+TRUTH = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
 
 
 class Role(Enum):
@@ -50,7 +51,6 @@ def option(
     pattern: str | None = None,
     pattern_words: str = "a text",
     hints: Mapping[str, str] = types.MappingProxyType({}),
-    before: Any = NOT_ADDED,
     null_is: Callable[[Callable[[str], Any]], Any] | None = None,
     door: Door | None = None,
     names: bool = False,
@@ -60,10 +60,9 @@ def option(
     `role` is that of its group, or else RESULT. `choices` are the allowed words (for a number field, words
     allowed beside numbers); `low`/`high` are inclusive bounds, `above`/`below` exclusive ones; `pattern` is a
     regular expression for the whole of a text, said to people as `pattern_words`; `hints` maps a wrong word
-    that people write to the right one. `before` is the value of all runs recorded before the option was
-    added; `null_is` says what null comes to, given a look-up of the other options; `door` lets other people's
-    parts in, by name, beside the choices; `names`: a list of names of which the order says nothing, read as
-    `names.py` does.
+    that people write to the right one. `null_is` says what null comes to, given a look-up of the other
+    options; `door` lets other people's parts in, by name, beside the choices; `names`: a list of names of
+    which the order says nothing, written with commas too.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}
     if isinstance(default, list | dict):
@@ -130,6 +129,27 @@ class Leaf:
             text = f"one of {words}" if words else meta["pattern_words"]
         return f"{text}, or null" if self.optional else text
 
+    def read(self, value: Any) -> Any:
+        """The value as the option's type has it, of a word, of YAML, of JSON. Raises an Exception.
+
+        OmegaConf's nodes alone would take 2 and `y` for true and 1_000 for a number, and refuse 1e3 and
+        1000.0, as W&B's sweeps write whole numbers.
+        """
+        word = value.strip().lower() if isinstance(value, str) else None
+        if value is None or (self.optional and word in NULL_WORDS):
+            return None
+        if is_open(value):
+            return value
+        if self.meta["names"]:
+            return listed(value)
+        if item := typing.get_args(self.base):
+            if isinstance(value, str) and self.meta["choices"]:
+                value = [value]
+            if not isinstance(value, list | tuple):
+                raise ValueError
+            return [_scalar(item[0], part) for part in value]
+        return word if self.base is float and word in self.meta["choices"] else _scalar(self.base, value)
+
     def wrong(self, said: Any, why: str = "") -> UserError:
         """The line for a value that was given as `said`, with the word that was meant where it is known."""
         hint = self.meta["hints"].get(str(said).strip().lower())
@@ -177,10 +197,50 @@ def leaves(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[Le
         yield Leaf(key, kind, default, field.metadata, own)
 
 
-def describe(cls: type) -> str:
-    """The help text: every option with meaning, default and allowed values, one block each."""
-    lines = []
-    for leaf in leaves(cls):
-        said = json.dumps(leaf.default) if isinstance(leaf.default, bool | None) else leaf.default
-        lines += [f"  {leaf.key}={said}", f"      {leaf.meta['help']} ({leaf.allowed})"]
-    return "\n".join(lines)
+def _scalar(kind: Any, value: Any) -> Any:
+    if is_open(value):  # in a list
+        return value
+    if isinstance(value, list | tuple | dict) or (isinstance(value, bool) and kind in (int, float)):
+        raise ValueError
+    if kind is bool:
+        return value if isinstance(value, bool) else TRUTH[str(value).strip().lower()]
+    if kind is str or value is None:
+        return value
+    if isinstance(value, str):
+        if "_" in value:  # Python reads 1_000 as a number
+            raise ValueError
+        try:
+            value = int(value)  # exact, however large
+        except ValueError:
+            value = float(value)
+    if kind is int and value != int(value):
+        raise ValueError
+    return kind(value)
+
+
+def is_open(value: Any) -> bool:
+    """Whether what it comes to is known only when all else is: a reference, or what is still to be given."""
+    return isinstance(value, str) and ("${" in value or value == "???")
+
+
+def listed(value: Any) -> list[str] | None:
+    """The names in a text with commas between them, or in a list; each once, None of none at all.
+
+    No YAML, to which a star is an alias; a text may be a list as Python or JSON write it. A whole number is a
+    name (of `nn.Sequential`). Raises ValueError for what holds anything else: 1.10 is the number 1.1 by then.
+
+    >>> listed("layer4.2, *.bn3,fc"), listed(["*.bn3", 0]), listed("['a', 'b']"), listed("[a,b]")
+    (['layer4.2', '*.bn3', 'fc'], ['*.bn3', '0'], ['a', 'b'], ['a', 'b'])
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = re.sub(r"^\[([^][]*)\]$", r"\1", value.strip())
+        if value.startswith(("['", '["')):  # with brackets in the names
+            value = literal_eval(value)
+    found: list[str] = []
+    for part in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(part, bool) or not isinstance(part, str | int):
+            raise ValueError(f"{part!r} is no name")
+        found += [name for piece in str(part).split(",") if (name := piece.strip().strip("'\""))]
+    return list(dict.fromkeys(found)) or None

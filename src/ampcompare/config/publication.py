@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from ampcompare.config.beside import PublishedConfig
-from ampcompare.config.named import options_in, put
+from ampcompare.config.build import build, options_in
 from ampcompare.config.options import Role
-from ampcompare.config.schema import Config
-from ampcompare.config.values import Values
+from ampcompare.config.schema import Config, find_option
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.published.publication import Publication, load, names
@@ -47,26 +46,27 @@ def arm_config(
     and warm-up in proportion, so that an epoch keeps its number of steps; with a `network` that one. Raises
     UserError for a file whose options are none.
     """
-    values = Values(Config)
+    config = Config()
     parts = {"setting": publication.setting}
     if arm is not None:
         parts[f"arms.{arm}"] = publication.arms[arm]
     for where, part in parts.items():
         try:
-            for leaf, _, _ in options_in(part):
-                if leaf.role is Role.BOOKKEEPING:
-                    raise UserError(f"{leaf.key}: is for whoever repeats it; leave it out")
-            put(values, part)
+            given = [*options_in(part)]
+            for key, _ in given:
+                if (found := find_option(key)) and found[0].role is Role.BOOKKEEPING:
+                    raise UserError(f"{key}: is for whoever repeats it; leave it out")
+            config = build(config, given)
         except UserError as problem:
             raise UserError(f"{publication.path}: {where}: {problem}") from None
     if scale != 1:
-        put(values, _shrunk(values.finished(), publication, scale))
+        config = build(config, _shrunk(config, publication, scale).items())
     if network is not None:
         own = publication.tiny if network == "tiny" else {}
         if not any(key.startswith("model.") for key in own):
-            put(values, {"model.name": network, "model.kwargs": None})
-        put(values, own)
-    return values.finished()
+            config = build(config, [("model.name", network), ("model.kwargs", None)])
+        config = build(config, options_in(own))
+    return config
 
 
 def _shrunk(config: Config, publication: Publication, scale: float) -> dict[str, Any]:

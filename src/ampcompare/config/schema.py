@@ -14,7 +14,7 @@ from typing import Any
 
 from ampcompare.config import task
 from ampcompare.config.beside import CheckpointConfig, PlanConfig, PublishedConfig, WandbConfig
-from ampcompare.config.options import NOT_ADDED, Leaf, Role, group, leaves, option
+from ampcompare.config.options import Leaf, Role, group, leaves, option
 from ampcompare.config.trees import flat, written
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
@@ -43,7 +43,6 @@ class ModelConfig:
         False,
         "a ResNet of ours begins with each residual branch at 0 (the weight of its last BatchNorm), and "
         "learns from the first steps",
-        before=False,
     )
     kwargs: dict[str, Any] = option({}, "arguments of a network from elsewhere, by their names")
 
@@ -68,7 +67,6 @@ class DataConfig:
         "are, 4 at most",
         low=0,
         role=Role.MAY_DIFFER,  # the batches are the same
-        before=None,
     )
     mean: list[float] = option([0.4914, 0.4822, 0.4465], "per-channel mean subtracted from pixels in 0..1")
     std: list[float] = option([0.2023, 0.1994, 0.2010], "per-channel standard deviation that divides them")
@@ -83,7 +81,6 @@ class TaskConfig:
         choices=task.OF_LOSS,
         hints=task.HINTS,
         door=LOSSES,
-        before=task.CROSS_ENTROPY,
     )
     metrics: list[str] | None = option(
         None,
@@ -92,13 +89,11 @@ class TaskConfig:
         "does not say; null: " + task.IN_WORDS,
         choices=task.SCORES,
         door=METRICS,
-        before=None,
         null_is=task.scored,
     )
     metric: str | None = option(
         None,
         f"the one of them that is compared, or {task.LOSS}; null: the first, or {task.LOSS} if there is none",
-        before=None,
         null_is=task.compared,
     )
 
@@ -122,9 +117,9 @@ class ScheduleConfig:
     name: str = option("cosine", "learning rate after warm-up", choices=("cosine", "constant", "multistep"))
     warmup_epochs: float = option(0.0, "epochs of linear warm-up from 0", low=0)
     milestones: list[float] | None = option(
-        None, "epochs after which multistep takes gamma times the rate", above=0, before=None
+        None, "epochs after which multistep takes gamma times the rate", above=0
     )
-    gamma: float = option(0.1, "that factor", above=0, before=0.1)
+    gamma: float = option(0.1, "that factor", above=0)
 
 
 @dataclass
@@ -145,7 +140,6 @@ class PrecisionConfig:
     keep_batchnorm_fp32: bool | None = option(
         _PRECISION.keep_batchnorm_fp32,
         f"BatchNorm in fp32 in a model whose weights are half; null: {_KEEPS}",
-        before=None,
         null_is=lambda of: REGISTRY[of("backend")].keeps_batchnorm if of("backend") in [*REGISTRY] else None,
     )
     keep_fp32: list[str] | None = option(
@@ -153,7 +147,6 @@ class PrecisionConfig:
         "modules that compute in fp32 under any backend, with all below them: their names in the network, "
         "shell-style stars too (* also goes across dots); in a YAML file in quotes, or as a list",
         names=True,
-        before=None,
     )
 
 
@@ -170,7 +163,6 @@ class TrainingConfig:
         "when a forward overflows and BatchNorm's running statistics with it, although the step is skipped: "
         "say it, or put all buffers back to those before the step (a copy of them each step)",
         choices=("say", "restore"),
-        before="say",
     )
 
 
@@ -240,12 +232,11 @@ class Config:
     output_dir: str = option("runs", "folder of the run's record", role=Role.BOOKKEEPING)
     resume: str = option(
         "never",
-        "go on with an unfinished run of this config in output_dir: auto if there is one, must or fail, "
-        "never",
+        "go on with an unfinished run of this config in output_dir: auto if there is one, never",
         role=Role.BOOKKEEPING,
-        choices=("auto", "never", "must"),
+        choices=("auto", "never"),
         hints={
-            **dict.fromkeys(("true", "yes", "allow", "1"), "auto"),
+            **dict.fromkeys(("true", "yes", "allow", "must", "1"), "auto"),
             **dict.fromkeys(("false", "no", "0"), "never"),
         },
     )
@@ -299,8 +290,6 @@ LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
 TREES = tuple(leaf for leaf in LEAVES.values() if leaf.is_tree)
 UNORDERED = tuple(key for key, leaf in LEAVES.items() if leaf.meta["names"])
 GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
-# Options that came later, with the values that runs from before had: they are pooled and resumed as such.
-ADDED_LATER = {k: leaf.meta["before"] for k, leaf in LEAVES.items() if leaf.meta["before"] is not NOT_ADDED}
 
 
 def find_option(key: str) -> tuple[Leaf, str] | None:

@@ -13,41 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.config.load import typed_values, typed_word
-from ampcompare.config.schema import GROUPS, Config, find_option
+from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
 from ampcompare.config.trees import written
 from ampcompare.errors import UserError
 
 
-def is_of_server() -> bool:
-    """Whether W&B's server chose the run's options, and can be asked for the others' of its sweep."""
-    given = os.environ.get
-    has_server = given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") and not given("AMPCOMPARE_LOCAL_SWEEP")
-    return bool(has_server) and given("WANDB_MODE", "online") == "online" and not given("WANDB_DISABLED")
-
-
-def chooses_precision() -> bool:
-    """Whether the sweep chooses any option of `precision`."""
-    return any(key == "precision" or key.startswith("precision.") for key in chosen())
-
-
-def chosen() -> dict[str, Any]:
-    """What the sweep chose for this run; nothing without one, or where that cannot be read."""
-    try:
-        return _chosen()
-    except UserError:  # check_chosen says it
-        return {}
-
-
 def check_chosen(config: Config) -> None:
-    """Compare the config with what an agent left for W&B's client. Raises UserError where they differ."""
-    check_parameters(config, _chosen())
-
-
-def _chosen() -> dict[str, Any]:
-    """What the sweep chose for this run; nothing without one. Raises UserError for what cannot be read."""
+    """Compare the config with what an agent left for W&B's client. Raises UserError where they differ, or
+    where that cannot be read.
+    """
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
     if not path or not Path(path).is_file():
-        return {}
+        return
     import yaml
 
     try:
@@ -56,12 +33,14 @@ def _chosen() -> dict[str, Any]:
         why = f"cannot be read ({problem}); is it from W&B's agent?"
         raise UserError(f"WANDB_SWEEP_PARAM_PATH={path}: {why}") from None
     entries = content.items() if isinstance(content, Mapping) else ()
-    return {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v}
+    check_parameters(config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v})
 
 
 def check_parameters(config: Config, chosen: Mapping[str, Any]) -> None:
     """Raise UserError where the config has another value than the sweep chose."""
     ours = {name: value for name, value in chosen.items() if name in GROUPS or find_option(name)}
+    if isinstance(plan := ours.get("plan"), Mapping):  # with what a sweep notes there of its own
+        ours["plan"] = {name: value for name, value in plan.items() if f"plan.{name}" in LEAVES}
     for key, value in typed_values(config, ours).items():
         given = config.value(key)
         if not _is_passed_on(key, value, given):

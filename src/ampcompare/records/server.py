@@ -61,25 +61,16 @@ def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, An
     return known, runs
 
 
-def read_sweep_config(source: str, *, seconds: int | None = None) -> dict[str, Any]:
-    """The configuration of a sweep on the server, empty where it tells none. `seconds` is how long it may
-    take to answer. Raises UserError as `read_server_sweep`.
+def read_sweep_config(source: str) -> dict[str, Any]:
+    """The configuration of a sweep on the server, empty where it tells none. Raises UserError as
+    `read_server_sweep`.
     """
     entity, project, sweep = parse_source(source)
     if not sweep:
         raise UserError(f"{source}: names no sweep; expected {SWEEP_FORM}")
     with _told_in_one_line(source):
-        config = getattr(_api(seconds).sweep(f"{entity}/{project}/{sweep}"), "config", None)
+        config = getattr(_api().sweep(f"{entity}/{project}/{sweep}"), "config", None)
     return dict(config) if isinstance(config, Mapping) else {}
-
-
-def usual_place(*, seconds: int | None = None) -> tuple[str, str]:
-    """The entity and the project that W&B's client takes where nobody names them; empty where it has none.
-    Raises UserError as `read_sweep_config`.
-    """
-    with _told_in_one_line(API_PREFIX):
-        api = _api(seconds)
-        return api.settings["entity"] or api.default_entity or "", api.settings["project"] or ""
 
 
 def _read_source(source: str, *, brief: bool = False) -> list[RunRecord]:
@@ -127,13 +118,12 @@ def _told_in_one_line(source: str) -> Iterator[None]:
             end_service(SERVICE_SECONDS)
 
 
-def _api(seconds: int | None = None) -> Any:
-    """W&B's public API; it waits for an answer `seconds`, or as long as it does by itself."""
+def _api() -> Any:
     import wandb
 
     if wandb.run is None:  # a run of the caller's keeps its settings
         wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
-    return wandb.Api() if seconds is None else wandb.Api(timeout=seconds)
+    return wandb.Api()
 
 
 def _find_runs(entity: str, project: str, sweep: str) -> Iterator[tuple[Any, Objective | None]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ampcompare import __version__
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
+from ampcompare.config.schema import LEAVES, with_role
 from ampcompare.errors import UserError, reason
 from ampcompare.program.files import replacing
 from ampcompare.published.publication import BAR, MEASURED, MOST_ARMS, load
@@ -97,7 +97,7 @@ def _options(group: Group) -> dict[str, Any]:
     config = group.counted[0].run.config
     found: dict[str, Any] = {}
     for key, leaf in LEAVES.items():
-        value = lookup(config, key, ADDED_LATER.get(key, MISSING))
+        value = lookup(config, key, leaf.default)
         if value is MISSING or key in ASIDE or key.startswith(("plan.", "published.")):
             continue
         if leaf.is_tree:

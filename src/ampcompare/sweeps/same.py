@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from ampcompare.config.effect import effect_of
+from ampcompare.config.canonical import canonical
 from ampcompare.errors import UserError
 from ampcompare.report.words import plural, some
 from ampcompare.sweeps.check import config_of, is_of_backend, trains_here
@@ -39,7 +39,6 @@ class Same:
     ones: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     alike: tuple[tuple[Chosen, ...], ...] = ()  # values that come to one run; the first stand for the others
-    refused: tuple[Chosen, ...] = ()  # values that cannot run
 
     def said(self, sweep: Sweep) -> Iterator[str]:
         """What is to be said before the first run: the number of points and of runs, and why these differ."""
@@ -74,8 +73,7 @@ def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
     ones = (found.as_one(alike) for alike in found.alike if len(alike) > 1)
     refusals = dict.fromkeys(text.partition("; ")[0] for text in found.refused.values())
     alike = tuple(tuple(map(found.chosen, values)) for values in found.alike)
-    refused = tuple(map(found.chosen, found.refused))
-    return Same(found.cells(), tuple(ones), tuple(refusals), alike, refused)
+    return Same(found.cells(), tuple(ones), tuple(refusals), alike)
 
 
 class _Found:
@@ -91,7 +89,7 @@ class _Found:
             except UserError as problem:
                 self.refused[values] = str(problem)
                 continue
-            effect = effect_of(config)
+            effect = canonical(config.to_dict())
             known = next((alike for other, alike in effects if other == effect), None)
             if known is None:
                 effects.append((effect, [values]))

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ampcompare.program.yaml_file import Exponent
+from ampcompare.config.beside import PlanConfig
 from ampcompare.sweeps.attempts import Attempt
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.file.command import build_command
@@ -25,8 +25,6 @@ from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
 from ampcompare.sweeps.pulse import Pulse
 from ampcompare.sweeps.search import Search
 
-# What a sweep file writes as 1e-3 is the text that it is to W&B, too.
-yaml.add_representer(Exponent, yaml.representer.SafeRepresenter.represent_str, Dumper=yaml.SafeDumper)
 POLL_SECONDS = 0.25
 WAIT_FOR_OTHERS_SECONDS = 2.0
 SAME_SIGNAL_SECONDS = 2.0  # between a run's end by a signal and this process's hearing of it
@@ -228,9 +226,13 @@ class Worker(threading.Thread):
         )
         if self.gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpu
-        # A program of others may know no such option; its record has the plan nevertheless.
-        own = [f"plan.{key}={value}" for key, value in attempt.plan.items()] if context.here else []
+        own = plan_words(attempt.plan) if context.here else []
         return Run([*words, *context.words, *own], environment, job.log, context.guard)
+
+
+def plan_words(plan: Mapping[str, Any]) -> list[str]:
+    """What of the plan are options of our training; its record has all by W&B's file of parameters."""
+    return [f"plan.{key}={value}" for key, value in plan.items() if key in PlanConfig.__dataclass_fields__]
 
 
 def planned(parameters: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:

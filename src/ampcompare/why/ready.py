@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ampcompare.config.arguments import parse
-from ampcompare.config.backend_choice import settle
+from ampcompare.config.check import settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 

@@ -17,7 +17,7 @@ import torch
 from ampcompare.bench.throughput.baselines import BASELINES, Done, Loop, forever
 from ampcompare.bench.throughput.busy import profile_steps
 from ampcompare.bench.throughput.traffic import per_image
-from ampcompare.config.backend_choice import settle
+from ampcompare.config.check import settle
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import Config
 from ampcompare.data.batch import count_samples

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +21,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ampcompare.bench.child import measure
-from ampcompare.bench.recipe.table import device_type
 from ampcompare.bench.results import Median, estimate, header, machine_words, markdown_table, write_results
 from ampcompare.bench.throughput import BASELINE, HAND_WRITTEN
 from ampcompare.bench.throughput.kept import Kept
@@ -278,3 +279,13 @@ def _chart(rows: list[Combination]) -> Any:
     bars = base.mark_bar(height=12).encode(x=alt.X("images/s:Q", title="images per second"))
     spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="images per second"), x2="high:Q")
     return alt.layer(bars, spans).properties(width=460).facet(row=alt.Row("run:N", title=None, sort=None))
+
+
+def device_type(device: str) -> str:
+    """cpu, cuda or mps: what `device` means here, asked of a process that loads torch. Raises UserError."""
+    code = "import sys, ampcompare.machine.device as d; print(d.resolve_device(sys.argv[1]).type)"
+    done = subprocess.run([sys.executable, "-c", code, device], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1].partition("UserError: ")[2]
+        raise UserError(said or f"device={device!r}: not there")
+    return done.stdout.strip()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampcompare.config.effect import GROUP, has_no_effect
+from ampcompare.config.canonical import GROUP, has_no_effect
 from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, LEAVES, with_role
+from ampcompare.config.schema import LEAVES, with_role
 from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
@@ -209,14 +209,14 @@ def _signature(keys: Sequence[str], option: Option) -> dict[str, Any]:
 
 
 def _of_run(run: RunRecord) -> Option:
-    """The options of a run: what it did not record is as it was before there was such an option, what was
+    """The options of a run: what it did not record has the default, what was
     left to the machine is as it came out there.
     """
 
     def option(key: str) -> Any:
         value = run.option(key, _MISSING)
         if value is _MISSING:
-            value = ADDED_LATER.get(key, _default(key))
+            value = _default(key)
         if value == AUTO:
             value = environment_of(run).get(key.rpartition(".")[2], value)
         return _resolved(key, value, option)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ampcompare.config.effect import has_no_effect
-from ampcompare.config.names import listed
-from ampcompare.config.options import Role
-from ampcompare.config.schema import ADDED_LATER, LEAVES, UNORDERED, find_option, with_role
+from ampcompare.config.canonical import has_no_effect
+from ampcompare.config.options import Role, listed
+from ampcompare.config.schema import LEAVES, UNORDERED, find_option, with_role
 from ampcompare.config.trees import written
 from ampcompare.data import sources
 from ampcompare.metrics import MODEL_PARAMETERS
@@ -157,9 +156,9 @@ def pooling_settings(figures: RunFigures) -> dict[str, str]:
         known_better |= key in figures.aside
         if not {head, key} & BOOKKEEPING and key != "backend" and not known_better:
             found |= _setting(run, key, value)
-    for key, value in ADDED_LATER.items():
-        if key not in BOOKKEEPING and not has_no_effect(key, backend):
-            found.setdefault(key, as_text(value))
+    for key, leaf in LEAVES.items():  # what a record lacks has the default
+        if not (key in BOOKKEEPING or leaf.is_tree or has_no_effect(key, backend)):
+            found.setdefault(key, as_text(leaf.default))
     for key, value in flatten(environment):
         if found.get(key) == AUTO:
             found[key] = as_text(value)

@@ -26,7 +26,7 @@ from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
-from ampcompare.sweeps.worker import KILLED, SAME_SIGNAL_SECONDS, planned, save_parameters
+from ampcompare.sweeps.worker import KILLED, SAME_SIGNAL_SECONDS, plan_words, planned, save_parameters
 
 ATTEMPTS = 2  # of a run that a signal ends which is not for this job: somebody's, or for want of memory
 LOOK_SECONDS = 0.1
@@ -185,9 +185,7 @@ class RunTask:
         files = self.folder / "wandb" / f"sweep-{self.sweep_name}"
         json_file = files / f"config-{self.run.run_id}.json"
         words = build_command(self.command, self.program, self.run.parameters, json_file)
-        # A program of others may know no such option; its record has the plan nevertheless.
-        plan = [f"plan.{key}={value}" for key, value in self.run.plan.items()] if self.here else []
-        return [*words, *self.words, *plan]
+        return [*words, *self.words, *(plan_words(self.run.plan) if self.here else ())]
 
     def _environment(self, *, resumes: bool) -> dict[str, str]:
         files = self.folder / "wandb" / f"sweep-{self.sweep_name}"

@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.config.names import listed
+from ampcompare.config.options import listed
 from ampcompare.config.schema import Config
 from ampcompare.data.sources import SOURCES
 from ampcompare.errors import UserError

@@ -1,0 +1,64 @@
+"""The one rule whether two settings are the same: runs of equal ones train the same. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ampcompare.config.options import Role, listed
+from ampcompare.config.schema import LEAVES
+from ampcompare.config.trees import flat, written
+from ampcompare.precision.backends import REGISTRY
+
+GROUP = "precision."
+SCALE_KEYS = tuple(
+    GROUP + name
+    for name in ("loss_scale", "init_scale", "growth_interval", "min_loss_scale", "max_loss_scale")
+)
+AUTO = "auto"
+
+
+def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The options that can touch a run's figures, by dotted key, each as what it comes to.
+
+    config: as a record holds it, nested or with dotted keys. What it lacks has the option's default; null is
+    what it stands for; names are in alphabetical order; `auto` is what `environment` says that it came to; of
+    a free tree there is each value, as a word that keeps its type (`64` is not `"64"`). What has no effect
+    under its backend, and bookkeeping, is left out.
+    """
+    found: dict[str, Any] = {}
+    told = environment or {}
+
+    def value_of(key: str) -> Any:
+        leaf = LEAVES[key]
+        value = _lookup(config, key, leaf.default)
+        if value is None and leaf.meta["null_is"]:
+            return leaf.meta["null_is"](value_of)
+        return told.get(key.rpartition(".")[2], value) if value == AUTO else value
+
+    for key, leaf in LEAVES.items():
+        if leaf.role is Role.BOOKKEEPING or has_no_effect(key, str(value_of("backend"))):
+            continue
+        value = value_of(key)
+        if leaf.is_tree:
+            found |= {inner: written(one) for inner, one in flat(key, value or {})}
+        else:
+            found[key] = sorted(listed(value) or ()) if leaf.meta["names"] else value
+    return found
+
+
+def _lookup(config: Mapping[str, Any], key: str, default: Any) -> Any:
+    if key in config:
+        return config[key]
+    group, _, name = key.partition(".")
+    inner = config.get(group)
+    return inner.get(name, default) if isinstance(inner, Mapping) else default
+
+
+def has_no_effect(key: str, backend: str) -> bool:
+    """Whether an option is none of this backend's: of fp32 all of `precision`, of a backend that scales no
+    loss the scale. Of plug-ins, which are not imported for this, everything has an effect.
+    """
+    if (declared := REGISTRY.get(backend)) is None:
+        return False
+    return (declared.is_fp32 and key.startswith(GROUP)) or (not declared.scales and key in SCALE_KEYS)
