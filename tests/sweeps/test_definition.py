@@ -202,7 +202,7 @@ BOMB = "".join(f"a{i}: &a{i} [{', '.join(['*a' + str(i - 1)] * 10) if i else '1'
         (BOMB + "method: grid\nparameters: {seed: {values: *a8}}\n", "expansion exceeds"),
         ("method: grid\nmethod: random\n", "found duplicate key method"),
         ('method: grid\nparameters: {seed: {value: "\\ud800"}}\n', "invalid Unicode character"),
-        ('method: grid\nparameters: {seed: {value: "a\\0b"}}\n', "invalid Unicode character"),
+        ('method: grid\nparameters: {seed: {value: "a\\0b"}}\n', "expected text, number"),
         ("", "expected a sweep (method, parameters, ...), found nothing"),
         ("- a\n- b\n", "expected a sweep (method, parameters, ...), found a list"),
         ("method: grid\n\tparameters: 1\n", "line 2: not valid YAML"),

@@ -13,39 +13,23 @@ Trains one run. --config names a file of configs/ or a path (default: reference)
 A text may hold another option: wandb.group=strong-${backend}. ??? in a file is for a word to give.
 The options, each with its default, meaning and what it may be:
 """
-# Those that people set, in the order in which they are asked for, with fewer words.
+# Those that people set, in the order in which they are asked for; some in fewer words.
 OFTEN = {
-    "what": {
-        "backend": "",
-        "model.name": "network, also timm:NAME, torchvision:NAME, ./net.py:build",
-        "execution": "",
-        "device": "auto, cpu, cuda, cuda:N, mps",
-    },
-    "data": {
-        "data.source": "cifar10, cifar100, image_folder, synthetic, ./data.py:build",
-        "data.root": "the folder of them",
-        "data.train_limit": "use only so many training images, of each class as many",
-    },
-    "training": {
-        "epochs": "",
-        "max_steps": "optimizer steps at most",
-        "batch_size": "",
-        "seed": "",
-        "optimizer.name": "",
-        "optimizer.lr": "",
-        "training.accumulate": "",
-        "training.clip_norm": "",
-    },
-    "precision": {
-        "precision.loss_scale": "",
-        "precision.keep_fp32": "modules that compute in fp32: layer4.2,*.bn3,fc",
-    },
-    "record": {
-        "output_dir": "",
-        "resume": "auto: go on with an unfinished run of this config, or never",
-        "wandb.mode": "",
-        "wandb.project": "",
-    },
+    "what": ("backend", "model.name", "execution", "device"),
+    "data": ("data.source", "data.root", "data.train_limit"),
+    "training": (
+        *("epochs", "max_steps", "batch_size", "seed"),
+        *("optimizer.name", "optimizer.lr", "training.accumulate", "training.clip_norm"),
+    ),
+    "precision": ("precision.loss_scale", "precision.keep_fp32"),
+    "record": ("output_dir", "resume", "wandb.mode", "wandb.project"),
+}
+BRIEFLY = {
+    "model.name": "network, also timm:NAME, torchvision:NAME, ./net.py:build",
+    "data.source": "cifar10, cifar100, image_folder, synthetic, ./data.py:build",
+    "data.root": "folder of the data",
+    "precision.keep_fp32": "modules that compute in fp32: layer4.2,*.bn3,fc",
+    "resume": "auto: go on with an unfinished run of this config, or never",
 }
 
 
@@ -56,9 +40,10 @@ def often(program: str) -> str:
         "Trains one run. --help-all: every option, with what it may be.\n",
     ]
     for group, options in OFTEN.items():
-        for number, (key, words) in enumerate(options.items()):
+        for number, key in enumerate(options):
             leaf = LEAVES[key]
-            said = words or (", ".join(leaf.meta["choices"]) if leaf.base is str else "") or leaf.meta["help"]
+            words = ", ".join(leaf.meta["choices"]) if leaf.base is str else ""
+            said = BRIEFLY.get(key) or words or leaf.meta["help"]
             lines.append(f"{'' if number else group:<11}{_with_default(leaf):<30}{said}")
     return "\n".join(lines)
 
