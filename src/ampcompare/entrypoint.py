@@ -9,9 +9,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from ampcompare.errors import UserError, exit_with
+from ampcompare.errors import UserError, exit_with, show
+from ampcompare.plugins import fault_of
 from ampcompare.program.loading import loading
-from ampcompare.program.stopping import EXIT_INTERRUPTED, watching
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, watching
 from ampcompare.tracking.taken import tell
 
 USAGE = """usage: {program} [--config NAME_OR_PATH] [key=value | --key=value | --key value ...]
@@ -66,6 +67,11 @@ def _run(words: Sequence[str], brief: bool) -> int:
             if passes_over(problem):
                 return 128 + signal.SIGTERM  # no failure to W&B's agent, which goes on
         exit_with(problem)
+    except Exception as problem:
+        if fault := fault_of(problem):
+            show(fault)
+            return EXIT_FAILED
+        raise
 
 
 def _resumed() -> list[str]:
