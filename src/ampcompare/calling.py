@@ -27,8 +27,8 @@ def call(
     for unknown in (argument for argument in given if not takes(signature, argument)):
         known = [p.name for p in named]
         near = did_you_mean(unknown, known)
-        what = f"it takes {', '.join(known) or 'none'}" + (f"; {near}" if near else "")
-        raise UserError(f"{key}.{unknown}: {name} has no such argument; {what}")
+        what = f"it takes {', '.join(known)}" if known else "it takes none"
+        raise UserError(f"{key}.{unknown}: {name} has no such argument; {what}{near and f'; {near}'}")
     for missing in (p.name for p in named if p.default is p.empty and p.name not in arguments):
         at = f"{key}.{missing}"
         raise UserError(f"{at}: missing, {name} cannot be called without it; set {at}=...")
