@@ -65,7 +65,7 @@ def test_a_file_is_run_once_and_one_of_the_same_name_is_another(here: Path):
         ("import nowhere_to_be\n", "line 1: ModuleNotFoundError: No module named 'nowhere_to_be'"),
         ("\nraise ValueError('first\\nsecond')\n", "line 2: ValueError: first)"),
         ("raise SystemExit(0)\n", "line 1: SystemExit: 0"),
-        ("\n\ndef f(:\n", "SyntaxError: invalid syntax (mine.py, line 3)"),
+        ("\n\ndef f(:\n", "line 3: invalid syntax)"),
         ("def f():\n    raise KeyError\nf()\n", "line 2: KeyError)"),
         ("def __getattr__(name): raise ValueError(name)\n", "line 1: ValueError: A"),
     ],
