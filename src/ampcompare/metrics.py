@@ -161,11 +161,10 @@ UPDATE_SIZE = declare(
 )
 
 # Of what the network's modules return, likewise.
-ACTIVATION_LARGEST = declare(
-    "activation/max_abs", "largest activation", DIAGNOSIS, better=LOWER, by_group=True, needs=EAGER
-)
+_SEEN: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
+ACTIVATION_LARGEST = declare("activation/max_abs", "largest activation", **_SEEN, better=LOWER, by_group=True)
 ACTIVATION_OF_RANGE = declare(
-    "activation/fp16_range", "largest activation over fp16's largest number", DIAGNOSIS, needs=EAGER
+    "activation/fp16_range", "largest activation over fp16's largest number", **_SEEN
 )
 ACTIVATION_UNDERFLOW = declare(
     "activation/underflow_fraction", "activations that fp16 flushes to zero", **_PART, needs=NOT_FP16
@@ -174,7 +173,7 @@ ACTIVATION_SUBNORMAL = declare(
     "activation/subnormal_fraction", "activations below fp16's smallest normal number", **_PART, needs=EAGER
 )
 ACTIVATION_ZEROS = declare(
-    "activation/zero_fraction", "activations that are zero", DIAGNOSIS, SHARE, by_group=True, needs=EAGER
+    "activation/zero_fraction", "activations that are zero", **_SEEN, unit=SHARE, by_group=True
 )
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
