@@ -237,9 +237,11 @@ def test_several_processes_take_it():
 @pytest.mark.parametrize(
     "content", ["raise SystemExit(0)", "import", "raise RuntimeError('line 1\\nline 2')"]
 )
-def test_a_file_that_does_not_run_ends_the_training_with_one_line_and_code_2(here: Path, content: str):
+def test_a_file_that_does_not_run_ends_the_training_with_its_line_and_code_2(here: Path, content: str):
     (here / "mine.py").write_text(content)
     done = command(sys.executable, str(ROOT / "run_experiment.py"), *QUICK, MINE)
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    *above, line = done.stderr.splitlines()
+    assert any(f'File "{here / "mine.py"}", line 1' in shown for shown in above)
+    assert not any("src/ampcompare" in shown for shown in above)
     assert line.startswith("error: backend='./mine.py:Mine': cannot be imported (line 1: ")

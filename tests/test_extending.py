@@ -48,31 +48,26 @@ def test_every_file_of_the_page_is_short():
     assert all(len(content.splitlines()) < MOST_LINES for content in FILES.values())
 
 
-def test_the_pages_backend_trains(folder: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    record = train(folder / "mine", "backend=./bf16_forward.py:Bf16Forward")
+
+
+def test_the_pages_backend_and_network_train(inside: None):
+    record = train(Path("mine"), "backend=./bf16_forward.py:Bf16Forward")
     assert record.config["environment"]["backend_label"] == "bf16_forward"
-
-
-def test_the_pages_network_trains(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(folder)
-    record = train(folder / "wide", "model.name=./wide.py:build", "backend=native")
+    record = train(Path("wide"), "model.name=./wide.py:build", "backend=native")
     assert record.name == "native_wide-py-build_synthetic"
     assert len(record.config["environment"]["model_source"]) == 16
 
 
-def test_the_pages_data_source_is_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(folder)
-    words = ("data.source=./stripes.py:build", "data.train_limit=null", "data.test_limit=null")
-    record = train(folder / "stripes", *words, "optimizer.momentum=0.9", "data.augment=false")
-    assert record.summary_number("eval/accuracy") > 0.9
-
-
-def test_the_pages_data_set_is_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(folder)
-    words = ("data.source=./table.py:build", "data.train_limit=null", "data.test_limit=null")
-    record = train(folder / "table", *words, "optimizer.momentum=0.9", "data.workers=1")
-    assert record.summary_number("eval/accuracy") > 0.6
+@pytest.mark.parametrize(
+    ("name", "option", "least"), [("stripes", "data.augment=false", 0.9), ("table", "data.workers=1", 0.6)]
+)
+def test_the_pages_data_are_learnt(inside: None, name: str, option: str, least: float):
+    words = (f"data.source=./{name}.py:build", "data.train_limit=null", "data.test_limit=null", option)
+    record = train(Path(name), *words, "optimizer.momentum=0.9")
+    assert record.summary_number("eval/accuracy") > least
     assert record.summary["data/repeats"] is True
 
 
@@ -91,8 +86,7 @@ def test_the_pages_metric_is_computed_and_drawn(folder: Path):
 
 
 @pytest.mark.parametrize("function", [load_runs, analyse_runs, build_precision, amp.initialize])
-def test_the_example_of_a_public_function_runs(folder: Path, monkeypatch: pytest.MonkeyPatch, function):
-    monkeypatch.chdir(folder)
+def test_the_example_of_a_public_function_runs(inside: None, function):
     (example,) = doctest.DocTestFinder(recurse=False).find(function, globs={})
     assert len(example.examples) > 1
     said = io.StringIO()

@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ampcompare.errors import UserError, exit_with
+from ampcompare.errors import UserError, exit_with, show
+from ampcompare.plugins import fault_of
 from ampcompare.program.loading import loading
-from ampcompare.program.stopping import EXIT_INTERRUPTED, watching
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, watching
 from ampcompare.tracking.taken import tell
 
 
@@ -47,6 +48,11 @@ def _run(words: Sequence[str], brief: bool) -> int:
 
         record_refusal(problem)
         exit_with(problem)
+    except Exception as problem:
+        if fault := fault_of(problem):
+            show(fault)
+            return EXIT_FAILED
+        raise
 
 
 def _resumed() -> list[str]:

@@ -6,10 +6,14 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, Self
 
 EXIT_BAD_INPUT = 2
+ON_THE_WAY = {"ampcompare", "contextlib", "importlib", "pkgutil", "torch"}  # what calls other people's code
+MOST_SAID = 300  # characters of what somebody else's exception says
 SECONDS_TO_PRINT = 5.0  # torchrun's signal ends the wait
 
 
@@ -17,11 +21,22 @@ class UserError(Exception):
     """Something the user can mend. The message is one line: what, the bad value, what is allowed, what to do.
 
     Where several things are wrong at once, `details` holds a line for each, below a first that says of what.
+    Where somebody else's code is at fault, `theirs` is what it raised.
     """
+
+    theirs: BaseException | None = None
 
     def __init__(self, message: object, details: Sequence[object] = ()) -> None:
         self.lines = [one_line(text) for text in (message, *details)]
         super().__init__("\n  ".join(self.lines))
+
+    def showing(self, problem: BaseException) -> Self:
+        """The same, below what somebody else's code raised: its traceback from that one's own line on."""
+        step = problem.__traceback__
+        while step and step.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ON_THE_WAY:
+            step = step.tb_next
+        self.theirs = problem.with_traceback(step)
+        return self
 
 
 def one_line(text: object) -> str:
@@ -34,6 +49,15 @@ def reason(problem: BaseException) -> str:
     """Why, to be put into a sentence: the system's words for its errors, else the message's first line."""
     lines = (getattr(problem, "strerror", None) or str(problem)).splitlines()
     return next((line.strip().rstrip(".") for line in lines if line.strip()), type(problem).__name__)
+
+
+def what_happened(problem: BaseException, path: Path | None = None) -> str:
+    """`line 3: ValueError: no such width`: what it is, and the last line of its author's file there."""
+    if isinstance(problem, SyntaxError) and problem.filename == str(path):
+        return f"line {problem.lineno}: {problem.msg}"
+    said = f"{type(problem).__name__}: {str(problem).strip()}".splitlines()[0][:MOST_SAID].rstrip(": ")
+    own = [step.lineno for step in traceback.extract_tb(problem.__traceback__) if step.filename == str(path)]
+    return f"line {own[-1]}: {said}" if own else said
 
 
 def kind_of(value: object) -> str:
@@ -50,17 +74,24 @@ def did_you_mean(word: object, known: Iterable[str], cutoff: float = 0.6) -> str
     return f"did you mean {near[0]}?" if near else ""
 
 
-def exit_with(error: UserError) -> NoReturn:
-    """Print the error on stderr, as one line or with a line for each detail, and exit with code 2.
+def show(error: UserError) -> None:
+    """Print the error on stderr, a line for each detail below it, and above it the traceback of `theirs`."""
+    lines = [f"error: {error}\n"]
+    if error.theirs:
+        lines = [*traceback.format_exception(error.theirs), *lines]
+    encoding = sys.stderr.encoding or "utf-8"
+    sys.stderr.write("".join(lines).encode(encoding, "backslashreplace").decode(encoding))
 
-    Of the processes that torchrun starts on a machine, which all have the error, the first one prints it.
+
+def exit_with(error: UserError) -> NoReturn:
+    """Show the error and exit with code 2.
+
+    Of the processes that torchrun starts on a machine, which all have the error, the first one shows it.
     """
     if os.environ.get("WORLD_SIZE", "1") != "1" and os.environ.get("LOCAL_RANK", "0") != "0":
         # torchrun ends all processes when one has ended: not before the first one has printed.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_BAD_INPUT))
         time.sleep(SECONDS_TO_PRINT)
-        raise SystemExit(EXIT_BAD_INPUT)
-    line = f"error: {error}\n"
-    encoding = sys.stderr.encoding or "utf-8"
-    sys.stderr.write(line.encode(encoding, "backslashreplace").decode(encoding))
+    else:
+        show(error)
     raise SystemExit(EXIT_BAD_INPUT)

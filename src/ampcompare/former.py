@@ -55,11 +55,8 @@ def _without(options: dict[str, Any], prefix: str, gone: Mapping[str, Any]) -> d
 
 def arm_now(setting: Mapping[str, Any], arm: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a publication's arm, above its setting's, by dotted key."""
-    both = {**setting, **arm}
-    if not isinstance(backend := both.get("backend"), str):
-        return setting_now(arm)
-    now = backend_now(backend, both.get(DTYPE), both.get(ENABLED))
-    return setting_now(arm) | ({"backend": now} if now != backend or "backend" in arm else {})
+    both = config_now({**setting, **arm}, {})
+    return setting_now({k: v for k, v in both.items() if k in arm or v != setting.get(k)})
 
 
 def setting_now(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,40 +73,19 @@ def find(key: str) -> Metric | None:
     return found if found and (found.key == key or found.by_group) else None
 
 
-# What a metric that nobody declared is judged by: pieces of its name, and whole words in it.
-FALLING: tuple[str, ...] = ("loss", "error", "perplexity", "seconds", "joules", "miss_rate", "bits_per")
-FALLING += ("false_positive", "false_negative", "negative_log_likelihood")
-FALLING_WORDS = frozenset(
-    """
-    time mib err mse rmse mae mape ppl nll bpb bpc wer cer ter fid kid ece brier ce xent entropy divergence
-    kl distance regret cost residual lpips fpr fnr far frr eer bpp
-    """.split()
+# What a metric that nobody declared is judged by: parts of its name, and whole words in it.
+_FALLS = re.compile(
+    r"loss|error|perplexity|seconds|joules|miss_rate|bits_per|false_(posi|nega)tive|negative_log_likelihood"
+    r"|(?<![^_])(time|mib|err|r?mse|mae|mape|ppl|nll|bp[bcp]|[wct]er|[fk]id|ece|brier|ce|xent|entropy|kl|cost"
+    r"|divergence|distance|regret|residual|lpips|f[pn]r|far|frr|eer)(?![^_])"
 )
-RISING: tuple[str, ...] = (
-    "accuracy",
-    "precision",
-    "recall",
-    "score",
-    "reward",
-    "auroc",
-    "auprc",
-    "bleu",
-    "rouge",
+_RISES = re.compile(
+    r"accuracy|precision|recall|score|reward|auroc|auprc|bleu|rouge|true_(posi|nega)tive"
+    r"|(?<![^_])(acc[15]?|top[15]|f1|auc|m?ap|map\d\d|m?iou|t[pn]r|dice|r2|psnr|ssim|mcc|kappa|em|ndcg|mrr|pearson"
+    r"|spearman|corr(elation)?|return|success|win|hits?|meteor|cider|chrf|specificity|sensitivity|jaccard)(?![^_])"
 )
-RISING += ("true_positive", "true_negative")
-RISING_WORDS = frozenset(
-    """
-    f1 auc ap map map50 map75 map95 iou miou tpr tnr dice r2 psnr ssim mcc kappa em ndcg mrr spearman
-    pearson corr correlation
-    return success win hit hits meteor cider chrf specificity sensitivity jaccard
-    """.split()
-)
-ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})  # parts of a name; "accuracy" in any part
-
-
-NEGATED = frozenset({"neg", "negative", "negated"})  # in front of what it turns round
-UNTURNED = frozenset({"rate", "log", "likelihood", "nll", "true", "false"})  # false negatives; -log p
-TURNED = {HIGHER: LOWER, LOWER: HIGHER}
+_NEGATED = {"neg", "negative", "negated"}  # turns round what it stands by
+_UNTURNED = {"rate", "log", "likelihood", "nll", "true", "false"}  # false negatives; -log p
 
 
 def direction_of(key: str) -> str:
@@ -115,20 +94,12 @@ def direction_of(key: str) -> str:
     """
     for text in (re.split(r"[/.]", key)[-1], key):  # `accuracy/loss` is a loss
         words = parts_of(text)
-        for number, word in enumerate(words):
-            if word in NEGATED and not UNTURNED & set(words):
-                return TURNED.get(_direction(words[:number] + words[number + 1 :]), "")
-        if found := _direction(words):
-            return found
-    return ""
-
-
-def _direction(words: list[str]) -> str:
-    text, known = "_".join(words), set(words)
-    if any(piece in text for piece in FALLING) or known & FALLING_WORDS:
-        return LOWER
-    if any(piece in text for piece in RISING) or known & (RISING_WORDS | ACCURACY_WORDS):
-        return HIGHER
+        turned = bool(_NEGATED & {*words}) and not _UNTURNED & {*words}
+        name = "_".join(word for word in words if not turned or word not in _NEGATED)
+        if _FALLS.search(name):
+            return HIGHER if turned else LOWER
+        if _RISES.search(name):
+            return LOWER if turned else HIGHER
     return ""
 
 
@@ -174,41 +145,35 @@ RESERVED_MEMORY = declare("memory/reserved_mib", "reserved memory", INTERVAL, "M
 GRADIENT_NORM = declare("grad/norm", "gradient norm", INTERVAL, needs="clipping or diagnostics")
 
 # Shares of the gradients' elements, in all and in each layer group.
-PART: dict[str, Any] = {"when": DIAGNOSIS, "unit": SHARE, "better": LOWER, "by_group": True}
-UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **PART)
+_PART: dict[str, Any] = {"when": DIAGNOSIS, "unit": SHARE, "better": LOWER, "by_group": True}
+UNDERFLOW = declare("grad/underflow_fraction", "gradient elements flushed to zero", **_PART)
 UNDERFLOW_UNSCALED = declare(
-    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **PART
+    "grad/underflow_fraction_unscaled", "gradient elements flushed at scale 1", **_PART
 )
-OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **PART)
-ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **PART)
+OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", **_PART)
+ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **_PART)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")
 # Of the weights that an optimizer updates in half precision, likewise.
-LOST_UPDATES = declare(
-    "update/lost_fraction", "weights whose update is lost to rounding", **PART, needs=HALF_UPDATES
-)
+_HALF: dict[str, Any] = {"by_group": True, "needs": HALF_UPDATES}
+LOST_UPDATES = declare("update/lost_fraction", "weights whose update is lost to rounding", **_PART | _HALF)
 UPDATE_SIZE = declare(
-    "update/relative_size",
-    "size of the update relative to the weights",
-    DIAGNOSIS,
-    by_group=True,
-    needs=HALF_UPDATES,
+    "update/relative_size", "size of the update relative to the weights", DIAGNOSIS, **_HALF
 )
 
 # Of what the network's modules return, likewise.
-ACTIVATION_LARGEST = declare(
-    "activation/max_abs", "largest activation", DIAGNOSIS, better=LOWER, by_group=True, needs=EAGER
-)
+_SEEN: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
+ACTIVATION_LARGEST = declare("activation/max_abs", "largest activation", **_SEEN, better=LOWER, by_group=True)
 ACTIVATION_OF_RANGE = declare(
-    "activation/fp16_range", "largest activation over fp16's largest number", DIAGNOSIS, needs=EAGER
+    "activation/fp16_range", "largest activation over fp16's largest number", **_SEEN
 )
 ACTIVATION_UNDERFLOW = declare(
-    "activation/underflow_fraction", "activations that fp16 flushes to zero", **PART, needs=NOT_FP16
+    "activation/underflow_fraction", "activations that fp16 flushes to zero", **_PART, needs=NOT_FP16
 )
 ACTIVATION_SUBNORMAL = declare(
-    "activation/subnormal_fraction", "activations below fp16's smallest normal number", **PART, needs=EAGER
+    "activation/subnormal_fraction", "activations below fp16's smallest normal number", **_PART, needs=EAGER
 )
 ACTIVATION_ZEROS = declare(
-    "activation/zero_fraction", "activations that are zero", DIAGNOSIS, SHARE, by_group=True, needs=EAGER
+    "activation/zero_fraction", "activations that are zero", **_SEEN, unit=SHARE, by_group=True
 )
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)
@@ -230,20 +195,17 @@ STEP_TIME_P50 = declare("throughput/step_time_ms_p50", "median step time", END, 
 STEP_TIME_P95 = declare(
     "throughput/step_time_ms_p95", "95th percentile of the step time", END, "ms", better=LOWER
 )
+_OF_SCALE: dict[str, Any] = {"when": END, "unit": "steps", "needs": "a dynamic loss scale"}
 SCALE_COLLAPSED = declare(
     "amp/scale_collapsed_at_step",
     "step at which the loss scale collapsed",
-    END,
-    "steps",
-    needs="a dynamic loss scale",
+    **_OF_SCALE,
     no_goal="null in every run whose loss scale holds",
 )
 NONFINITE_AT = declare(
     "amp/nonfinite_buffers_at_step",
     "step at which buffers became non-finite",
-    END,
-    "steps",
-    needs="a dynamic loss scale",
+    **_OF_SCALE,
     no_goal="null in every run whose buffers stay finite",
 )
 NONFINITE_MODULES = declare(

@@ -59,11 +59,11 @@ def train(*words: str) -> RunRecord:
 
 @pytest.fixture
 def refused(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """The one line that a run is refused with, before its record is started."""
+    """The line that a run is refused with, before its record is started."""
 
     def refuse(*words: str) -> str:
         assert ampcompare("run", *QUICK, *words) == 2
-        (line,) = capfd.readouterr().err.splitlines()
+        *_, line = capfd.readouterr().err.splitlines()  # above it where the part failed
         assert not list(Path().glob("runs/wandb/*run-*"))
         return line.removeprefix("error: ")
 

@@ -87,15 +87,15 @@ class World:
     @contextmanager
     def agree(self) -> Iterator[None]:
         """What raises UserError inside in one process, where nobody waits for another, raises it in all."""
-        refusal: list[str] = []
+        own = None
         try:
             yield
         except UserError as problem:
             if self.size == 1:
                 raise
-            refusal = problem.lines
-        for message, *details in filter(None, self.gather(refusal)):
-            raise UserError(message, details)
+            own = problem
+        for message, *details in filter(None, self.gather(own.lines if own else [])):
+            raise own or UserError(message, details)
 
 
 def is_loss_of_another(problem: RuntimeError) -> bool:

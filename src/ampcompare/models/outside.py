@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ class Builder:
 def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.Module:
     """The network of that name. `num_classes` is given if it is known and the builder takes it.
 
-    Raises UserError, one line, for a name that leads nowhere, for arguments that the builder does not take,
-    and for whatever goes wrong as it is called.
+    Raises UserError for a name that leads nowhere, for arguments that the builder does not take, and for
+    whatever goes wrong as it is called.
     """
     builder = builder_of(name)
     ours = {} if num_classes is None else {"num_classes": num_classes}
@@ -70,47 +71,33 @@ def record_of(name: str, model: nn.Module) -> dict[str, Any]:
 def builder_of(name: str) -> Builder:
     """What makes the network of that name. Raises UserError."""
     library, _, short = name.partition(":")
-    if library in LIBRARIES:
-        plugins.check_name(plugins.MODELS, name)
-        return LIBRARIES[library](name, short)
+    if library == "timm":
+        return _of_timm(name, short)
+    if library == "torchvision":
+        return _of_torchvision(name, short)
     found = plugins.load(plugins.MODELS, name)
     return Builder(found.value, found.source, found.file)
 
 
-def _timm(name: str, short: str) -> Builder:
-    try:
-        import timm
-    except ImportError as problem:
-        if (problem.name or "").partition(".")[0] != "timm":  # it is there, and what it needs is not
-            raise plugins.MODELS.refusal(name, f"timm cannot be imported ({problem})") from None
+def _of_timm(name: str, short: str) -> Builder:
+    if find_spec("timm") is None:
         todo = "install it with: pip install 'ampcompare[timm]'"
-        raise plugins.MODELS.refusal(name, f"needs timm, which is not installed; {todo}") from None
+        raise plugins.MODELS.refusal(name, f"needs timm, which is not installed; {todo}")
+    import timm
+
     if not timm.is_model(short.partition(".")[0]):
         raise _unknown(name, short, timm.list_models())
     return Builder(partial(timm.create_model, short), f"timm {timm.__version__}", weights="pretrained")
 
 
-def _torchvision(name: str, short: str) -> Builder:
+def _of_torchvision(name: str, short: str) -> Builder:
     import torchvision
     from torchvision import models
 
     if short not in (known := models.list_models()):
         raise _unknown(name, short, known)
-    build, weights = models.get_model_builder(short), models.get_model_weights(short)
     source = f"torchvision {torchvision.__version__.partition('+')[0]}"
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("weights")
-        if isinstance(given, str) and given.rpartition(".")[2] not in weights.__members__:
-            expected = f"expected one of {', '.join(weights.__members__)}, or null"
-            raise UserError(f"{KWARGS}.weights={given!r}: {expected}")
-        return build(*args, **kwargs)
-
-    checked.__wrapped__ = build  # type: ignore[attr-defined]  # its signature
-    return Builder(checked, source, weights="weights")
-
-
-LIBRARIES: dict[str, Callable[[str, str], Builder]] = {"timm": _timm, "torchvision": _torchvision}
+    return Builder(models.get_model_builder(short), source, weights="weights")
 
 
 def _unknown(name: str, short: str, known: Collection[str]) -> UserError:

@@ -15,8 +15,8 @@ from ampcompare.config.schema import Config
 from ampcompare.config.task import CROSS_ENTROPY
 from ampcompare.data.batch import Field, each
 from ampcompare.data.dataset import Dataset, ImageSet
-from ampcompare.errors import UserError
-from ampcompare.plugins import what_happened
+from ampcompare.errors import UserError, what_happened
+from ampcompare.plugins import is_object
 from ampcompare.precision.base import Precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Loader
@@ -111,7 +111,7 @@ def _check_classes(config: Config, outputs: Any, targets: Field, data: Dataset) 
 
 @contextmanager
 def _asked(option: str, text: str, given: str) -> Iterator[None]:
-    """Whatever a part raises that is given something, as one line."""
+    """Whatever a part raises that is given something, as a UserError, shown where it is somebody else's."""
     try:
         yield
     except TrainingError as problem:
@@ -125,7 +125,8 @@ def _asked(option: str, text: str, given: str) -> Iterator[None]:
         if NO_KERNEL in str(problem):  # of fp16, as of recurrent layers
             todo = "; this processor has no such layer in the type that it computes in: use another one "
             todo += "(backend=native_bf16, for one), or a GPU"
-        raise UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}") from None
+        error = UserError(f"{option}={text!r}: cannot take {given} ({why}){todo}")
+        raise (error.showing(problem) if is_object(text) else error) from None
 
 
 def _shapes(value: Any) -> str:

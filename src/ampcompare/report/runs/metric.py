@@ -18,6 +18,7 @@ ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for mo
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
+ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})  # parts of a name; "accuracy" in any part
 MAX_NAMES = 12
 
 
@@ -264,7 +265,7 @@ def in_another_unit(metric: ComparedMetric, runs: Sequence[RunRecord]) -> list[R
 
 def says_accuracy(key: str) -> bool:
     """Whether the name is that of an accuracy: `eval/accuracy`, `val_acc`, `valAcc`, `top1`."""
-    found = any("accuracy" in part or part in metrics.ACCURACY_WORDS for part in metrics.parts_of(key))
+    found = any("accuracy" in part or part in ACCURACY_WORDS for part in metrics.parts_of(key))
     return found and "loss" not in key.lower()
 
 
