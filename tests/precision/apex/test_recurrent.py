@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ampcompare.precision.apex import amp
 from ampcompare.precision.o1.patches import casts, disable_casts, installed
-from ampcompare.precision.o1.weights import STATE, flat_weights
+from ampcompare.precision.o1.weights import STATE
 
 FLOAT = torch.float32
 HALVES = [torch.float16, torch.bfloat16]
@@ -192,9 +192,10 @@ def test_weights_are_cast_once_and_gradients_add_up_in_fp32():
     x = torch.randn(5, 3, 6)
     with casts(device_type="cpu"):
         first, _ = network(x)
-        copies = flat_weights(list(network.parameters()))
+        copies = [copy for _, _, copy in STATE.copies.values()]
         second, _ = network(x)
-        again = flat_weights(list(network.parameters()))
+        again = [copy for _, _, copy in STATE.copies.values()]
+    assert len(copies) == 4
     assert all(a is b for a, b in zip(copies, again, strict=True))
     both = _gradients(network, first.float().sum() + second.float().sum())
     with casts(device_type="cpu"):
@@ -217,7 +218,7 @@ def test_copies_are_gone_after_the_context():
     network = nn.LSTM(6, 8)
     with casts(device_type="cpu"):
         network(torch.randn(5, 3, 6))
-        assert len(STATE.copies) == 1
+        assert len(STATE.copies) == 4
     assert len(STATE.copies) == 0
 
 
@@ -247,6 +248,8 @@ def test_flattened_network_trains_through_its_flat_copies():
     for each in (network, apart):
         with casts(device_type="cpu"):
             y, _ = each(x)
+            found = {copy.untyped_storage()._cdata for _, _, copy in STATE.copies.values()}
+            assert len(found) == (1 if each is network else 4)
         gradients.append(_gradients(each, y.float().sum()))
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
@@ -272,12 +275,13 @@ def test_weights_that_are_no_parameters_are_cast():
 
 
 def test_everything_is_put_back():
-    before = torch.nn.modules.rnn._VF, nn.RNNBase.check_input, torch.backends.mha.get_fastpath_enabled
+    before = torch._VF.lstm, nn.RNNBase.check_input, torch.backends.mha.get_fastpath_enabled
     with installed():
         with casts(device_type="cpu"):
             pass
-        assert torch.nn.modules.rnn._VF is not before[0]
-    after = torch.nn.modules.rnn._VF, nn.RNNBase.check_input, torch.backends.mha.get_fastpath_enabled
+        assert torch._VF.lstm is not before[0]
+    assert "lstm" not in vars(torch._VF)
+    after = torch._VF.lstm, nn.RNNBase.check_input, torch.backends.mha.get_fastpath_enabled
     assert all(a is b for a, b in zip(before, after, strict=True))
 
 
