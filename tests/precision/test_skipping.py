@@ -43,7 +43,7 @@ def _step(weights, optimizer, skip: bool, seed: int) -> None:
         weight.grad = torch.randn(weight.shape, generator=generator)
         if skip:
             weight.grad.view(-1)[0] = math.inf
-    step_unless(optimizer, YES if skip else NO)
+    step_unless(optimizer, YES if skip else NO, optimizer.step)
 
 
 def _garbage_for_new_buffers(weights: list[nn.Parameter]) -> None:
@@ -133,7 +133,7 @@ def test_fused_step_does_not_ask_the_host(monkeypatch):
 def test_fused_optimizer_is_left_as_it_was():
     optimizer = torch.optim.SGD(_weights(), lr=0.1, fused=True)
     before = copy.copy(vars(optimizer))
-    step_unless(optimizer, YES)
+    step_unless(optimizer, YES, optimizer.step)
     assert vars(optimizer).keys() == before.keys()
 
 
@@ -141,7 +141,7 @@ def test_fused_optimizer_is_left_as_it_was_after_an_error(monkeypatch):
     optimizer = torch.optim.SGD(_weights(), lr=0.1, fused=True)
     monkeypatch.setattr(optimizer, "step", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        step_unless(optimizer, YES)
+        step_unless(optimizer, YES, optimizer.step)
     assert not hasattr(optimizer, "found_inf")
     assert not hasattr(optimizer, "grad_scale")
 

@@ -13,7 +13,6 @@ from torch import nn
 from ampcompare.precision import build_precision
 from ampcompare.precision.apex import amp
 from ampcompare.precision.casting import convert_network
-from ampcompare.precision.halves import MasterGradients
 
 HALF, FLOAT = torch.float16, torch.float32
 INF = float("inf")
@@ -136,16 +135,6 @@ def test_state_from_before_moves_to_the_masters() -> None:
     amp.initialize(model, optimizer, opt_level="O2")
     assert set(optimizer.state) == {master(optimizer)}
     assert optimizer.state[master(optimizer)]["exp_avg"] is moment
-
-
-def test_half_state_becomes_fp32() -> None:
-    model = line().half()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(torch.ones(1, 1, dtype=HALF)).sum().backward()
-    optimizer.step()
-    gradients = MasterGradients(optimizer, "cpu")
-    (_, found), *_ = gradients.pairs
-    assert optimizer.state[found]["momentum_buffer"].dtype is FLOAT
 
 
 def test_frozen_parameter_stays_as_it_is_until_it_is_unfrozen() -> None:

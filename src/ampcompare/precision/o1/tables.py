@@ -52,9 +52,9 @@ LATER: list[tuple[Any, str, str]] = [
     (F, "rms_norm", "float"),
     (torch, "vdot", "promote"),  # spectral norm's, which was `dot`
 ]
-# What recurrent and attention modules reach PyTorch by, and activation checkpointing: both its kinds look these
-# names up in its module, also when the user imported `checkpoint` by name before. The generator got its `_impl`
-# between PyTorch 2.11 and 2.14.
+# What recurrent and attention modules reach PyTorch by, and activation checkpointing: both its kinds look
+# these names up in its module, also when the user imported `checkpoint` by name before. The generator got its
+# `_impl` between PyTorch 2.11 and 2.14.
 GENERATOR = "_checkpoint_without_reentrant_generator"
 HAS_IMPL = hasattr(checkpointing, f"{GENERATOR}_impl")
 MODULES: list[tuple[Any, str, str]] = [

@@ -64,8 +64,9 @@ def flat_copies(weights: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _valid_copy(weight: Tensor) -> Tensor | None:
-    """The remembered copy, if the weight is as it was, and the copy of the type and in the graph if the weight
-    is: one made under no_grad or before requires_grad changed would cut the weight off from its gradient.
+    """The remembered copy, if the weight is as it was, and the copy of the type and in the graph if that is.
+
+    One made under no_grad or before requires_grad changed would cut the weight off from its gradient.
     """
     found = STATE.copies.get(id(weight))
     if found is None or found[1] != weight._version or found[2].dtype is not STATE.half:
