@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
@@ -26,7 +26,6 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from ampcompare.precision.casting import (
     HALF_TYPES,
@@ -103,10 +102,9 @@ class _State:
     initialized: bool = False
     properties: Properties | None = None
     scalers: list[LossScaler] = field(default_factory=list)
-    installs: int = 0
     models: WeakSet[nn.Module] = field(default_factory=WeakSet)
     optimizers: WeakSet[Optimizer] = field(default_factory=WeakSet)
-    hooks: list[RemovableHandle] = field(default_factory=list)
+    undo: ExitStack = field(default_factory=ExitStack)
 
 
 _state = _State()
@@ -187,8 +185,7 @@ def initialize(
         for _ in range(num_losses)
     ]
     if chosen.patch_torch_functions:
-        patches.install()
-        _state.installs += 1
+        _state.undo.enter_context(patches.installed())
     CastState.on = chosen.patch_torch_functions and casts == "everywhere"
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
     how: dict[str, Any] = {"outputs": cast_model_outputs}
@@ -200,7 +197,8 @@ def initialize(
     for model in model_list:
         if dtype in HALF_TYPES:
             convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
-            _state.hooks += save_in_fp32(model)
+            for hook in save_in_fp32(model):
+                _state.undo.callback(hook.remove)
         wrap_forward(model, **how)
     for optimizer in optimizer_list:
         if dtype in HALF_TYPES and not chosen.master_weights:
@@ -301,12 +299,9 @@ def reset() -> None:
     global _state
     CastState.on, CastState.device_type, CastState.allow_banned = False, "cpu", False
     patches.forget_registered()
-    for _ in range(_state.installs):
-        patches.uninstall()
+    _state.undo.close()
     for optimizer in _state.optimizers:
         vars(optimizer)["_undo_amp"]()
-    for hook in _state.hooks:
-        hook.remove()
     for model in _state.models:
         unwrap_forward(model)
         convert_network(model, torch.float32, keep_batchnorm_fp32=False)

@@ -40,16 +40,17 @@ def casts(
     if device_type is None:
         device_type = STATE.device_type if STATE.on else default_device_type()
     allow = STATE.allow_banned if allow_banned is None else allow_banned
-    install()
+    if is_outermost:
+        STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
     try:
-        if is_outermost:
-            STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
-        with _in_force(on=True, half=half or STATE.half, device_type=device_type, allow_banned=allow):
+        with (
+            installed(),
+            _in_force(on=True, half=half or STATE.half, device_type=device_type, allow_banned=allow),
+        ):
             yield
     finally:
         if is_outermost:
             STATE.copies.clear()
-        uninstall()
 
 
 @contextmanager
@@ -75,30 +76,19 @@ def default_device_type() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def install() -> None:
-    """Wrap every listed function, unless that is done already; each call needs its `uninstall`."""
+@contextmanager
+def installed() -> Iterator[None]:
+    """Keep every listed function wrapped, inert, so that contexts inside open at no cost."""
     global _users
     _users += 1
     if _users == 1:
         _put_on()
-
-
-def uninstall() -> None:
-    """Put the original functions back when the last user is gone."""
-    global _users
-    _users -= 1
-    if _users == 0:
-        _take_off()
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Keep the wrappers in place, inert, so that contexts inside open at no cost."""
-    install()
     try:
         yield
     finally:
-        uninstall()
+        _users -= 1
+        if _users == 0:
+            _take_off()
 
 
 def register(namespace: Any, name: str, rule: str) -> None:
@@ -125,7 +115,7 @@ def _put_on() -> None:
     for namespace, name, rule in (listed | _registered).values():
         written = inspect.getattr_static(namespace, name, None)  # here or in a base class
         if isinstance(written, staticmethod | classmethod):  # `getattr` would bind a class method
-            wrapper = type(written)(RULES[rule](written.__func__))
+            wrapper: Any = type(written)(RULES[rule](written.__func__))
         else:
             wrapper = RULES[rule](getattr(namespace, name))
         _installed.append((namespace, name, vars(namespace).get(name, _MISSING)))

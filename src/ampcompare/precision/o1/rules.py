@@ -141,14 +141,14 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 @rule
 def match(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Run in the type of the tensor that is changed in place: the other arguments follow it."""
-    target = args[0] if args else kwargs.get("input")
+    target: Any = args[0] if args else kwargs.get("input")
     return _others(target.dtype, args, kwargs) if _is_ours(target) else (args, kwargs)
 
 
 @rule
 def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Refuse to change a half tensor in place: the result is fp32 and does not fit into it."""
-    target = args[0] if args else kwargs.get("input")
+    target: Any = args[0] if args else kwargs.get("input")
     if not _is_ours(target):
         return args, kwargs
     if target.dtype is STATE.half:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ def flat_copies(weights: Sequence[Tensor]) -> Sequence[Tensor]:
         return weights
     copies = [_valid_copy(w) for w in weights]
     if any(copy is None for copy in copies):
-        how = {"dtype": STATE.half, "device": weights[0].device}
+        how: dict[str, Any] = {"dtype": STATE.half, "device": weights[0].device}
         buffer = torch.empty(storage.nbytes() // 4, **how).untyped_storage()
         for index, w in enumerate(weights):
             # `set_` and not a view: to autograd the copies are independent of each other.
