@@ -120,10 +120,10 @@ class MasterGradients(Gradients):
                         self.optimizer.state[master] = self.optimizer.state.pop(parameter)
                     self.pairs.append((parameter, master))
                     self._versions.append(parameter._version)
-        for (half, master), version in zip(self.pairs, self._versions, strict=True):
+        for (half, wide), version in zip(self.pairs, self._versions, strict=True):
             # sync: after an edit only
-            if half._version != version and not torch.equal(half, master.to(half.dtype)):
-                master.copy_(half)
+            if half._version != version and not torch.equal(half, wide.to(half.dtype)):
+                wide.copy_(half)
         self._versions = [parameter._version for parameter, _ in self.pairs]
         if not self.scaled:
             self._collect()

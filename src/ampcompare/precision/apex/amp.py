@@ -401,8 +401,9 @@ def _check_model(model: nn.Module) -> None:
     named = [*(("param", *one) for one in model.named_parameters())]
     for kind, name, tensor in [*named, *(("buffer", *one) for one in model.named_buffers())]:
         if tensor.is_floating_point() and tensor.dtype is not torch.float32:
+            found = str(tensor.dtype).removeprefix("torch.")
             raise RuntimeError(
-                f"Found {kind} {name} with type {str(tensor.dtype).removeprefix('torch.')}, expected float32. "
+                f"Found {kind} {name} with type {found}, expected float32. "
                 "When using amp.initialize, you do not need to call .half() on your model before passing it."
             )
 
