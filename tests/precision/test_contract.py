@@ -150,40 +150,6 @@ def test_clipping_holds_on_true_gradients(precision):
     assert weight.item() == pytest.approx(0.5, abs=1e-4)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
-def test_penalty_on_gradients_through_the_scale(kind):
-    """Double backward as in PyTorch's AMP examples. A dynamic scale has to come down for it first."""
-    name, options = BACKENDS[kind]
-    precision = build_precision(name, **{"init_scale": 1024.0, **options})
-    model, (images, labels) = _net(), _batch(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    precision.prepare(model, optimizer)
-
-    def gradients(precision: Precision, model: nn.Module) -> list[torch.Tensor]:
-        with precision.forward_context():
-            loss = F.cross_entropy(model(images), labels)
-        scaled = torch.autograd.grad(precision.scale(loss), list(model.parameters()), create_graph=True)
-        norm = (
-            torch.stack([(g.float() / precision.scale_factor()).square().sum() for g in scaled]).sum().sqrt()
-        )
-        precision.backward(loss.float() + norm)
-        precision.unscale_(optimizer)
-        return [p.grad for p in model.parameters()]
-
-    expected = gradients(Precision(), copy.deepcopy(model))
-    _assert_near(kind, gradients(precision, model), expected)
-
-
-def test_scale_and_skipped_steps_are_scalars_on_the_device(precision):
-    for _ in range(2):  # before and after training
-        assert precision.scale_factor().shape == precision.skipped_steps().shape == ()
-        assert precision.scale_factor().dtype is torch.float32
-        assert precision.skipped_steps().dtype is torch.int64
-        assert precision.scale_factor().device == precision.skipped_steps().device == precision.device
-        assert not precision.scale_factor().requires_grad
-        _train(precision, 1)
-
-
 def test_evaluation_outside_the_context_is_that_of_float(precision):
     model, (images, _) = _net().eval(), _batch(0)
     expected = model(images)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
-from ampcompare.precision import build_precision
 from ampcompare.precision.apex import amp
 from ampcompare.precision.o1.tables import entries
 
@@ -73,6 +72,7 @@ def wrapped_names() -> dict[tuple[int, str], object]:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("scheduler_made", ["before", "after"])
 def test_classic_training_script_learns_without_a_warning(level, scheduler_made) -> None:
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     plain = copy.deepcopy(model)
     criterion = nn.CrossEntropyLoss()
@@ -137,11 +137,7 @@ def test_disabled_changes_nothing_whatever_else_is_passed() -> None:
     assert wrapped_names() == names
     assert amp.state_dict() == {}
     assert list(amp.master_params(optimizer)) == [model.weight]
-
-
-def test_disabled_scale_loss_gives_the_loss_itself_for_any_optimizer() -> None:
-    model, optimizer = amp.initialize(*pair(), enabled=False)
-    loss = model(torch.ones(1, 1)).sum()
+    loss = model.weight.sum()
     with amp.scale_loss(loss, optimizer, loss_id=7) as scaled:
         assert scaled is loss
 
@@ -334,29 +330,6 @@ def test_copied_model_still_casts_with_its_own_weights(level, how) -> None:
     assert twin(torch.ones(1, 1)).dtype is (HALF if level == "O1" else FLOAT)
     assert twin.state_dict()["weight"].dtype is FLOAT
     assert model(torch.ones(1, 1)).item() == 1
-
-
-def test_backend_beside_the_module_changes_neither_scale_nor_casts() -> None:
-    model, optimizer = started()
-    other, theirs = pair()
-    precision = build_precision("apex_o1", loss_scale="dynamic", init_scale=64.0)
-    precision.prepare(other, theirs)
-    with precision.session():
-        with precision.forward_context():
-            loss = other(torch.ones(1, 1)).sum() * INF
-        assert matmul_type() is HALF
-        precision.backward(loss)
-        precision.step(theirs)
-    assert matmul_type() is HALF
-    assert scales() == [1024]
-    assert precision.scale_factor().item() == 32
-    backward(model, optimizer)
-    optimizer.step()
-    assert (model.weight.item(), other.weight.item()) == (0.875, 1)
-    amp.reset()
-    with precision.forward_context():
-        assert matmul_type() is HALF
-    assert matmul_type() is FLOAT
 
 
 # the optimizer's step and zero_grad
@@ -557,20 +530,6 @@ def test_reset_leaves_every_wrapped_name_and_the_model_as_before(level, where) -
     assert weight.item() == 0.875
     assert optimizer.param_groups[0]["params"] == [weight]
     assert model(torch.ones(1, 1, dtype=FLOAT)).dtype is FLOAT
-
-
-@pytest.mark.parametrize("first", LEVELS)
-@pytest.mark.parametrize("second", LEVELS)
-def test_any_level_can_follow_any_other_after_reset(first, second) -> None:
-    model, optimizer = pair(momentum=0.5)
-    for level in (first, second):
-        amp.initialize(model, optimizer, opt_level=level, loss_scale=64.0)
-        backward(model, optimizer)
-        optimizer.step()
-        optimizer.zero_grad()
-        amp.reset()
-    assert model.weight.item() == 1 - 0.125 - 0.125 * 1.5
-    assert model.weight.dtype is FLOAT
 
 
 # levels

@@ -19,7 +19,6 @@ from ampcompare.precision.o1.patches import (
     disable_casts,
     forget_registered,
     installed,
-    register,
 )
 from ampcompare.precision.o1.weights import STATE
 
@@ -173,35 +172,3 @@ def test_recomputation_outside_the_casts_stays_outside(use_reentrant):
 
 
 # The user's own functions
-
-
-class Toolbox:
-    """Stands for a user's module."""
-
-    def method(self, x: Tensor) -> torch.dtype:
-        return x.dtype
-
-    @staticmethod
-    def static(x: Tensor) -> torch.dtype:
-        return x.dtype
-
-    @classmethod
-    def of_class(cls, x: Tensor) -> tuple[type, torch.dtype]:
-        return cls, x.dtype
-
-
-class Heir(Toolbox):
-    pass
-
-
-X = torch.ones(2)
-
-
-@pytest.mark.parametrize("owner", [Toolbox, Heir])
-def test_registered_static_method(owner):
-    register(owner, "static", "half")
-    with casts(device_type="cpu"):
-        assert [owner.static(X), owner().static(X)] == [HALF, HALF]
-    assert [owner.static(X), owner().static(X)] == [FLOAT, FLOAT]
-    assert isinstance(vars(Toolbox)["static"], staticmethod)
-    assert "static" not in vars(Heir)

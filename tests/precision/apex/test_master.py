@@ -145,25 +145,6 @@ def test_weights_swapped_out_and_in_again_keep_their_finer_masters() -> None:
     assert master(optimizer).item() == finer
 
 
-def test_apex_s_own_recipe_for_a_restart_goes_on_where_it_stopped() -> None:
-    def step(model, optimizer) -> None:
-        optimizer.zero_grad()
-        backward(model, optimizer, 1.5)
-        optimizer.step()
-
-    model, optimizer = started(line(), kind=torch.optim.Adam)
-    step(model, optimizer)
-    checkpoint = copy.deepcopy((model.state_dict(), optimizer.state_dict(), amp.state_dict()))
-    step(model, optimizer)
-    expected = model.weight.item()
-    amp.reset()
-    model, optimizer = started(line(7.0), kind=torch.optim.Adam)
-    for thing, state in zip((model, optimizer, amp), checkpoint, strict=True):
-        thing.load_state_dict(state)
-    step(model, optimizer)
-    assert model.weight.item() == pytest.approx(expected, abs=1e-3)
-
-
 # reset
 
 

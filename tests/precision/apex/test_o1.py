@@ -109,18 +109,6 @@ def test_the_scale_of_a_step_is_told_until_it_is_taken(slope):
     assert case.scale != 2.0**16
 
 
-def test_exception_in_the_backward_restores_the_gradients():
-    case = Case()
-    case.backward(1.0)
-    broken = case.weight.sum()
-    broken.register_hook(lambda gradient: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        case.precision.backward(broken)
-    assert case.weight.grad.tolist() == [1.0, 1.0]
-    case.step()
-    assert case.weight.tolist() == [0.5, 1.5]
-
-
 def test_state_goes_on_exactly():
     case, resumed = Case(growth_interval=3), Case(growth_interval=3)
     for slope in (1.0, math.inf, 1.0, 1.0):

@@ -17,17 +17,6 @@ def _in_bf16():
     return casts(device_type="cpu", half=BF16)
 
 
-def test_half_listed_functions_run_in_bf16_and_float_listed_ones_in_fp32():
-    x = torch.randn(2, 4)
-    with _in_bf16():
-        assert F.linear(x, torch.randn(3, 4)).dtype is BF16
-        assert torch.mm(x, x.T).dtype is BF16
-        assert (x @ x.T).dtype is BF16
-        assert F.conv2d(torch.randn(1, 1, 4, 4), torch.randn(1, 1, 3, 3)).dtype is BF16
-        assert F.softmax(x.to(BF16), dim=1).dtype is FP32
-        assert x.to(BF16).exp().dtype is FP32
-
-
 def test_fp16_is_the_half_type_of_whoever_names_none():
     x = torch.randn(2, 2)
     with casts(device_type="cpu"):

@@ -124,23 +124,6 @@ def test_network_takes_what_a_layer_before_it_gives(name, given):
 # The copies of the weights
 
 
-def test_weights_are_cast_once_and_gradients_add_up_in_fp32():
-    network = nn.LSTM(6, 8)
-    x = torch.randn(5, 3, 6)
-    with casts(device_type="cpu"):
-        first, _ = network(x)
-        copies = [copy for _, _, copy in STATE.copies.values()]
-        second, _ = network(x)
-        again = [copy for _, _, copy in STATE.copies.values()]
-    assert len(copies) == 4
-    assert all(a is b for a, b in zip(copies, again, strict=True))
-    both = _gradients(network, first.float().sum() + second.float().sum())
-    with casts(device_type="cpu"):
-        alone, _ = network(x)
-    for gradient, one in zip(both, _gradients(network, alone.float().sum()), strict=True):
-        assert torch.allclose(gradient, 2 * one, atol=1e-2 * float(one.abs().max()))
-
-
 def test_flattened_network_trains_through_its_flat_copies():
     """Weights that are views of one storage, as on a GPU, in another order than the module's."""
     network, apart = nn.LSTM(6, 8), nn.LSTM(6, 8)
