@@ -147,8 +147,7 @@ class Scaled(Precision):
         return model, optimizer
 
     def scale(self, loss: Tensor) -> Tensor:
-        # A copy of the scale, since autograd keeps it and the schedule moves it in place.
-        return loss.float() if self.scaler.does_nothing else loss.float() * self.scaler.scale.clone()
+        return self.scaler.scaled(loss)
 
     def backward(self, loss: Tensor, *, sync: bool = True) -> None:
         """With sync=False gradients stay scaled (`delay_unscale`): DDP may then reduce the sum at the end."""

@@ -243,7 +243,7 @@ def scale_loss(
     gradients = [vars(optimizer)["_amp"] for optimizer in dict.fromkeys(optimizer_list)]  # each once
     scaler = _state.scalers[loss_id]
     with scaled_backward(scaler, gradients, delay=delay_unscale):
-        yield loss.float() if scaler.does_nothing else loss.float() * scaler.scale.clone()
+        yield scaler.scaled(loss)
     if not (delay_unscale or delay_overflow_check or scaler.does_nothing):
         scaler.update()
     STATE.copies.clear()
