@@ -95,6 +95,14 @@ def test_gradients_of_a_plain_backward_are_true_ones() -> None:
     assert model.weight.item() == 0.875
 
 
+def test_gradients_from_a_plain_backward_after_a_scaled_one_are_added() -> None:
+    model, optimizer = started(line())
+    backward(model, optimizer, 2.0)
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    assert model.weight.item() == 1 - 0.125 * 3
+
+
 def test_error_in_the_backward_leaves_the_gradients_from_before() -> None:
     model, optimizer = started(line())
     backward(model, optimizer, 2.0)
