@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -99,66 +98,11 @@ def test_weights_of_kept_modules_stay_fp32_and_are_updated(name: str):
     assert not torch.equal(model[1][0].weight, first["1.0.weight"])
 
 
-def test_masters_stand_for_the_half_weights_alone():
-    _, model, optimizer = prepared("apex_o2", "1", net())
-    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert [id(p) in updated for p in model.parameters()] == [False] * 2 + [True] * 4 + [False] * 2
-
-
 @pytest.mark.parametrize("name", MIXED)
 def test_a_network_that_is_kept_whole_trains_as_fp32_bit_for_bit(name: str):
     options = {"loss_scale": 128.0} if REGISTRY[name].scales else {}
     expected = steps(*prepared("none", None, net()), count=3)
     assert steps(*prepared(name, "*", net(), **options), count=3) == expected
-
-
-@pytest.mark.parametrize("name", FP16)
-def test_only_a_kept_module_holds_what_half_cannot(name: str):
-    class Loud(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return F.linear(x * 1e4, 1e4 * torch.eye(8, dtype=x.dtype)) * 1e-8
-
-    def loud() -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 8), Loud(), nn.Linear(8, 3))
-
-    inputs = torch.ones(2, 4)
-    for keep, is_finite in ((None, False), ("1", True)):
-        precision, model, _ = prepared(name, keep, loud())
-        with precision.session(), precision.forward_context():
-            assert bool(model(inputs).isfinite().all()) is is_finite
-
-
-@pytest.mark.parametrize("name", sorted({*HALF} & {*FP16}))
-def test_between_two_kept_modules_nothing_is_rounded(name: str):
-    class Times(nn.Module):
-        def __init__(self, factor: float) -> None:
-            super().__init__()
-            self.factor = factor
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.factor
-
-    model = nn.Sequential(nn.Linear(4, 4), Times(1e8), Times(1e-8), nn.Linear(4, 3))
-    precision, model, _ = prepared(name, "1,2", model)
-    with precision.session(), precision.forward_context():
-        assert model(torch.rand(2, 4)).isfinite().all()
-
-
-def test_what_was_changed_in_place_behind_a_kept_module_is_what_the_next_one_gets():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 3))
-    plain = copy.deepcopy(model)
-    _, model, _ = prepared("fp16", "0,2", model)
-    inputs = torch.randn(5, 4).half().float()
-    torch.testing.assert_close(model(inputs), plain(inputs), rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize("name", HALF)
-def test_the_last_layer_kept_gives_its_fp32_values(name: str):
-    model = net()
-    _, model, _ = prepared(name, "2", model)
-    outputs = model(torch.randn(64, 4))
-    assert outputs.dtype is torch.float32
-    assert not torch.equal(outputs, outputs.to(next(model.parameters()).dtype).float())
 
 
 class Twice(nn.Module):
@@ -192,20 +136,6 @@ def test_shared_modules_and_weights_train_under_every_backend(name: str, keep: s
     assert loss.isfinite()
 
 
-@pytest.mark.parametrize("name", MIXED)
-def test_a_module_that_is_used_twice_is_kept_at_both_places(name: str):
-    precision, model, _ = prepared(name, "first.0", Twice())
-    shared, calls = model.first[0], []
-    inner = nn.Linear.forward
-    type(shared).forward = lambda self, x: calls.append((self is shared, x.dtype)) or inner(self, x)
-    try:
-        with precision.session(), precision.forward_context():
-            model(torch.arange(5))
-    finally:
-        nn.Linear.forward = inner
-    assert [kind for is_shared, kind in calls if is_shared] == [torch.float32] * 2
-
-
 def test_who_shares_a_weight_with_a_kept_module_is_kept_where_weights_are_half():
     assert prepared("fp16", "embed", Twice())[0].kept == ["embed", "head"]
     assert prepared("native", "embed", Twice())[0].kept == ["embed"]
@@ -219,15 +149,6 @@ def test_attention_is_kept_with_the_part_that_it_reads_and_does_not_call():
         for mode in (True, False):
             with torch.no_grad():
                 assert model.train(mode)(torch.randn(2, 3, 8)).isfinite().all()
-
-
-def test_evaluation_in_inference_mode_and_copies_work():
-    _, model, _ = prepared("fp16", "1", net())
-    inputs = torch.randn(2, 4)
-    with torch.inference_mode():
-        expected = model(inputs)
-    assert torch.equal(copy.deepcopy(model)(inputs), expected)
-    assert torch.equal(pickle.loads(pickle.dumps(model))(inputs), expected)
 
 
 def test_names_match_with_stars_across_dots_and_the_highest_stand_for_what_is_below():

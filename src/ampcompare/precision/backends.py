@@ -21,7 +21,6 @@ class Backend:
     `half_weights` whether the model's weights are in half precision, `keeps_batchnorm` whether BatchNorm's
     are then in fp32 by default, `updates_half` whether the optimizer updates those weights themselves, no
     fp32 masters of them; `is_fp32` whether it is plain fp32, to which no option of `precision` matters.
-    `also` are names that people from elsewhere write for it.
     """
 
     label: str
@@ -33,7 +32,6 @@ class Backend:
     keeps_batchnorm: bool | None = None
     updates_half: bool = False
     is_fp32: bool = False
-    also: tuple[str, ...] = ()
     target: str = ""  # module:class, imported on use
     source: str = ""  # of a plug-in: the hash of its file
 
@@ -76,87 +74,41 @@ class PrecisionOptions:
 HERE = "ampcompare.precision"
 APEX: dict[str, Any] = {"scales": True, "bounded_scale": True}
 HALF: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": False, "updates_half": True}
-REGISTRY: dict[str, Backend] = {
-    backend.label: backend
-    for backend in (
-        Backend(
-            "none",
-            "fp32",
-            is_fp32=True,
-            also=("o0", "fp32", "float32", "32", "32-true", "full", "standard", "no", "off", "tf32"),
-            target=f"{HERE}.base:Precision",
-        ),
-        Backend(
-            "native",
-            "torch.amp",
-            "float16",
-            scales=True,
-            also=tuple(
-                "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16".split()
-            ),
-            target=f"{HERE}.native:Native",
-        ),
-        Backend(
-            "native_bf16",
-            "torch.amp bf16",
-            "bfloat16",
-            also=tuple(
-                "bf16-mixed bf16_mixed mixed_bfloat16 amp_bf16 amp-bf16 native-bf16 torch-amp-bf16".split()
-            ),
-            target=f"{HERE}.native:NativeBFloat16",
-        ),
-        Backend(
-            "apex_o1",
-            "apex O1",
-            "float16",
-            **APEX,
-            also=("o1", "apex", "apex-o1", "apex.amp", "apexo1", "nvidia-apex-amp"),
-            target=f"{HERE}.o1.backend:ApexO1",
-        ),
-        Backend(
-            "apex_o1_bf16",
-            "apex O1 lists in bf16",
-            "bfloat16",
-            **APEX,
-            also=("o1-bf16", "o1_bf16", "apex-o1-bf16", "apex_bf16"),
-            target=f"{HERE}.o1.backend:ApexO1BFloat16",
-        ),
-        Backend(
-            "apex_o2",
-            "apex O2",
-            "float16",
-            **APEX,
-            half_weights=True,
-            keeps_batchnorm=True,
-            also=("o2", "apex-o2", "apexo2"),
-            target=f"{HERE}.halves:ApexO2",
-        ),
-        Backend(
-            "fp16",
-            "pure fp16",
-            "float16",
-            **APEX,
-            **HALF,
-            also=("o3", "half", "float16", "16", "16-true", "fp16-true", "pure_fp16", "pure-fp16"),
-            target=f"{HERE}.halves:Half",
-        ),
-        Backend(
-            "bf16",
-            "bf16 (weights too)",
-            "bfloat16",
-            **HALF,
-            also=("bfloat16", "bf16-true", "bf16_true", "pure_bf16", "pure-bf16"),
-            target=f"{HERE}.halves:BFloat16",
-        ),
-        Backend(
-            "bf16_sr",
-            "bf16, stochastic rounding",
-            "bfloat16",
-            **HALF,
-            also=("sr", "bf16-sr", "stochastic_rounding", "stochastic-rounding"),
-            target=f"{HERE}.stochastic:StochasticBFloat16",
-        ),
-    )
+O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
+BUILT_IN = (
+    Backend("none", "fp32", is_fp32=True, target=f"{HERE}.base:Precision"),
+    Backend("native", "torch.amp", "float16", scales=True, target=f"{HERE}.native:Native"),
+    Backend("native_bf16", "torch.amp bf16", "bfloat16", target=f"{HERE}.native:NativeBFloat16"),
+    Backend("apex_o1", "apex O1", "float16", **APEX, target=f"{HERE}.o1.backend:ApexO1"),
+    Backend(
+        "apex_o1_bf16",
+        "apex O1 lists in bf16",
+        "bfloat16",
+        **APEX,
+        target=f"{HERE}.o1.backend:ApexO1BFloat16",
+    ),
+    Backend("apex_o2", "apex O2", "float16", **APEX, **O2, target=f"{HERE}.halves:ApexO2"),
+    Backend("fp16", "pure fp16", "float16", **APEX, **HALF, target=f"{HERE}.halves:Half"),
+    Backend("bf16", "bf16 (weights too)", "bfloat16", **HALF, target=f"{HERE}.halves:BFloat16"),
+    Backend(
+        "bf16_sr",
+        "bf16, stochastic rounding",
+        "bfloat16",
+        **HALF,
+        target=f"{HERE}.stochastic:StochasticBFloat16",
+    ),
+)
+REGISTRY = {backend.label: backend for backend in BUILT_IN}
+# What people who come from other libraries write for a backend.
+ALSO = {
+    "none": "o0 fp32 float32 32 32-true full standard no off tf32",
+    "native": "amp torch.amp torch_amp torch-amp autocast 16-mixed fp16-mixed mixed mixed_float16",
+    "native_bf16": "bf16-mixed bf16_mixed mixed_bfloat16 amp_bf16 amp-bf16 native-bf16 torch-amp-bf16",
+    "apex_o1": "o1 apex apex-o1 apex.amp apexo1 nvidia-apex-amp",
+    "apex_o1_bf16": "o1-bf16 o1_bf16 apex-o1-bf16 apex_bf16",
+    "apex_o2": "o2 apex-o2 apexo2",
+    "fp16": "o3 half float16 16 16-true fp16-true pure_fp16 pure-fp16",
+    "bf16": "bfloat16 bf16-true bf16_true pure_bf16 pure-bf16",
+    "bf16_sr": "sr bf16-sr stochastic_rounding stochastic-rounding",
 }
-# What people who come from other libraries write for a backend, and the one that is meant.
-HINTS = {word: backend.label for backend in REGISTRY.values() for word in backend.also}
+HINTS = {word: label for label, words in ALSO.items() for word in words.split()}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
-_KEPT = "_kept_in_fp32"  # on a module rather than in a list: whoever converts or casts modules can ask it
 
 
 def cast_floating(value: Any, dtype: torch.dtype) -> Any:
@@ -22,22 +22,19 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
 
     A batch class of the user's is cast by its own `to(dtype)`, if it has one, as apex documented it.
     """
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(cast_floating(v, dtype) for v in value))
-    if isinstance(value, list | tuple):
-        return type(value)([cast_floating(v, dtype) for v in value])
-    if isinstance(value, MutableMapping):
-        same_kind = copy.copy(value)  # with whatever else it carries: default factory, encodings, attributes
-        for key, item in value.items():
-            same_kind[key] = cast_floating(item, dtype)
-        return same_kind
-    if isinstance(value, Mapping):
-        return {k: cast_floating(v, dtype) for k, v in value.items()}
-    if callable(getattr(value, "to", None)) and not isinstance(value, nn.Module | type):
-        return value.to(dtype)
-    return value
+
+    def cast(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.to(dtype) if leaf.is_floating_point() else leaf
+        if isinstance(leaf, MutableMapping):  # of a kind that PyTorch does not know: a library's output
+            same_kind = copy.copy(leaf)  # with whatever else it carries: encodings, attributes
+            for key, item in leaf.items():
+                same_kind[key] = cast_floating(item, dtype)
+            return same_kind
+        has_to = callable(getattr(leaf, "to", None)) and not isinstance(leaf, nn.Module | type)
+        return leaf.to(dtype) if has_to else leaf
+
+    return tree_map(cast, value)
 
 
 def copy_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -65,29 +62,21 @@ class WrappedForward:
         context: Callable[..., AbstractContextManager[Any]] = nullcontext,
         **context_options: Any,
     ) -> None:
-        self._model = weakref.ref(model)
+        self.model: Callable[[], Any] = weakref.ref(model)
         self.inputs, self.outputs = inputs, outputs
         self.context, self.context_options = context, context_options
         self.inner = vars(model).get("forward")  # an instance's own forward, where somebody else set one
 
-    @property
-    def model(self) -> nn.Module:
-        """The model. Raises ReferenceError when there is none any more."""
-        model = self._model()
-        if model is None:
-            raise ReferenceError("the model of this forward is gone: keep the model, and call it")
-        return model
-
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_model": self.model}  # copied or pickled with the model that holds it
+        return vars(self) | {"model": self.model()}  # copied or pickled with the model that holds it
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"_model": weakref.ref(state["_model"])})
+        vars(self).update(state | {"model": weakref.ref(state["model"])})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        model = self.model
         if self.inputs is not None:
             args, kwargs = cast_floating(args, self.inputs), cast_floating(kwargs, self.inputs)
+        model = self.model()
         with self.context(**self.context_options):
             if self.inner is not None:
                 result = self.inner(*args, **kwargs)
@@ -101,30 +90,19 @@ def wrap_forward(model: nn.Module, **how: Any) -> None:
     model.forward = WrappedForward(model, **how)
 
 
-def wrapped_forward(model: nn.Module) -> WrappedForward | None:
-    """What `wrap_forward` put on the model, if it did."""
-    found = vars(model).get("forward")
-    return found if isinstance(found, WrappedForward) else None
-
-
 def unwrap_forward(model: nn.Module) -> None:
     """Give the model the forward back that it had before `wrap_forward`."""
-    if (wrapped := wrapped_forward(model)) is None:
-        return
-    if wrapped.inner is None:
-        del model.forward
-    else:
+    wrapped = vars(model).pop("forward")
+    if wrapped.inner is not None:
         model.forward = wrapped.inner
 
 
-def mark_kept(module: nn.Module) -> None:
-    """Have the module stay in fp32 whatever its network is converted to."""
-    vars(module)[_KEPT] = True
-
-
 def is_kept(module: nn.Module) -> bool:
-    """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does."""
-    return bool(vars(module).get(_KEPT))
+    """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does.
+
+    It is said on the module: whoever converts or casts modules can ask it.
+    """
+    return "kept_in_fp32" in vars(module)
 
 
 def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32: bool) -> None:

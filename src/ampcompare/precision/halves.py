@@ -14,6 +14,7 @@ Source of O2's masters: `apex/amp/_process_optimizer.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from ampcompare.precision.casting import (
     HALF_TYPES,
     convert_network,
     copy_together,
+    is_kept,
     save_in_fp32,
     wrap_forward,
 )
@@ -32,11 +34,16 @@ from ampcompare.precision.scaled import Gradients, Scaled
 
 
 def _halve(precision: Precision, model: nn.Module, *, keeps_batchnorm: bool = False) -> None:
-    """The network's weights in the backend's type; it takes that type and gives fp32."""
+    """The network's weights in the backend's type; it takes that type and gives fp32.
+
+    Where modules are kept in fp32, what comes first may be one of them: each takes inputs as it needs them.
+    """
     asked = precision.options.keep_batchnorm_fp32
-    keep = keeps_batchnorm if asked is None else asked
-    convert_network(model, precision.input_dtype, keep_batchnorm_fp32=keep)
-    wrap_forward(model, inputs=precision.input_dtype, outputs=torch.float32)
+    convert_network(
+        model, precision.input_dtype, keep_batchnorm_fp32=keeps_batchnorm if asked is None else asked
+    )
+    inputs = None if any(map(is_kept, model.modules())) else precision.input_dtype
+    wrap_forward(model, inputs=inputs, outputs=torch.float32)
 
 
 class BFloat16(Precision):
@@ -71,10 +78,6 @@ class ApexO2(Scaled):
         self.gradients = MasterGradients(optimizer, self.device)
         return model, optimizer
 
-    def step(self, optimizer: Optimizer) -> None:
-        super().step(optimizer)
-        self.gradients.copy_to_model()  # after a skipped step it changes nothing
-
     def state_dict(self) -> dict[str, Any]:
         """With the masters, which neither the model's nor the optimizer's state holds."""
         masters = [master.detach().clone() for _, master in self.gradients.pairs]
@@ -97,52 +100,49 @@ class MasterGradients(Gradients):
         super().__init__(optimizer, device)
         self.pairs: list[tuple[Tensor, Tensor]] = []  # half parameter of the model, its fp32 master
         self._versions: list[int] = []  # of the model's parameters, when they and their masters last agreed
-        self.adopt()
-
-    def adopt(self) -> None:
-        """Give every half parameter in the optimizer's groups a master, also in groups added later."""
-        for group in self.optimizer.param_groups:
-            for index, parameter in enumerate(group["params"]):
-                if parameter.dtype not in HALF_TYPES:
-                    continue
-                master = nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)
-                group["params"][index] = master
-                if parameter in self.optimizer.state:
-                    state = self.optimizer.state.pop(parameter)
-                    self.optimizer.state[master] = {
-                        k: v.float() if isinstance(v, Tensor) and v.dtype in HALF_TYPES else v
-                        for k, v in state.items()
-                    }
-                self.pairs.append((parameter, master))
-                self._versions.append(parameter._version)
-        self._follow_model()
+        self.ready()
 
     @torch.no_grad()
-    def _follow_model(self) -> None:
-        """Take over weights that were edited in the model: a checkpoint loaded, DDP's broadcast from rank 0.
-
-        The original missed such edits once masters were there. Weights that came back as they were (averaged
-        ones swapped in and out for an evaluation) keep masters that are finer than they are.
-        """
-        for index, (parameter, master) in enumerate(self.pairs):
-            if parameter._version == self._versions[index]:
-                continue
-            self._versions[index] = parameter._version
-            if not torch.equal(parameter, master.to(parameter.dtype)):  # sync: after an edit only
-                master.copy_(parameter)
-
     def ready(self) -> None:
-        """Make optimizer and model agree. Gradients that no scaled backward left are true and move, too."""
-        self.adopt()
+        """Make optimizer and model agree, whatever happened between two steps.
+
+        Half parameters in groups added since get masters. Weights that were edited in the model (a checkpoint
+        loaded, DDP's broadcast from rank 0) are taken over, which the original missed; those that came back
+        as they were (averaged ones swapped in and out for an evaluation) keep masters that are finer than
+        they are. Gradients that no scaled backward left are true ones.
+        """
+        for group in self.optimizer.param_groups:
+            for index, parameter in enumerate(group["params"]):
+                if parameter.dtype in HALF_TYPES:
+                    master = nn.Parameter(parameter.detach().float(), parameter.requires_grad)
+                    group["params"][index] = master
+                    if parameter in self.optimizer.state:
+                        self.optimizer.state[master] = self.optimizer.state.pop(parameter)
+                    self.pairs.append((parameter, master))
+                    self._versions.append(parameter._version)
+        for (half, wide), version in zip(self.pairs, self._versions, strict=True):
+            # sync: after an edit only
+            if half._version != version and not torch.equal(half, wide.to(half.dtype)):
+                wide.copy_(half)
+        self._versions = [parameter._version for parameter, _ in self.pairs]
         if not self.scaled:
             self._collect()
+
+    @torch.no_grad()
+    def _collect(self) -> None:
+        """Move the model's gradients to the masters, in fp32."""
+        new = [(parameter, master) for parameter, master in self.pairs if parameter.grad is not None]
+        gradients = copy_together([p.grad for p, _ in new if p.grad is not None], torch.float32)
+        for (parameter, master), gradient in zip(new, gradients, strict=True):
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+            parameter.grad = None
+
+    def sources(self) -> Iterable[Tensor]:
+        return [*(parameter for parameter, _ in self.pairs), *self.parameters()]
 
     def set_aside(self) -> None:
         self.ready()
         super().set_aside()
-
-    def has_new(self) -> bool:
-        return super().has_new() or any(parameter.grad is not None for parameter, _ in self.pairs)
 
     def new(self) -> list[Tensor]:
         """Those of the masters, where the model's add up in fp32 before anything is unscaled.
@@ -152,36 +152,13 @@ class MasterGradients(Gradients):
         self._collect()
         return super().new()
 
-    @torch.no_grad()
-    def _collect(self) -> None:
-        new = [(parameter, master) for parameter, master in self.pairs if parameter.grad is not None]
-        gradients = copy_together([p.grad for p, _ in new if p.grad is not None], torch.float32)
-        for (parameter, master), gradient in zip(new, gradients, strict=True):
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-            parameter.grad = None
-
-    def abandon(self) -> None:
-        if not self.scaled:
-            self.clear_model_gradients()
-        super().abandon()
-
-    def clear_model_gradients(self) -> None:
-        for parameter, _ in self.pairs:
-            parameter.grad = None
-
-    @torch.no_grad()
-    def release(self) -> None:
-        """Put the model's parameters back into the optimizer, with the masters' values, in fp32."""
-        self._follow_model()
-        models = {id(master): parameter for parameter, master in self.pairs}
-        for group in self.optimizer.param_groups:
-            group["params"] = [models.get(id(p), p) for p in group["params"]]
-        for parameter, master in self.pairs:
-            parameter.grad = None
-            parameter.data = master.data
-            if master in self.optimizer.state:
-                self.optimizer.state[parameter] = self.optimizer.state.pop(master)
-        self.pairs.clear()
+    def step(self, step: Callable[[], Any], *, dynamic: bool) -> Any:
+        self.ready()
+        result = super().step(step, dynamic=dynamic)
+        self.copy_to_model()  # after a skipped step it changes nothing
+        for _, master in self.pairs:  # `model.zero_grad()` would not reach them
+            master.grad = None
+        return result
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
@@ -190,3 +167,15 @@ class MasterGradients(Gradients):
             parameters, masters = zip(*self.pairs, strict=True)
             torch._foreach_copy_(parameters, masters)
             self._versions = [parameter._version for parameter in parameters]
+
+    @torch.no_grad()
+    def release(self) -> None:
+        """Put the model's parameters back into the optimizer, with the masters' values, in fp32."""
+        self.ready()
+        models = {master: parameter for parameter, master in self.pairs}
+        for group in self.optimizer.param_groups:
+            group["params"] = [models.get(p, p) for p in group["params"]]
+        for parameter, master in self.pairs:
+            parameter.data = master.data
+            if master in self.optimizer.state:
+                self.optimizer.state[parameter] = self.optimizer.state.pop(master)

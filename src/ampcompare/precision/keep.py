@@ -21,14 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import (
-    HALF_TYPES,
-    cast_floating,
-    is_kept,
-    mark_kept,
-    wrap_forward,
-    wrapped_forward,
-)
+from ampcompare.precision.casting import HALF_TYPES, cast_floating, is_kept, wrap_forward
 
 OPTION = "precision.keep_fp32"
 _NEAR, _SHOWN = 3, 8
@@ -68,7 +61,7 @@ def _keep(module: nn.Module, precision: Precision) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
         raise CannotKeep(f"{OPTION}: {what}; leave it out")
-    mark_kept(module)
+    vars(module)["kept_in_fp32"] = True
     how: dict[str, Any] = {"context": precision.casts_off, "device_type": precision.device.type}
     wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
 
@@ -82,8 +75,6 @@ def _cast_for_the_others(model: nn.Module) -> None:
             raise CannotKeep(f"{OPTION}: {why}; let its prepare convert the network by convert_network")
         if weights:
             module.register_forward_pre_hook(_CastInputs(weights[0]), with_kwargs=True)
-    if outer := wrapped_forward(model):
-        outer.inputs = None  # what comes first may be kept: each takes them as it needs them
 
 
 class _CastInputs:
@@ -153,19 +144,8 @@ def _above(name: str) -> Iterable[str]:
 def _near(pattern: str, names: Sequence[str]) -> str:
     """What may have been meant, or what there is."""
     known = [name for name in names if name]
-    if not known:
-        return "it has no modules in it; * is the whole of it"
-    word = pattern.strip("*").strip(".").lower()
-    near = get_close_matches(word, known, _NEAR, 0.6)
-    if not near:  # `*.bn9`: by what names end in, however long the way there is
-        ends = list(dict.fromkeys(name.rpartition(".")[2] for name in known))
-        near = [_example(end, known) for end in get_close_matches(word.rpartition(".")[2], ends, _NEAR, 0.6)]
-    if near:
+    ends = dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in known if "." in name)
+    if near := get_close_matches(pattern, [*known, *ends], _NEAR):
         return f"did you mean {' or '.join(near)}?"
     top = [name for name in known if "." not in name]
-    return f"it has {', '.join(top[:_SHOWN])}{', ...' if top[_SHOWN:] else ''}"
-
-
-def _example(end: str, names: Sequence[str]) -> str:
-    having = [name for name in names if name.rpartition(".")[2] == end]
-    return having[0] if len(having) == 1 else f"*.{end}"
+    return f"it has {', '.join(top[:_SHOWN]) or 'no modules in it'}{', ...' if top[_SHOWN:] else ''}"

@@ -36,20 +36,31 @@ class Gradients:
         """Read anew each time, so that `add_param_group` needs no notice."""
         return (p for group in self.optimizer.param_groups for p in group["params"])
 
+    def sources(self) -> Iterable[Tensor]:
+        """Where a backward leaves gradients."""
+        return self.parameters()
+
+    def has_new(self) -> bool:
+        """Whether a backward left anything since gradients were set aside."""
+        return any(p.grad is not None for p in self.sources())
+
+    def new(self) -> list[Tensor]:
+        """What it left, where the optimizer has it."""
+        return [p.grad for p in self.parameters() if p.grad is not None]
+
+    def ready(self) -> None:
+        """Make optimizer and model agree, where they have not the same weights."""
+
     def set_aside(self) -> None:
         """Take the true gradients away before a backward; scaled ones stay and are added to."""
         self.scaled = self.scaled and self.has_new()  # not if zero_grad dropped them
         if not self.scaled:
             self._aside = [(p, p.grad) for p in self.parameters() if p.grad is not None]
-            for parameter, _ in self._aside:
-                parameter.grad = None
+            self.clear()
 
-    def has_new(self) -> bool:
-        """Whether a backward left anything since gradients were set aside."""
-        return any(p.grad is not None for p in self.parameters())
-
-    def new(self) -> list[Tensor]:
-        return [p.grad for p in self.parameters() if p.grad is not None]
+    def clear(self) -> None:
+        for parameter in self.sources():
+            parameter.grad = None
 
     @torch.no_grad()
     def give_back(self) -> None:
@@ -62,12 +73,14 @@ class Gradients:
         self._aside.clear()
         self.scaled = False
 
-    def abandon(self) -> None:
-        """After an error in the backward: drop what it left and restore what was there before."""
-        if not self.scaled:
-            for parameter in self.parameters():
-                parameter.grad = None
-            self.give_back()
+    def step(self, step: Callable[[], Any], *, dynamic: bool) -> Any:
+        """The optimizer's step, skipped if a backward overflowed under a dynamic scale."""
+        result = step_unless(self.optimizer, self.skip, step) if dynamic else step()
+        self.skip.zero_()
+        return result
+
+    def release(self) -> None:
+        """Leave the optimizer as it was."""
 
 
 @contextmanager
@@ -85,8 +98,10 @@ def scaled_backward(
     try:
         yield
     except BaseException:
-        for gradients in optimizers:
-            gradients.abandon()
+        for gradients in optimizers:  # what it left is dropped, what was there before is back
+            if not gradients.scaled:
+                gradients.clear()
+                gradients.give_back()
         raise
     if delay:
         for gradients in optimizers:
@@ -132,8 +147,7 @@ class Scaled(Precision):
         return model, optimizer
 
     def scale(self, loss: Tensor) -> Tensor:
-        # A copy of the scale, since autograd keeps it and the schedule moves it in place.
-        return loss.float() if self.scaler.does_nothing else loss.float() * self.scaler.scale.clone()
+        return self.scaler.scaled(loss)
 
     def backward(self, loss: Tensor, *, sync: bool = True) -> None:
         """With sync=False gradients stay scaled (`delay_unscale`): DDP may then reduce the sum at the end."""
@@ -154,13 +168,8 @@ class Scaled(Precision):
 
     def step(self, optimizer: Optimizer) -> None:
         self.unscale_(optimizer)
-        skip = self.gradients.skip
-        if self.scaler.dynamic:
-            step_unless(optimizer, skip)
-            self._skipped += skip.to(torch.int64)
-            skip.zero_()
-        else:
-            optimizer.step()
+        self._skipped += self.gradients.skip.to(torch.int64)
+        self.gradients.step(optimizer.step, dynamic=self.scaler.dynamic)
         self._move()
 
     def scale_factor(self) -> Tensor:
@@ -177,12 +186,11 @@ class Scaled(Precision):
         self.scaler.load_state_dict(state["loss_scaler0"])
 
 
-def step_unless(optimizer: Optimizer, found_inf: Tensor, step: Callable[[], Any] | None = None) -> Any:
-    """Step the optimizer (by `step`, if its own was replaced) unless `found_inf`, 0-d on the device, is set.
+def step_unless(optimizer: Optimizer, found_inf: Tensor, step: Callable[[], Any]) -> Any:
+    """The optimizer's `step` unless `found_inf`, 0-d on the device, is set.
 
     For learning-rate schedulers a skipped step is a call: else they would warn that they were stepped first.
     """
-    step = step or optimizer.step
     create_momentum_buffers(optimizer)
     if getattr(optimizer, "_step_supports_amp_scaling", False):
         # PyTorch's own hand-over to fused kernels, which do nothing when it is set, as GradScaler uses it.

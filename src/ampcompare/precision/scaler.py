@@ -46,6 +46,10 @@ class LossScaler:
         # Known on the host for a static scale: 1 means that there is nothing to do at all.
         self.does_nothing = not self.dynamic and first == 1.0
 
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss times the scale, in fp32: of a copy, since autograd keeps it and the schedule moves it."""
+        return loss.float() if self.does_nothing else loss.float() * self.scale.clone()
+
     def unscale_(self, gradients: Sequence[Tensor]) -> None:
         """Divide gradients by the scale in place, one launch per type; note any inf or nan in `found_inf`."""
         if self.does_nothing:

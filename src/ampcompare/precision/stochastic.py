@@ -13,9 +13,6 @@ number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,14 +36,35 @@ class StochasticBFloat16(BFloat16):
         seed = torch.tensor(_as_int32(self.options.seed) ^ _GOLDEN, dtype=torch.int32)
         self._key = mix(seed).to(self.device)
 
+    @torch.no_grad()
     def step(self, optimizer: Optimizer) -> None:
-        with widened(optimizer) as weights:
-            optimizer.step()
-            if weights is not None:
-                bits = random_bits(weights.flat.numel(), mix(self._key ^ self._steps))
-                weights.flat.copy_(round_stochastically(weights.flat, bits))
-        if weights is not None:
-            torch._foreach_copy_(weights.narrow, weights.wide)
+        """Step with fp32 copies in the place of the half weights, their gradients and states.
+
+        The weights themselves are left alone meanwhile: a parameter that took fp32 data for a while would
+        lose the node that adds up its gradient, and with it DDP's hook (`VariableHooks::set_data`). Launches
+        go by the number of types, not of weights; nothing waits for the device.
+        """
+        found = (p for group in optimizer.param_groups for p in group["params"])
+        halves = [p for p in found if p.grad is not None and p.dtype in HALF_TYPES]
+        wide = [nn.Parameter(copy) for copy in copy_together([p.data for p in halves], torch.float32)]
+        for p, gradient in zip(wide, copy_together([p.grad for p in halves], torch.float32), strict=True):
+            p.grad = gradient
+        kept = _states(optimizer, halves)
+        for (index, key), copy in zip(kept, copy_together(list(kept.values()), torch.float32), strict=True):
+            optimizer.state[halves[index]][key] = copy
+        _swap(optimizer, halves, wide)
+        optimizer.step()
+        _swap(optimizer, wide, halves)
+        new = _states(optimizer, halves)
+        for (index, key), value in new.items():  # rounded to nearest, into the memory where they were
+            state = optimizer.state[halves[index]]
+            state[key] = kept.get((index, key), torch.empty_like(value, dtype=halves[index].dtype))
+        _copy_all(list(_states(optimizer, halves).values()), list(new.values()))
+        if halves:
+            flat = torch.cat([_as_it_lies(p) for p in wide])
+            bits = random_bits(flat.numel(), mix(self._key ^ self._steps))
+            rounded = round_stochastically(flat, bits).split([p.numel() for p in wide])
+            _copy_all([_as_it_lies(p.data) for p in halves], list(rounded))
         self._steps += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,59 +111,14 @@ def _as_int32(seed: int) -> int:
     return (seed + 2**31) % 2**32 - 2**31
 
 
-@dataclass(frozen=True)
-class Widened:
-    """The half weights of an optimizer beside their fp32 copies, which lie in one flat tensor, in order."""
-
-    flat: Tensor  # [all weights], fp32
-    wide: list[Tensor]  # views of `flat`, each with its weight's shape and layout
-    narrow: list[Tensor]  # the weights as they are kept, bit for bit those from before the step
+def _as_it_lies(weight: Tensor) -> Tensor:
+    """The numbers of a dense tensor in the order of its memory: a view of one dimension."""
+    return weight.as_strided((weight.numel(),), (1,))
 
 
-@contextmanager
-@torch.no_grad()
-def widened(optimizer: Optimizer) -> Iterator[Widened | None]:
-    """Inside: in the place of the optimizer's half weights with a gradient it has fp32 copies, with fp32
-    copies of their gradients and states.
-
-    The weights and gradients themselves are left alone: who wants the step copies `Widened.wide` into
-    `Widened.narrow`. (A parameter that took fp32 data for a while would lose the node that adds up its
-    gradient, and with it DDP's hook: `VariableHooks::set_data`. Processes then drift apart in silence.)
-    States are rounded to nearest as they go back, into the memory where they were. None where no half weight
-    has a gradient. Launches go by the number of types, not of weights; nothing waits for the device.
-    """
-    found = (p for group in optimizer.param_groups for p in group["params"])
-    halves = [p for p in found if p.grad is not None and p.dtype in HALF_TYPES]
-    if not halves:
-        yield None
-        return
-    narrow = [p.data for p in halves]
-    flat = torch.empty(sum(p.numel() for p in halves), dtype=torch.float32, device=halves[0].device)
-    wide = [
-        piece.as_strided(x.shape, torch.empty_like(x, device="meta").stride(), piece.storage_offset())
-        for piece, x in zip(flat.split([x.numel() for x in narrow]), narrow, strict=True)
-    ]
-    torch._foreach_copy_(wide, narrow)
-    stand_ins = [nn.Parameter(weight) for weight in wide]
-    for p, gradient in zip(stand_ins, copy_together([p.grad for p in halves], torch.float32), strict=True):
-        p.grad = gradient
-    kept = _states(optimizer, halves)
-    for (index, key), copy in zip(kept, copy_together(list(kept.values()), torch.float32), strict=True):
-        optimizer.state[halves[index]][key] = copy
-    _swap(optimizer, halves, stand_ins)
-    try:
-        yield Widened(flat, wide, narrow)
-    finally:
-        _swap(optimizer, stand_ins, halves)
-        states = _states(optimizer, halves)
-        rounded = [
-            kept[place] if place in kept else torch.empty_like(value, dtype=halves[place[0]].dtype)
-            for place, value in states.items()
-        ]
-        for (index, key), value in zip(states, rounded, strict=True):
-            optimizer.state[halves[index]][key] = value
-        if rounded:
-            torch._foreach_copy_(rounded, list(states.values()))
+def _copy_all(into: list[Tensor], values: list[Tensor]) -> None:
+    if into:
+        torch._foreach_copy_(into, values)
 
 
 def _swap(optimizer: Optimizer, old: list[Any], new: list[Any]) -> None:

@@ -107,19 +107,6 @@ def test_promotion_looks_at_keywords_and_into_lists_and_writes_into_neither():
     assert [x.dtype, kwargs["other"].dtype] == [FLOAT, FLOAT]
 
 
-def test_promotion_leaves_arguments_of_one_type_as_they_are():
-    for dtype in TYPES:
-        given = _ones(dtype), [_ones(dtype), (_ones(dtype),)], 2, torch.ones(2, dtype=torch.int64), None
-        assert _are(_handed(amp.promote_function, *given)[0], given)
-
-
-def test_any_other_mix_is_refused_and_its_types_and_the_function_named():
-    for mix in [(HALF, DOUBLE), (FLOAT, DOUBLE), (HALF, BFLOAT), (BFLOAT, FLOAT), (HALF, FLOAT, DOUBLE)]:
-        names = ", ".join(sorted(str(t).removeprefix("torch.") for t in mix))
-        with pytest.raises(NotImplementedError, match=rf"\{{{names}\}} in function"):
-            _handed(amp.promote_function, *map(_ones, mix))
-
-
 def test_out_is_where_the_result_goes_and_is_left_alone():
     """It does not count as an argument to promote, either."""
     for decorate in DECORATORS:
@@ -169,26 +156,7 @@ def test_no_rule_does_anything_outside_a_context_disabled_or_to_another_device(c
         assert half.dtype is HALF
 
 
-@pytest.mark.parametrize(("decorate", "dtype"), [(amp.half_function, FLOAT), (amp.float_function, HALF)])
-def test_gradient_flows_back_through_a_cast_in_the_type_of_what_was_cast(decorate, dtype):
-    weight = _ones(dtype).requires_grad_()  # no Parameter: cast, not cached
-    (x,), _ = _handed(decorate, weight)
-    assert x.dtype is not dtype
-    (x * 3).sum().backward()
-    assert _same(weight.grad, 3 * _ones(dtype))
-
-
 # In place
-
-
-def test_in_place_only_floating_tensors_follow_and_only_a_floating_target():
-    numbers = torch.tensor([1, 2])
-    with casts(device_type="cpu"):
-        # 1.5 stays what it is: as an integer it would be 1.
-        assert torch.equal(numbers.clone().ge_(torch.tensor([1.5, 1.5])), torch.tensor([0, 1]))
-        assert torch.equal(_ones(HALF).mul_(numbers), torch.tensor([1, 2], dtype=HALF))
-        assert torch.equal(_ones(HALF).addcmul_(_ones(FLOAT), _ones(DOUBLE), value=2), 3 * _ones(HALF))
-        assert torch.equal(torch.ones(1, 2).renorm_(1, 0, maxnorm=1.0), torch.full((1, 2), 0.5))
 
 
 # Banned

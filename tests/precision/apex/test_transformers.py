@@ -81,33 +81,6 @@ def test_each_runs_in_its_type_with_the_value_of_fp32_and_gradients_in_the_type_
     assert wrong == {}
 
 
-def test_attention_in_parts_weighs_in_float_and_its_parameters_get_float_gradients():
-    attention = _attention()
-    with casts(device_type="cpu"):
-        result, weights = attention(_x, _x, _x)
-    assert (result.dtype, weights.dtype) == (HALF, FLOAT)
-    result.float().sum().backward()
-    assert {p.grad.dtype for p in attention.parameters()} == {FLOAT}
-
-
-def test_embedding_gives_its_weights_type():
-    tokens = torch.tensor([[1, 2, 3], [4, 5, 6]])
-    for embedding in (nn.Embedding(10, 8), nn.EmbeddingBag(10, 8)):
-        with casts(device_type="cpu"):
-            y = embedding(tokens)
-        assert y.dtype is FLOAT
-        assert torch.equal(y, embedding(tokens))
-
-
-def test_attention_in_one_function_gives_what_its_parts_give():
-    mask = torch.ones(6, 6).tril().log()
-    with casts(device_type="cpu"):
-        whole = F.scaled_dot_product_attention(_x, _x, _x, mask)
-        parts = F.softmax(_x @ _x.transpose(1, 2) / 8**0.5 + mask, dim=-1) @ _x
-    assert whole.dtype is parts.dtype is HALF
-    assert _is_near(whole, parts.float())
-
-
 @HALVES
 def test_row_masked_by_a_large_number_makes_no_nan(half):
     """The least fp32 number is no infinity, as which it would come to half; what is infinite stays so."""
@@ -144,36 +117,12 @@ def test_a_module_makes_no_nan_of_rows_masked_by_large_numbers(half, need_weight
     assert _is_near(y[1:, rows], expected[1:, rows], half)
 
 
-def test_gradient_reaches_a_mask_that_is_learnt():
-    bias = nn.Parameter(torch.zeros(6, 6))
-    with casts(device_type="cpu"):
-        F.scaled_dot_product_attention(_x, _x, _x, attn_mask=bias).float().square().sum().backward()
-    assert bias.grad.dtype is FLOAT
-    assert bias.grad.abs().sum() > 0
-
-
 def _fast(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
     """The calls of PyTorch's fused function from now on."""
     calls: list[str] = []
     original = getattr(torch, name)
     monkeypatch.setattr(torch, name, lambda *args, **kwargs: calls.append(name) or original(*args, **kwargs))
     return calls
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_evaluated_attention_runs_in_half_like_that_in_training(frozen, monkeypatch):
-    """PyTorch evaluates it by one function, all in the weights' type."""
-    attention = _attention().requires_grad_(not frozen)
-    calls = _fast(monkeypatch, "_native_multi_head_attention")
-    with torch.no_grad():
-        with casts(device_type="cpu"):
-            trained, _ = attention(_x, _x, _x, need_weights=False)
-            evaluated, _ = attention.eval()(_x, _x, _x, need_weights=False)
-        assert not calls
-        outside, _ = attention(_x, _x, _x, need_weights=False)
-    assert len(calls) == 1
-    assert (evaluated.dtype, outside.dtype) == (HALF, FLOAT)
-    assert torch.equal(evaluated, trained)
 
 
 def test_evaluated_encoder_computes_as_in_training(monkeypatch):
@@ -191,17 +140,3 @@ def test_evaluated_encoder_computes_as_in_training(monkeypatch):
     assert calls
     assert torch.equal(evaluated[:, :5], trained[:, :5])
     assert evaluated.dtype is FLOAT  # of the norm that comes last
-
-
-def test_transformer_trains_in_half_and_fp32():
-    transformer = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True)
-    mask = nn.Transformer.generate_square_subsequent_mask(6)
-    expected = transformer(_x, _x, tgt_mask=mask)
-    with casts(device_type="cpu"):
-        y = transformer(_x, _x, tgt_mask=mask)
-    assert y.dtype is FLOAT
-    assert _is_near(y, expected, terms=16)
-    assert not torch.equal(y, expected)
-    y.square().sum().backward()
-    assert {p.grad.dtype for p in transformer.parameters()} == {FLOAT}
-    assert all(p.grad.isfinite().all() for p in transformer.parameters())

@@ -21,7 +21,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _foreach_utils
 
 from ampcompare.measure.traffic import Op, Traffic
-from ampcompare.precision.o1 import weights
 from support.rehearsal.watch import LATE_WAIT, WAIT, Watch, number
 
 NAME = "no GPU: a rehearsal"
@@ -105,8 +104,6 @@ class FakeCuda:
         # PyTorch's optimizers and norms take lists of plain tensors only; here a fake one is the plain one.
         kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
         yield _foreach_utils, "_foreach_supported_types", kinds
-        # Likewise the cache of O1's weights, which asks whether a parameter is of a subclass.
-        yield weights, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
         # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak
         # references.
         yield torch.utils, "weakref", SimpleNamespace(getweakrefs=_answer([]))
@@ -137,7 +134,7 @@ class FakeCuda:
     def installed(self) -> Iterator[None]:
         with ExitStack() as stack:
             for owner, name, value in self.replacements():
-                stack.enter_context(patch.object(owner, name, value, create=name == "type"))
+                stack.enter_context(patch.object(owner, name, value))
             yield
 
 

@@ -15,14 +15,13 @@ outside the model's forward alone. An initialized optimizer's `step` takes no cl
 from __future__ import annotations
 
 import dataclasses
-import types
 import warnings
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -34,14 +33,13 @@ from ampcompare.precision.casting import (
     save_in_fp32,
     unwrap_forward,
     wrap_forward,
-    wrapped_forward,
 )
 from ampcompare.precision.halves import MasterGradients
 from ampcompare.precision.o1 import patches
 from ampcompare.precision.o1.patches import casts, disable_casts
 from ampcompare.precision.o1.rules import float_, half, promote
 from ampcompare.precision.o1.weights import STATE, CastState
-from ampcompare.precision.scaled import Gradients, scaled_backward, step_unless
+from ampcompare.precision.scaled import Gradients, scaled_backward
 from ampcompare.precision.scaler import MAX_SCALE, LossScaler
 
 __all__ = [
@@ -85,14 +83,28 @@ LEVELS = {
 }
 
 
+# What the words for an option mean; False says to leave the model's type as it is.
+WORDS: dict[str, dict[str, Any]] = {
+    "cast_model_type": {str(t): t for t in (*HALF_TYPES, torch.float32)} | {"False": None},
+    "keep_batchnorm_fp32": {"True": True, "False": False},
+}
+REFUSED_BY_O1 = {
+    "cast_model_type": "the model weights themselves should remain FP32; to cast them there are O2 and O3",
+    "keep_batchnorm_fp32": "batchnorm is handled automatically: keep_batchnorm_fp32 should be None",
+    "master_weights": "it doesn't make sense to use master_weights: the model weights themselves are FP32",
+}
+
+
 @dataclass
 class _State:
-    """What `initialize` set up, and how to undo it. Without properties nothing is to be done."""
+    """What `initialize` set up, and what is to be undone. Without properties nothing is to be done."""
 
     initialized: bool = False
     properties: Properties | None = None
     scalers: list[LossScaler] = field(default_factory=list)
-    undo: list[Callable[[], None]] = field(default_factory=list)
+    models: WeakSet[nn.Module] = field(default_factory=WeakSet)
+    optimizers: WeakSet[Optimizer] = field(default_factory=WeakSet)
+    undo: ExitStack = field(default_factory=ExitStack)
 
 
 _state = _State()
@@ -157,8 +169,13 @@ def initialize(
     optimizer_list = _as_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
     for model in model_list:
         _check_model(model)
-    _check_once("model", model_list, [wrapped_forward(model) for model in model_list])
-    _check_once("optimizer", optimizer_list, [_initialized(optimizer) for optimizer in optimizer_list])
+    for kind, things, before in (
+        ("model", model_list, _state.models),
+        ("optimizer", optimizer_list, _state.optimizers),
+    ):
+        if len(set(things) - set(before)) < len(things):
+            what = f"The same {kind} was given to amp.initialize twice"
+            raise RuntimeError(f"{what}; call amp.reset() to start again.")
 
     first = next((parameter for model in model_list for parameter in model.parameters()), None)
     device = torch.device(patches.default_device_type()) if first is None else first.device
@@ -168,21 +185,28 @@ def initialize(
         for _ in range(num_losses)
     ]
     if chosen.patch_torch_functions:
-        patches.install()
-        _state.undo.append(patches.uninstall)
+        _state.undo.enter_context(patches.installed())
     CastState.on = chosen.patch_torch_functions and casts == "everywhere"
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
-    half_updates = chosen.cast_model_type in HALF_TYPES and not chosen.master_weights
-    for optimizer in optimizer_list if half_updates else []:
-        _undo_with(optimizer, _recast_state)  # the last thing to be undone, when the model is fp32 again
+    how: dict[str, Any] = {"outputs": cast_model_outputs}
+    if chosen.patch_torch_functions:
+        how |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
+    dtype = chosen.cast_model_type
+    if dtype is not None:
+        how |= {"inputs": dtype, "outputs": cast_model_outputs or torch.float32}
     for model in model_list:
-        _prepare_model(model, chosen, cast_model_outputs, device.type, allow_banned)
+        if dtype in HALF_TYPES:
+            convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
+            for hook in save_in_fp32(model):
+                _state.undo.callback(hook.remove)
+        wrap_forward(model, **how)
     for optimizer in optimizer_list:
-        if half_updates:
+        if dtype in HALF_TYPES and not chosen.master_weights:
             _recast_state(optimizer)
         gradients = (MasterGradients if chosen.master_weights else Gradients)(optimizer, device)
-        _AmpOptimizer(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
-        _undo_with(optimizer, _AmpOptimizer.undo)
+        _serve(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
+    _state.models.update(model_list)
+    _state.optimizers.update(optimizer_list)
     return models if optimizers is None else (models, optimizers)
 
 
@@ -209,14 +233,17 @@ def scale_loss(
         yield loss
         return
     count = len(_state.scalers)
-    if not isinstance(loss_id, int) or not 0 <= loss_id < count:
+    if loss_id not in range(count):
         why = f"amp.initialize was told num_losses={count}, so 0 to {count - 1} are there"
         raise IndexError(f"loss_id={loss_id}: {why}; pass a larger num_losses")
     optimizer_list = _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
-    gradients = [_gradients(optimizer) for optimizer in dict.fromkeys(optimizer_list)]  # each once
+    if not _state.optimizers.issuperset(optimizer_list):
+        what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
+        raise RuntimeError(f"{what}; initialize it first.")
+    gradients = [vars(optimizer)["_amp"] for optimizer in dict.fromkeys(optimizer_list)]  # each once
     scaler = _state.scalers[loss_id]
     with scaled_backward(scaler, gradients, delay=delay_unscale):
-        yield loss.float() if scaler.does_nothing else loss.float() * scaler.scale.clone()
+        yield scaler.scaled(loss)
     if not (delay_unscale or delay_overflow_check or scaler.does_nothing):
         scaler.update()
     STATE.copies.clear()
@@ -224,15 +251,15 @@ def scale_loss(
 
 def master_params(optimizer: Optimizer) -> Iterator[Tensor]:
     """The parameters that the optimizer updates: fp32 masters under O2, the model's own otherwise."""
-    if _initialized(optimizer) and isinstance(gradients := _gradients(optimizer), MasterGradients):
-        gradients.adopt()  # a parameter group may have been added since, a checkpoint loaded
+    if optimizer in _state.optimizers:
+        vars(optimizer)["_amp"].ready()  # a parameter group may have been added since, a checkpoint loaded
     for group in optimizer.param_groups:
         yield from group["params"]
 
 
 def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
     """{"loss_scaler0": {"loss_scale": float, "unskipped": int}, ...}, as apex. Waits for the device."""
-    found = OrderedDict() if destination is None else destination
+    found = {} if destination is None else destination
     for index, scaler in enumerate(_state.scalers):
         found[f"loss_scaler{index}"] = scaler.state_dict()
     return found
@@ -269,128 +296,65 @@ def register_promote_function(module: Any, function: str) -> None:
 
 def reset() -> None:
     """Undo everything: casts off and unpatched, registrations forgotten, models and optimizers in fp32."""
+    global _state
     CastState.on, CastState.device_type, CastState.allow_banned = False, "cpu", False
     patches.forget_registered()
-    while _state.undo:
-        _state.undo.pop()()
-    _state.initialized, _state.properties, _state.scalers = False, None, []
+    _state.undo.close()
+    for optimizer in _state.optimizers:
+        vars(optimizer)["_undo_amp"]()
+    for model in _state.models:
+        unwrap_forward(model)
+        convert_network(model, torch.float32, keep_batchnorm_fp32=False)
+    for optimizer in _state.optimizers:
+        _recast_state(optimizer)
+    _state = _State()
     STATE.copies.clear()
 
 
-class _AmpOptimizer:
-    """An optimizer's `step` and `zero_grad` under amp: it skips after an overflow and serves masters.
+def _serve(optimizer: Optimizer, gradients: Gradients, *, dynamic: bool) -> None:
+    """Give the optimizer a `step` that skips after an overflow and serves masters, and what undoes that.
 
-    Lives on the optimizer and nowhere else, so that it dies with it. A copied or unpickled optimizer is a
+    All lives on the optimizer and nowhere else, so that it dies with it. A copied or unpickled optimizer is a
     plain one, since PyTorch copies no more than state and groups.
     """
+    plain = {name: getattr(optimizer, name) for name in ("step", "zero_grad")}
+    own = plain.keys() & vars(optimizer).keys()
 
-    def __init__(self, optimizer: Optimizer, gradients: Gradients, *, dynamic: bool) -> None:
-        self.optimizer, self.gradients, self.dynamic = optimizer, gradients, dynamic
-        self.masters = gradients if isinstance(gradients, MasterGradients) else None
-        self.active = True
-        self.own = {name: vars(optimizer).get(name) for name in ("step", "zero_grad")}
-        self.before_step, self.before_zero_grad = optimizer.step, optimizer.zero_grad
-        patch = self
-
-        def step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-            return patch.step(closure)
-
-        def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-            patch.zero_grad(*args, **kwargs)
-
-        if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a scheduler from before would warn
-        # Bound methods: a scheduler that is made later wraps `step` by its descriptor.
-        self.patched = {
-            "step": types.MethodType(step, optimizer),
-            "zero_grad": types.MethodType(zero_grad, optimizer),
-        }
-        vars(optimizer).update(self.patched, _amp=self)
-
-    def step(self, closure: Callable[[], Any] | None) -> Any:
-        if not self.active:
-            return self.before_step() if closure is None else self.before_step(closure)
+    def step(optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        if "_amp" not in vars(optimizer):  # after a reset: a scheduler wrapped this one meanwhile
+            return plain["step"](closure)
         if closure is not None:
-            raise RuntimeError(
-                "Currently, Amp does not support closure use with optimizers: call step() alone."
-            )
-        if self.masters is not None:
-            self.masters.ready()
+            what = "Currently, Amp does not support closure use with optimizers"
+            raise RuntimeError(f"{what}: call step() alone.")
         with disable_casts():  # the arithmetic of an optimizer is its own
-            if self.dynamic:
-                result = step_unless(self.optimizer, self.gradients.skip, self.before_step)
-            else:
-                result = self.before_step()
-        self.gradients.skip.zero_()
-        if self.masters is not None:
-            self.masters.copy_to_model()
-            for _, master in self.masters.pairs:  # `model.zero_grad()` would not reach them
-                master.grad = None
+            result = gradients.step(plain["step"], dynamic=dynamic)
         STATE.copies.clear()
         return result
 
-    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        if self.active and self.masters is not None:
-            self.masters.clear_model_gradients()
-        self.before_zero_grad(*args, **kwargs)
+    def zero_grad(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        if not gradients.in_place:
+            gradients.clear()
+        plain["zero_grad"](*args, **kwargs)
 
-    @staticmethod
-    def undo(optimizer: Optimizer) -> None:
-        """Give the optimizer back as it was, with the model's own parameters and the state of its masters."""
-        patch: _AmpOptimizer = vars(optimizer).pop("_amp")
-        patch.active = False  # for a scheduler that wrapped our step meanwhile
-        for name, ours in patch.patched.items():
-            if vars(optimizer).get(name) is ours:
+    def undo() -> None:
+        del vars(optimizer)["_amp"], vars(optimizer)["_undo_amp"]
+        for name, ours in patched.items():
+            if vars(optimizer)[name] is ours:
                 delattr(optimizer, name)
-                vars(optimizer).update({name: patch.own[name]} if patch.own[name] else {})
-        if patch.masters is not None:
-            patch.masters.release()
+                vars(optimizer).update({name: plain[name]} if name in own else {})
+        gradients.release()
 
-
-def _initialized(optimizer: Optimizer) -> bool:
-    return "_amp" in vars(optimizer)
-
-
-def _gradients(optimizer: Optimizer) -> Gradients:
-    if not _initialized(optimizer):
-        what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
-        raise RuntimeError(f"{what}; initialize it first.")
-    return vars(optimizer)["_amp"].gradients
-
-
-def _prepare_model(
-    model: nn.Module, chosen: Properties, outputs: torch.dtype | None, device_type: str, allow_banned: bool
-) -> None:
-    how: dict[str, Any] = {"outputs": outputs}
-    if chosen.patch_torch_functions:
-        how |= {"context": casts, "device_type": device_type, "allow_banned": allow_banned}
-    dtype = chosen.cast_model_type
-    if dtype is not None:
-        how |= {"inputs": dtype, "outputs": outputs or torch.float32}
-    if dtype in HALF_TYPES:
-        convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
-        _state.undo.extend(handle.remove for handle in save_in_fp32(model))
-        _undo_with(model, lambda m: convert_network(m, torch.float32, keep_batchnorm_fp32=False))
-    wrap_forward(model, **how)
-    _undo_with(model, unwrap_forward)
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # a scheduler from before would warn
+    # Bound methods: a scheduler that is made later wraps `step` by its descriptor.
+    patched = {"step": MethodType(step, optimizer), "zero_grad": MethodType(zero_grad, optimizer)}
+    vars(optimizer).update(patched, _amp=gradients, _undo_amp=undo)
 
 
 def _recast_state(optimizer: Optimizer) -> None:
     """State that an optimizer has already (momentum) in its parameters' type, by PyTorch's own rules."""
     if optimizer.state:
         optimizer.load_state_dict(optimizer.state_dict())
-
-
-def _undo_with(thing: Any, undo: Callable[[Any], None]) -> None:
-    """Remember how to undo something without keeping the thing alive."""
-    reference = weakref.ref(thing)
-
-    def call() -> None:
-        alive = reference()
-        if alive is not None:
-            undo(alive)
-
-    _state.undo.append(call)
 
 
 def _properties(opt_level: str, **overrides: Any) -> Properties:
@@ -403,62 +367,28 @@ def _properties(opt_level: str, **overrides: Any) -> Properties:
         known = ", ".join(map(repr, LEVELS))
         raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
     given = {name: value for name, value in overrides.items() if value is not None}
-    if "cast_model_type" in given:
-        given["cast_model_type"] = _model_type(given["cast_model_type"])
+    for name in given.keys() & WORDS.keys():
+        if str(given[name]) not in WORDS[name]:
+            raise RuntimeError(f"{name}={given[name]!r}: expected {', '.join(WORDS[name])} or None")
+        given[name] = WORDS[name][str(given[name])]
     if opt_level == "O1":
-        _refuse_for_o1(given)
+        for name, why in REFUSED_BY_O1.items():
+            if given.get(name) not in (None, torch.float32):
+                raise RuntimeError(f"With opt_level O1 {why}.")
     elif given.get("patch_torch_functions"):
         raise RuntimeError("patch_torch_functions=True can only be set by selecting opt_level O1.")
     if "loss_scale" in given:
         given["loss_scale"] = _loss_scale(given["loss_scale"])
-    if "keep_batchnorm_fp32" in given:
-        given["keep_batchnorm_fp32"] = _keep_batchnorm(given["keep_batchnorm_fp32"])
     return dataclasses.replace(LEVELS[opt_level], **given)
-
-
-def _refuse_for_o1(given: dict[str, Any]) -> None:
-    if given.get("cast_model_type") not in (None, torch.float32):
-        raise RuntimeError(
-            "O1 inserts casts around Torch functions rather than model weights, so with O1, the model "
-            "weights themselves should remain FP32. If you wish to cast the model to a different type, use "
-            "opt_level='O2' or 'O3'."
-        )
-    if "keep_batchnorm_fp32" in given:
-        what = "With opt_level O1, batchnorm functions are automatically handled"
-        raise RuntimeError(f"{what}: keep_batchnorm_fp32 should be None.")
-    if "master_weights" in given:
-        why = "With O1, your model weights themselves should be FP32."
-        raise RuntimeError(f"It doesn't make sense to use master_weights with O1. {why}")
-
-
-def _model_type(value: Any) -> torch.dtype | None:
-    if value is False:  # apex's way to say: leave the model as it is
-        return None
-    if value not in (torch.float16, torch.bfloat16, torch.float32):
-        expected = "torch.float16, torch.bfloat16, torch.float32 or False"
-        raise RuntimeError(f"cast_model_type={value!r}: expected {expected}")
-    return value
-
-
-def _keep_batchnorm(value: Any) -> bool:
-    words = {"true": True, "false": False}
-    found = words.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(found, bool):
-        expected = "a boolean, the string 'True' or 'False', or None"
-        raise RuntimeError(f"keep_batchnorm_fp32={value!r}: expected {expected}")
-    return found
 
 
 def _loss_scale(value: Any) -> float | str:
     if value == "dynamic":
         return "dynamic"
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise ValueError(f"loss_scale={value!r}: expected 'dynamic' or a positive number")
-    return number
+    with suppress(TypeError, ValueError):
+        if 0 < float(value) < float("inf"):
+            return float(value)
+    raise ValueError(f"loss_scale={value!r}: expected 'dynamic' or a positive number")
 
 
 def _check_model(model: nn.Module) -> None:
@@ -468,20 +398,14 @@ def _check_model(model: nn.Module) -> None:
             f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be "
             "applied to the model(s) AFTER the model(s) have been returned from amp.initialize."
         )
-    for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, tensor in named:
-            if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-                raise RuntimeError(
-                    f"Found {kind} {name} with type {str(tensor.dtype).removeprefix('torch.')}, expected "
-                    "float32. When using amp.initialize, you do not need to call .half() on your model "
-                    "before passing it, no matter what optimization level you choose."
-                )
-
-
-def _check_once(kind: str, things: list[Any], before: list[Any]) -> None:
-    if any(before) or len({id(thing) for thing in things}) < len(things):
-        what = f"The same {kind} was given to amp.initialize twice"
-        raise RuntimeError(f"{what}; call amp.reset() to start again.")
+    named = [*(("param", *one) for one in model.named_parameters())]
+    for kind, name, tensor in [*named, *(("buffer", *one) for one in model.named_buffers())]:
+        if tensor.is_floating_point() and tensor.dtype is not torch.float32:
+            found = str(tensor.dtype).removeprefix("torch.")
+            raise RuntimeError(
+                f"Found {kind} {name} with type {found}, expected float32. "
+                "When using amp.initialize, you do not need to call .half() on your model before passing it."
+            )
 
 
 def _as_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:

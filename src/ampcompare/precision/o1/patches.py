@@ -7,26 +7,23 @@ needs them and inert in every thread that is not inside a context.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.utils.checkpoint as checkpointing
 
-from ampcompare.precision.o1 import attention, recurrent, rules
+from ampcompare.precision.o1 import rules
+from ampcompare.precision.o1.rules import Function
 from ampcompare.precision.o1.tables import entries
 from ampcompare.precision.o1.weights import STATE
 
-RULES = rules.RULES | recurrent.RULES | attention.RULES
 _MISSING = object()
-Key = tuple[int, str]  # id of namespace, name
 _users = 0
-_registered: dict[Key, tuple[Any, str, str]] = {}  # by the user: namespace, name, rule
-_wrappers: dict[tuple[int, str, str], tuple[Any, Any]] = {}  # by namespace, name, rule: original, wrapper
-# Namespace, name, what its own dict held before, what it holds now.
-_installed: list[tuple[Any, str, Any, Any]] = []
+_registered: dict[tuple[int, str], tuple[Any, str, str]] = {}  # by the user: namespace, name, rule
+_installed: list[tuple[Any, str, Any]] = []  # namespace, name, what its own dict held before
 
 
 @contextmanager
@@ -43,16 +40,17 @@ def casts(
     if device_type is None:
         device_type = STATE.device_type if STATE.on else default_device_type()
     allow = STATE.allow_banned if allow_banned is None else allow_banned
-    install()
+    if is_outermost:
+        STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
     try:
-        if is_outermost:
-            STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
-        with _in_force(on=True, half=half or STATE.half, device_type=device_type, allow_banned=allow):
+        with (
+            installed(),
+            _in_force(on=True, half=half or STATE.half, device_type=device_type, allow_banned=allow),
+        ):
             yield
     finally:
         if is_outermost:
             STATE.copies.clear()
-        uninstall()
 
 
 @contextmanager
@@ -78,30 +76,19 @@ def default_device_type() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def install() -> None:
-    """Wrap every listed function, unless that is done already; each call needs its `uninstall`."""
+@contextmanager
+def installed() -> Iterator[None]:
+    """Keep every listed function wrapped, inert, so that contexts inside open at no cost."""
     global _users
     _users += 1
     if _users == 1:
         _put_on()
-
-
-def uninstall() -> None:
-    """Put the original functions back when the last user is gone."""
-    global _users
-    _users -= 1
-    if _users == 0:
-        _take_off()
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Keep the wrappers in place, inert, so that contexts inside open at no cost."""
-    install()
     try:
         yield
     finally:
-        uninstall()
+        _users -= 1
+        if _users == 0:
+            _take_off()
 
 
 def register(namespace: Any, name: str, rule: str) -> None:
@@ -111,81 +98,53 @@ def register(namespace: Any, name: str, rule: str) -> None:
         raise ValueError(f"No function named {name} in module {where}.")
     _take_off()
     _registered[id(namespace), name] = (namespace, name, rule)
-    if _users:
-        _put_on()
+    _put_on()
 
 
 def forget_registered() -> None:
     """Drop the user's additions."""
     _take_off()
     _registered.clear()
-    if _users:
-        _put_on()
+    _put_on()
 
 
 def _put_on() -> None:
-    rules = {(id(namespace), name): (namespace, name, rule) for namespace, name, rule in entries()}
-    for namespace, name, rule in (rules | _registered).values():
-        _wrap(namespace, name, rule)
-    _wrap_checkpointing()
+    if not _users:
+        return
+    listed = {(id(namespace), name): (namespace, name, rule) for namespace, name, rule in entries()}
+    for namespace, name, rule in (listed | _registered).values():
+        written = inspect.getattr_static(namespace, name, None)  # here or in a base class
+        if isinstance(written, staticmethod | classmethod):  # `getattr` would bind a class method
+            wrapper: Any = type(written)(RULES[rule](written.__func__))
+        else:
+            wrapper = RULES[rule](getattr(namespace, name))
+        _installed.append((namespace, name, vars(namespace).get(name, _MISSING)))
+        setattr(namespace, name, wrapper)
 
 
 def _take_off() -> None:
     while _installed:
-        namespace, name, before, wrapper = _installed.pop()
-        if vars(namespace).get(name) is not wrapper:
-            continue  # replaced by somebody else meanwhile: theirs to put back
-        delattr(namespace, name) if before is _MISSING else setattr(namespace, name, before)
+        namespace, name, own = _installed.pop()
+        delattr(namespace, name) if own is _MISSING else setattr(namespace, name, own)
 
 
-def _wrap(namespace: Any, name: str, rule: str) -> None:
-    before = vars(namespace).get(name, _MISSING)
-    original = getattr(namespace, name)
-    if isinstance(namespace, type):
-        static = inspect.getattr_static(namespace, name)  # own or inherited; getattr binds a class method
-        original = static if isinstance(static, staticmethod | classmethod) else original
-    known = _wrappers.get((id(namespace), name, rule))
-    if known is None or known[0] is not original:
-        bound = isinstance(original, staticmethod | classmethod)
-        wrapper = type(original)(RULES[rule](original.__func__)) if bound else RULES[rule](original)
-        known = _wrappers[id(namespace), name, rule] = (original, wrapper)
-    _install_one(namespace, name, before, known[1])
-
-
-def _install_one(namespace: Any, name: str, before: Any, wrapper: Any) -> None:
-    _installed.append((namespace, name, before, wrapper))
-    setattr(namespace, name, wrapper)
-
-
-def _wrap_checkpointing() -> None:
+def again(function: Function) -> Function:
     """Have a forward that is run again inside `backward`, in whichever thread, do so under its first casts.
 
-    Both kinds of activation checkpointing look these names up in their module, also when the user imported
-    `checkpoint` by name before. The generator got its `_impl` between PyTorch 2.11 and 2.14.
+    It is what activation checkpointing's functions take first.
     """
-    generator = "_checkpoint_without_reentrant_generator"
-    name_here = f"{generator}_impl" if hasattr(checkpointing, f"{generator}_impl") else generator
-    for namespace, name in ((checkpointing.CheckpointFunction, "apply"), (checkpointing, name_here)):
-        before = vars(namespace).get(name, _MISSING)
-        original = getattr(namespace, name)
 
-        def wrapper(function: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            return _original(_with_these_casts(function), *args, **kwargs)
+    @functools.wraps(function)
+    def wrapper(forward: Function, *args: Any, **kwargs: Any) -> Any:
+        on, half, device_type, allow = STATE.on, STATE.half, STATE.device_type, STATE.allow_banned
 
-        ours = staticmethod(wrapper) if isinstance(namespace, type) else wrapper
-        _install_one(namespace, name, before, ours)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with casts(half=half, device_type=device_type, allow_banned=allow) if on else disable_casts():
+                return forward(*args, **kwargs)
+
+        return function(run, *args, **kwargs)
+
+    return wrapper
 
 
-def _with_these_casts(function: Any) -> Any:
-    on = STATE.on
-    how: dict[str, Any] = {
-        "half": STATE.half,
-        "device_type": STATE.device_type,
-        "allow_banned": STATE.allow_banned,
-    }
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with casts(**how) if on else disable_casts():
-            return function(*args, **kwargs)
-
-    return run
+RULES = rules.RULES | {"again": again}

@@ -9,14 +9,14 @@ Half is the type of the context in force: fp16, as in apex, or bf16.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ampcompare.precision.o1.weights import STATE, half_weight
+from ampcompare.precision.o1.weights import STATE, flat_copies, half_weight
 
 Function = Callable[..., Any]
 Cast = Callable[[Tensor], Tensor]
@@ -34,6 +34,16 @@ def _castable(x: Any) -> bool:
     if isinstance(x, Tensor):
         return x.dtype.is_floating_point
     return isinstance(x, list | tuple) and all(_castable(y) for y in x)
+
+
+def _floating(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The floating tensors that a cast of these values would look at."""
+    for x in values:
+        if isinstance(x, Tensor):
+            if x.dtype.is_floating_point:
+                yield x
+        elif isinstance(x, SEQUENCES) and _castable(x):
+            yield from _floating(x)
 
 
 def _map(cast: Cast, x: Any) -> Any:
@@ -58,8 +68,8 @@ def _arguments(cast: Cast, args: Args, kwargs: Kwargs) -> Arguments:
     return new_args, kwargs
 
 
-def _is_ours(x: Tensor) -> bool:
-    return x.dtype.is_floating_point and x.device.type == STATE.device_type
+def _is_ours(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype.is_floating_point and x.device.type == STATE.device_type
 
 
 def to_half(x: Tensor) -> Tensor:
@@ -115,10 +125,9 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
     Types count, not dimensions: a 0-d fp32 tensor promotes.
     """
-    found: set[torch.dtype] = set()
-    given = [*args, *(x for key, x in kwargs.items() if key != "out")] if kwargs else args
-    ours = sum(_types(x, found) for x in given)  # a sum, since every one must be looked at
-    if len(found) < 2 or not ours:
+    given = list(_floating([*args, *(x for key, x in kwargs.items() if key != "out")]))
+    found = {x.dtype for x in given}
+    if len(found) < 2 or not any(map(_is_ours, given)):
         return args, kwargs
     if found != {STATE.half, FLOAT}:
         names = ", ".join(sorted(map(_name, found)))
@@ -129,42 +138,18 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     return _arguments(to_float, args, kwargs)
 
 
-def _types(x: Any, found: set[torch.dtype]) -> bool:
-    """Collect the floating types in x; whether any of its floating tensors is on the target device."""
-    if isinstance(x, Tensor):
-        if not x.dtype.is_floating_point:
-            return False
-        found.add(x.dtype)
-        return x.device.type == STATE.device_type
-    if isinstance(x, SEQUENCES) and _castable(x):
-        return sum(_types(y, found) for y in x) > 0
-    return False
-
-
-@rule
-def sequence(name: str, args: Args, kwargs: Kwargs) -> Arguments:
-    """Like promote for the sequence that comes first (torch.cat, torch.stack); else PyTorch is to judge."""
-    tensors = args[0] if args else kwargs.get("tensors")
-    if not isinstance(tensors, SEQUENCES) or not all(isinstance(x, Tensor) for x in tensors):
-        return args, kwargs
-    if {x.dtype for x in tensors if x.dtype.is_floating_point} != {STATE.half, FLOAT}:
-        return args, kwargs
-    cast = [to_float(x) for x in tensors]
-    return ((cast, *args[1:]), kwargs) if args else (args, {**kwargs, "tensors": cast})
-
-
 @rule
 def match(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Run in the type of the tensor that is changed in place: the other arguments follow it."""
-    target = _target(args, kwargs)
-    return (args, kwargs) if target is None else _others(target.dtype, args, kwargs)
+    target: Any = args[0] if args else kwargs.get("input")
+    return _others(target.dtype, args, kwargs) if _is_ours(target) else (args, kwargs)
 
 
 @rule
 def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Refuse to change a half tensor in place: the result is fp32 and does not fit into it."""
-    target = _target(args, kwargs)
-    if target is None:
+    target: Any = args[0] if args else kwargs.get("input")
+    if not _is_ours(target):
         return args, kwargs
     if target.dtype is STATE.half:
         instead = name.rstrip("_")
@@ -175,14 +160,8 @@ def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     return _others(FLOAT, args, kwargs)
 
 
-def _target(args: Args, kwargs: Kwargs) -> Tensor | None:
-    """The tensor that is changed in place, if it is ours: the first argument, or the one called `input`."""
-    target = args[0] if args else kwargs.get("input")
-    return target if isinstance(target, Tensor) and _is_ours(target) else None
-
-
 def _others(dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Arguments:
-    """Cast all arguments but the target."""
+    """Cast all arguments but the target: the first, or the one called `input`."""
 
     def cast(x: Tensor) -> Tensor:
         if dtype is STATE.half:
@@ -198,7 +177,7 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Refuse half arguments, unless banned functions are allowed: then run in fp32."""
     if STATE.allow_banned:
         return _arguments(to_float, args, kwargs)
-    if any(_has_half(x) for x in (*args, *kwargs.values())):
+    if any(x.dtype is STATE.half and _is_ours(x) for x in _floating((*args, *kwargs.values()))):
         raise NotImplementedError(
             f"apex O1 does not run {name} on {_name(STATE.half)}: the log of a sigmoid output underflows "
             "there. Drop the sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits "
@@ -207,22 +186,68 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     return args, kwargs
 
 
-def _has_half(x: Any) -> bool:
-    if isinstance(x, Tensor):
-        return x.dtype is STATE.half and x.device.type == STATE.device_type
-    return isinstance(x, SEQUENCES) and any(_has_half(y) for y in x)
-
-
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# What PyTorch runs in one function where apex saw its parts.
+
+
+@rule
+def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
+    """Run in half what adds a mask to products: attention in one function, and `baddbmm`, by which
+    MultiheadAttention does it where the weights are asked for.
+
+    apex added an fp32 mask to the products in fp32, so that a large negative number was no infinity, of which
+    a row full makes NaN: here it stays within half of half's range.
+    """
+    place = 0 if name == "baddbmm" else 3
+    args = [_bounded(x) if index == place else x for index, x in enumerate(args)]
+    return _arguments(to_half, args, {k: _bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()})
+
+
+def _bounded(mask: Any) -> Any:
+    """A floating mask of a wider type, no number below what half can hold a sum with; -inf stays."""
+    if not _is_ours(mask) or mask.dtype is STATE.half:
+        return mask
+    return torch.where(mask.isinf(), mask, mask.clamp(min=torch.finfo(STATE.half).min / 2))
+
+
+def slow(function: Function) -> Function:
+    """Whether attention may be evaluated by one fused function: not under the casts, which it does not know.
+
+    PyTorch decides likewise under autocast.
+    """
+    return functools.wraps(function)(lambda: not STATE.on and function())
+
+
+@rule
+def recurrent(name: str, args: Args, kwargs: Kwargs) -> Arguments:
+    """Run in half, the copies of the weights (the one list among the arguments) in one buffer.
+
+    Source: `apex/amp/{rnn_compat,wrap}.py` at the last commit that had them.
+    """
+    return _arguments(to_half, [flat_copies(x) if isinstance(x, list) else x for x in args], kwargs)
+
+
+@rule
+def recurrent_input(name: str, args: Args, kwargs: Kwargs) -> Arguments:
+    """`RNNBase.check_input` for input of another type than the weights: the casts make them one type."""
+    network, x, *others = args
+    if _is_ours(x):  # its shape is what is left to be checked
+        x = torch.empty_like(x, dtype=network._flat_weights[0].dtype, device="meta")
+    return (network, x, *others), kwargs
 
 
 RULES: dict[str, Callable[[Function], Function]] = {
     "half": half,
     "float": float_,
     "promote": promote,
-    "sequence": sequence,
     "match": match,
     "refuse": refuse,
     "banned": banned,
+    "attention": attention,
+    "slow": slow,
+    "recurrent": recurrent,
+    "recurrent_input": recurrent_input,
 }

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 import torch.backends.mha
 import torch.nn.functional as F
-import torch.nn.modules.rnn as rnn
-from torch.nn import MultiheadAttention
+import torch.utils.checkpoint as checkpointing
 
 CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc".split()
 
@@ -34,7 +33,7 @@ TORCH_FLOAT = (
     "cumprod cumsum dist norm prod std sum var renorm"
 ).split()
 TORCH_PROMOTE = "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne".split()
-TORCH_SEQUENCE = ["cat", "stack"]
+# `cat` and `stack`, which apex promoted, promote {half, float} by themselves now.
 
 TENSOR_HALF = [*TORCH_HALF, "__matmul__"]
 TENSOR_FLOAT = [*TORCH_FLOAT, "__pow__", "__rpow__", "__ipow__", "cpu"]
@@ -49,24 +48,31 @@ TENSOR_PROMOTE_IN_PLACE = [f"__i{name}__" for name in ("add", "sub", "mul", "div
 # product, a softmax and a product (half, fp32 within, half), an RMS norm begins with a power (fp32).
 LATER: list[tuple[Any, str, str]] = [
     (F, "scaled_dot_product_attention", "attention"),
+    (torch, "baddbmm", "attention"),
     (F, "rms_norm", "float"),
     (torch, "vdot", "promote"),  # spectral norm's, which was `dot`
 ]
-# What recurrent and attention modules reach PyTorch by.
+# What recurrent and attention modules reach PyTorch by, and activation checkpointing: both its kinds look
+# these names up in its module, also when the user imported `checkpoint` by name before. The generator got its
+# `_impl` between PyTorch 2.11 and 2.14.
+GENERATOR = "_checkpoint_without_reentrant_generator"
+HAS_IMPL = hasattr(checkpointing, f"{GENERATOR}_impl")
 MODULES: list[tuple[Any, str, str]] = [
-    (rnn, "_VF", "recurrent"),
-    (rnn.RNNBase, "check_input", "recurrent_input"),
-    (MultiheadAttention, "forward", "masks"),
+    *((torch._VF, name, "recurrent") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+    *((torch._VF, f"{name}_cell", "half") for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")),
+    (torch.nn.RNNBase, "check_input", "recurrent_input"),
     (torch.backends.mha, "get_fastpath_enabled", "slow"),
+    (checkpointing.CheckpointFunction, "apply", "again"),
+    (checkpointing, f"{GENERATOR}_impl" if HAS_IMPL else GENERATOR, "again"),
 ]
 
 
 def entries() -> Iterator[tuple[Any, str, str]]:
-    """Every (namespace, name, rule) that exists in this PyTorch.
+    """Every (namespace, name, rule) that exists in this PyTorch; of two for one name the later counts.
 
-    Rules: half, float, promote, sequence, banned; for methods that change their tensor, match (cast the other
-    arguments to its type) and refuse (an fp32 function cannot write into a half tensor); attention, masks and
-    slow, recurrent and recurrent_input are said in `attention` and `recurrent`.
+    Rules: half, float, promote, banned; for methods that change their tensor, match (cast the other arguments
+    to its type) and refuse (an fp32 function cannot write into a half tensor); the rest is said in `rules`,
+    and `again` in `patches`.
     """
     lists: list[tuple[ModuleType | type, list[str], str]] = [
         (F, FUNCTIONAL_HALF, "half"),
@@ -75,7 +81,6 @@ def entries() -> Iterator[tuple[Any, str, str]]:
         (torch, TORCH_HALF, "half"),
         (torch, TORCH_FLOAT, "float"),
         (torch, TORCH_PROMOTE, "promote"),
-        (torch, TORCH_SEQUENCE, "sequence"),
         (torch.Tensor, TENSOR_HALF, "half"),
         (torch.Tensor, TENSOR_FLOAT, "float"),
         (torch.Tensor, TENSOR_PROMOTE, "promote"),

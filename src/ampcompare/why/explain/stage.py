@@ -15,7 +15,6 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils import _foreach_utils
 
-from ampcompare.precision.o1 import weights
 from ampcompare.train import build
 from ampcompare.why.explain.attention import attention
 from ampcompare.why.explain.walk import walking
@@ -37,7 +36,7 @@ def staged(device: torch.device) -> Iterator[FakeTensorMode]:
         if is_absent(device):  # autograd's engine would ask its driver
             stack.enter_context(walking())
         for owner, name, value in _replacements(device):
-            stack.enter_context(patch.object(owner, name, value, create=name == "type"))
+            stack.enter_context(patch.object(owner, name, value))
         stack.enter_context(patch.object(build, "build_model", without_data(build.build_model, mode)))
         yield stack.enter_context(mode)
 
@@ -81,8 +80,6 @@ def _replacements(device: torch.device) -> Iterator[tuple[Any, str, Any]]:
     # PyTorch's optimizers and norms take lists of plain tensors only; here a fake one is the plain one.
     kinds = [*_foreach_utils._foreach_supported_types, FakeTensor]
     yield _foreach_utils, "_foreach_supported_types", kinds
-    # Likewise the cache of O1's weights, which asks whether a parameter is of a subclass.
-    yield weights, "type", lambda x: torch.nn.Parameter if isinstance(x, torch.nn.Parameter) else type(x)
     # Converting a module swaps its fake parameters; PyTorch refuses, as its fake mode holds weak references.
     yield torch.utils, "weakref", SimpleNamespace(getweakrefs=lambda tensor: [])
     if is_absent(device):
