@@ -73,7 +73,6 @@ def test_the_pages_data_set_is_learnt(folder: Path, monkeypatch: pytest.MonkeyPa
     words = ("data.source=./table.py:build", "data.train_limit=null", "data.test_limit=null")
     record = train(folder / "table", *words, "optimizer.momentum=0.9", "data.workers=1")
     assert record.summary_number("eval/accuracy") > 0.6
-    assert record.summary["data/repeats"] is True
 
 
 def test_the_pages_metric_is_computed_and_drawn(folder: Path):

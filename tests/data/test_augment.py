@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from ampcompare.data.augment import batch_crop, batch_flip, batch_in_one_pass, normalization, normalize
+from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
@@ -44,16 +44,6 @@ def test_crop_flip_normalize_equal_the_pil_path_image_for_image(height, width, p
     )
     assert batch.dtype == torch.float32
     torch.testing.assert_close(batch, expected, rtol=0, atol=1e-6)
-
-    plan = torch.stack([torch.arange(len(choices)), top, left, flip])
-    how = {"padding": padding, "augment": True, "channels_last": channels_last}
-    at_once = batch_in_one_pass(images, plan, *normalization(MEAN, STD), **how)
-    torch.testing.assert_close(at_once, expected, rtol=0, atol=1e-6)
-    assert at_once.is_contiguous(
-        memory_format=torch.channels_last if channels_last else torch.contiguous_format
-    )
-    half = batch_in_one_pass(images, plan, *normalization(MEAN, STD), dtype=torch.float16, **how)
-    assert torch.equal(half, at_once.half())
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])

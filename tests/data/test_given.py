@@ -217,7 +217,7 @@ def test_limits_take_the_same_part_each_time_and_part_of_the_larger(name: str):
     assert (len(small.train), len(small.test)) == (20, 10)
     assert small.fingerprint == again.fingerprint != large.fingerprint
     if name == "samples":
-        assert small.train.chosen.tolist() == large.train.chosen.tolist()[:20]
+        assert [*small.train.data.indices] == [*large.train.data.indices][:20]
 
 
 def test_limits_of_tensors_are_balanced_over_their_classes(here: Path):
@@ -249,7 +249,6 @@ def test_the_same_data_have_one_fingerprint_whatever_is_random_in_them(name: str
         torch.manual_seed(seed)
         np.random.seed(seed)
         data = build_dataset(f"./data.py:{name}", seed=seed)
-        assert data.repeats
         seen.add((data.fingerprint, data.test.fingerprint(data.classes)))
     assert len(seen) == 1
 
@@ -295,4 +294,4 @@ def test_a_limit_takes_of_each_class_as_many_of_a_data_set_with_targets(here: Pa
         "return Own()"
     )
     data = given(code, here, train_limit=8)
-    assert sorted(data.train.data.targets[i] for i in data.train.chosen) == [0] * 4 + [1] * 4
+    assert sorted(int(y) for _, y in data.train.data) == [0] * 4 + [1] * 4

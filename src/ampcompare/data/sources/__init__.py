@@ -15,12 +15,12 @@ from ampcompare import plugins
 from ampcompare.errors import UserError
 
 if TYPE_CHECKING:
-    from ampcompare.data.arrays import Arrays
+    from ampcompare.data.splits import Dataset
 
 # Called with data.root, data.train_limit and data.test_limit, null as None, and what of data.kwargs it takes.
 # The limits are applied to whatever it returns; they are there for sources that make images, which need not
 # make more.
-Load = Callable[..., "Arrays"]
+Load = Callable[..., "Dataset"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Source:
 
 
 def _cifar(name: str) -> Load:
-    def load(root: str | None, *limits: int | None) -> Arrays:
+    def load(root: str | None, *limits: int | None) -> Dataset:
         from ampcompare.data.sources import cifar10
 
         return cifar10.load(root, getattr(cifar10, name))
@@ -60,13 +60,13 @@ def _cifar(name: str) -> Load:
     return load
 
 
-def _image_folder(root: str | None, *limits: int | None) -> Arrays:
+def _image_folder(root: str | None, *limits: int | None) -> Dataset:
     from ampcompare.data.sources import image_folder
 
     return image_folder.load(root)
 
 
-def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Arrays:
+def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Dataset:
     from ampcompare.data.sources import synthetic
 
     most = ((train_limit, synthetic.TRAIN_COUNT), (test_limit, synthetic.TEST_COUNT))

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ampcompare.data.arrays import Arrays
+from ampcompare.data.batch import digest
 from ampcompare.data.cache import load_or_build
+from ampcompare.data.splits import Dataset
 from ampcompare.errors import UserError, reason
 
 SPLITS = ("train", "test")
@@ -31,7 +32,7 @@ DEEP_MODES = ("I", "F")
 log = logging.getLogger("ampcompare")
 
 
-def load(root: str | None) -> Arrays:
+def load(root: str | None) -> Dataset:
     """Decode the folder or archive at `root`, or read what an earlier call kept of the same content.
 
     Raises UserError for a root that is missing, unreadable or no such folder, and for images that do not
@@ -69,7 +70,7 @@ def _listing(root: Path) -> str:
                 file = os.stat(path := os.path.join(folder, name))
                 times = file.st_mtime_ns, file.st_ctime_ns
                 stamps.append((os.path.relpath(path, root), file.st_size, *times))
-    return hashlib.sha256(json.dumps(sorted(stamps)).encode()).hexdigest()
+    return digest(json.dumps(sorted(stamps)))
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def _is_image(path: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not _is_hidden(name) and os.path.isfile(path)  # no pipe
 
 
-def _read(path: Path, where: str) -> Arrays:
+def _read(path: Path, where: str) -> Dataset:
     # Imported here: it takes seconds and 160 MB, and decoded data that were kept do without.
     from torchvision.datasets import ImageFolder
 
@@ -127,7 +128,7 @@ def _read(path: Path, where: str) -> Arrays:
         count = len(train.samples) + len(test.samples)
         log.info("%s: decoding %s images, this once", where, f"{count:,}")
         pairs = _decoded([split.samples for split in splits], folder, where)
-        return Arrays.of(pairs[0], pairs[1], tuple(train.classes))
+        return Dataset.of_images(pairs[0], pairs[1], tuple(train.classes))
 
 
 def _decoded(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampcompare.data.arrays import Arrays
+from ampcompare.data.splits import Dataset
 from ampcompare.errors import UserError
 
 TRAIN_COUNT = 50_000
@@ -47,7 +47,7 @@ CHOICE_BYTES = 8  # random bytes an image takes besides its noise
 
 def load(
     train_count: int = TRAIN_COUNT, test_count: int = TEST_COUNT, seed: int = SEED, size: int = SIZE
-) -> Arrays:
+) -> Dataset:
     """The first images of both splits, `size` pixels wide and high: of another size each image is repeated
     side by side and cut. Not cached, since making them is about as fast as reading them. Raises UserError for
     more than fits into memory.
@@ -58,7 +58,7 @@ def load(
     except MemoryError as problem:
         todo = "set data.train_limit and data.test_limit"
         raise UserError(f"data.kwargs.size={size}: {problem}; {todo}") from None
-    return Arrays.of(train, test, CLASSES)
+    return Dataset.of_images(train, test, CLASSES)
 
 
 def _in_size(images: np.ndarray, size: int) -> np.ndarray:
