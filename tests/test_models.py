@@ -36,11 +36,6 @@ def test_resnet50_with_the_cifar_stem_has_23_5_million_parameters():
     assert features["shape"] == (1, 256, 32, 32)  # no down-sampling before the first stage
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet18", "resnet20", "tiny"])
-@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-def test_every_network_gives_logits_of_every_class(name: str, stem: str):
-    model = build_model(name, stem, 7).eval()
-    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
 
 def test_resnet20_is_that_of_he_et_al_section_4_2():
@@ -65,12 +60,6 @@ def test_a_shortcut_of_resnet20_carries_every_second_pixel_and_new_channels_are_
     assert not found[:, 16:].any()
 
 
-def test_the_same_seed_gives_the_same_weights():
-    def weights() -> torch.Tensor:
-        torch.manual_seed(3)
-        return torch.cat([p.flatten() for p in build_model("resnet18", "cifar", 10).parameters()])
-
-    assert torch.equal(weights(), weights())
 
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet18", "resnet20"])

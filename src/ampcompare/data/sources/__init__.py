@@ -69,55 +69,36 @@ def _image_folder(root: str | None, *limits: int | None) -> Dataset:
 def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Dataset:
     from ampcompare.data.sources import synthetic
 
-    most = ((train_limit, synthetic.TRAIN_COUNT), (test_limit, synthetic.TEST_COUNT))
-    train, test = (count if limit is None else min(limit, count) for limit, count in most)
-    return synthetic.load(train, test, size=size)
+    return synthetic.load(train_limit, test_limit, size=size)
 
 
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Source(
-            "cifar10",
-            "CIFAR-10",
-            "cifar",
-            _cifar("CIFAR10"),
-            root="folder of cifar-10-python.tar.gz",
-            train_images=50_000,
-            test_images=10_000,
-            classes=10,
-        ),
-        Source(
-            "cifar100",
-            "CIFAR-100",
-            "cifar100",
-            _cifar("CIFAR100"),
-            root="folder of cifar-100-python.tar.gz",
-            train_images=50_000,
-            test_images=10_000,
-            classes=100,
-        ),
-        Source(
-            "image_folder",
-            "image folder",
-            "images",
-            _image_folder,
-            root="folder or archive with train/<class>/* and test/<class>/*",
-            needs_root=True,
-        ),
-        Source(
-            "synthetic",
-            "synthetic data",
-            "synthetic",
-            _synthetic,
-            is_made_up=True,
-            arguments={"size": range(8, 1025)},
-            train_images=50_000,
-            test_images=10_000,
-            classes=10,
-        ),
-    )
-}
+_ROOT = "folder of {}-python.tar.gz"
+_FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
+_SIZES = {"train_images": 50_000, "test_images": 10_000}
+_EVERY = (
+    Source("cifar10", "CIFAR-10", "cifar", _cifar("CIFAR10"), _ROOT.format("cifar-10"), classes=10, **_SIZES),
+    Source(
+        "cifar100",
+        "CIFAR-100",
+        "cifar100",
+        _cifar("CIFAR100"),
+        _ROOT.format("cifar-100"),
+        classes=100,
+        **_SIZES,
+    ),
+    Source("image_folder", "image folder", "images", _image_folder, _FOLDER, needs_root=True),
+    Source(
+        "synthetic",
+        "synthetic data",
+        "synthetic",
+        _synthetic,
+        is_made_up=True,
+        arguments={"size": range(8, 1025)},
+        classes=10,
+        **_SIZES,
+    ),
+)
+SOURCES: dict[str, Source] = {source.name: source for source in _EVERY}
 
 
 def source_of(name: str) -> Source:
