@@ -48,7 +48,7 @@ def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
     return len(one) == len(other) and all(a.equal(b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
-EVERY = ["tensors", "named", "samples", "named_samples", "loader", "stream", "sequences"]
+EVERY = ["tensors", "named", "samples", "named_samples", "loader", "own_loader", "stream", "sequences"]
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -93,11 +93,13 @@ from ampcompare.data.workers import begin
 
 
 class Signalled(Dataset):
+    number = 4
+
     def __len__(self):
         return 12
 
     def __getitem__(self, i):
-        if i == 4:
+        if i == self.number:
             os.kill(os.getpid(), signal.SIGTERM)
         return torch.zeros(2)
 
@@ -106,7 +108,9 @@ if __name__ == "__main__":
     batches = begin(DataLoader(Signalled(), 2, num_workers=1, multiprocessing_context=sys.argv[1]))
     next(batches)
     print(sum(1 for _ in batches), "more", flush=True)
-    batches = begin(DataLoader(Signalled(), 2, num_workers=1, multiprocessing_context=sys.argv[1]))
+    data = Signalled()
+    data.number = None  # a signal that waits would swallow that of the training
+    batches = begin(DataLoader(data, 2, num_workers=1, multiprocessing_context=sys.argv[1]))
     next(batches)
     (worker,) = batches._workers
     worker.terminate()
@@ -128,23 +132,23 @@ class Fatal(torch.utils.data.Dataset):
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.zeros(3, 32, 32), i % 2
 
-def build(train):
+def samples(train):
     return Fatal()
+
+def loader(train):
+    return torch.utils.data.DataLoader(Fatal(), batch_size=8, num_workers=1)
 """
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path):
-    """As for want of memory. PyTorch raises it wherever the training is by then."""
+@pytest.mark.parametrize(("name", "words"), [("samples", ["data.workers=1"]), ("loader", [])])
+def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path, name: str, words: list[str]):
+    """As for want of memory: no mistake in the data. PyTorch raises it wherever the training is by then."""
     (tmp_path / "data.py").write_text(FATAL)
-    words = ["--config=demo", "data.source=./data.py:build", "data.workers=1", "batch_size=8", "device=cpu"]
+    words = [*words, "--config=demo", f"data.source=./data.py:{name}", "batch_size=8", "device=cpu"]
     words += ["model.name=tiny", "epochs=50", "wandb.mode=disabled", "output_dir=runs", "backend=none"]
-    done = subprocess.run(
-        [sys.executable, ROOT / "run_experiment.py", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, ROOT / "run_experiment.py", *words, "eval.batch_size=8"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     said = done.stdout + done.stderr
     assert done.returncode in (1, 2), said
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]

@@ -49,13 +49,13 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
     except Exception as error:  # any damage at all: a zip reader meets it as one of a dozen exception types
         log.warning("data cache %s is not usable (%s): building it again", path, reason(error))
     data = build()
+    arrays = {"classes": np.array(data.classes)}
+    for name, split in (("train", data.train), ("test", data.test)):
+        arrays |= {f"{name}_images": split.images.numpy(), f"{name}_labels": split.labels.numpy()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            splits = {"train": data.train, "test": data.test}
-            images = {f"{name}_images": split.images.numpy() for name, split in splits.items()}
-            labels = {f"{name}_labels": split.labels.numpy() for name, split in splits.items()}
-            np.savez(file, **images, **labels, classes=np.array(data.classes))
+            np.savez(file, **arrays)
     except OSError as error:
         what = "cannot keep the decoded data in %s (%s): going on without; %s"
         log.warning(what, path.parent, reason(error), todo)

@@ -23,7 +23,7 @@ from ampcompare.data.splits import BatchSet, Places, SampleSet, TensorSet
 
 
 class _Fetch(TorchDataset[Any]):
-    """What a worker has: places in, a batch out."""
+    """What a worker has: places in, a batch out (as a list of two, after PyTorch's conversion)."""
 
     def __init__(self, data: SampleSet | TensorSet) -> None:
         self.data = data
@@ -39,10 +39,6 @@ class _Queue:
 
     def __iter__(self) -> Iterator[Places]:
         return iter(self.places)
-
-
-def _as_it_is(found: Any) -> Any:
-    return found
 
 
 class SampleLoader(Shares):
@@ -65,7 +61,6 @@ class SampleLoader(Shares):
             batch_size=None,
             sampler=self._queue,
             num_workers=workers,
-            collate_fn=_as_it_is,
             pin_memory=self.pinned,
             multiprocessing_context="fork" if forks else None,
             generator=torch.Generator(),  # else each epoch would draw from the global one

@@ -109,13 +109,10 @@ class Planned(Shares):
 
     def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield what `batch` makes the batches of an epoch of: int64 [rows, B], on the device."""
-        slices, plan = self.slices(start), self._plan(epoch)
-        yield from (plan[:, batch] for batch in slices)
-
-    def _plan(self, epoch: int) -> Tensor:
-        plan = self.draw(epoch)
+        slices, plan = self.slices(start), self.draw(epoch)
         # From pinned memory the copy is queued and the host goes on.
-        return plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
+        plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
+        yield from (plan[:, batch] for batch in slices)
 
     def draw(self, epoch: int) -> Tensor:
         """All random choices of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""

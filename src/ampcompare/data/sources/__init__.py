@@ -51,13 +51,16 @@ class Source:
                 raise UserError(f"{said}={value!r}: {expected}")
 
 
-def _cifar(name: str) -> Load:
-    def load(root: str | None, *limits: int | None) -> Dataset:
-        from ampcompare.data.sources import cifar10
+def _cifar10(root: str | None, *limits: int | None) -> Dataset:
+    from ampcompare.data.sources import cifar10
 
-        return cifar10.load(root, getattr(cifar10, name))
+    return cifar10.load(root, cifar10.CIFAR10)
 
-    return load
+
+def _cifar100(root: str | None, *limits: int | None) -> Dataset:
+    from ampcompare.data.sources import cifar10
+
+    return cifar10.load(root, cifar10.CIFAR100)
 
 
 def _image_folder(root: str | None, *limits: int | None) -> Dataset:
@@ -72,31 +75,16 @@ def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None
     return synthetic.load(train_limit, test_limit, size=size)
 
 
-_ROOT = "folder of {}-python.tar.gz"
-_FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
 _SIZES = {"train_images": 50_000, "test_images": 10_000}
+_TEN = {"root": "folder of cifar-10-python.tar.gz", "classes": 10, **_SIZES}
+_HUNDRED = {"root": "folder of cifar-100-python.tar.gz", "classes": 100, **_SIZES}
+_FOLDER = {"root": "folder or archive with train/<class>/* and test/<class>/*", "needs_root": True}
+_MADE_UP = {"is_made_up": True, "arguments": {"size": range(8, 1025)}, "classes": 10, **_SIZES}
 _EVERY = (
-    Source("cifar10", "CIFAR-10", "cifar", _cifar("CIFAR10"), _ROOT.format("cifar-10"), classes=10, **_SIZES),
-    Source(
-        "cifar100",
-        "CIFAR-100",
-        "cifar100",
-        _cifar("CIFAR100"),
-        _ROOT.format("cifar-100"),
-        classes=100,
-        **_SIZES,
-    ),
-    Source("image_folder", "image folder", "images", _image_folder, _FOLDER, needs_root=True),
-    Source(
-        "synthetic",
-        "synthetic data",
-        "synthetic",
-        _synthetic,
-        is_made_up=True,
-        arguments={"size": range(8, 1025)},
-        classes=10,
-        **_SIZES,
-    ),
+    Source("cifar10", "CIFAR-10", "cifar", _cifar10, **_TEN),
+    Source("cifar100", "CIFAR-100", "cifar100", _cifar100, **_HUNDRED),
+    Source("image_folder", "image folder", "images", _image_folder, **_FOLDER),
+    Source("synthetic", "synthetic data", "synthetic", _synthetic, **_MADE_UP),
 )
 SOURCES: dict[str, Source] = {source.name: source for source in _EVERY}
 

@@ -21,27 +21,26 @@ log = logging.getLogger("ampcompare")
 
 
 class Archive(NamedTuple):
-    """One of the two: `name` is its `data.source`, `folder` what its archive unpacks into, `reader` its class
-    in torchvision, which is asked only where the images are not cached: importing it takes seconds.
+    """One of the two. `reader` is its class in torchvision, which knows the rest too, and takes seconds to
+    import; `folder` what its archive unpacks into.
     """
 
-    name: str
+    name: str  # data.source
     label: str
     reader: str
     file: str
-    md5: str
     folder: str
+    md5: str
 
 
-_TEN = ("cifar10", "CIFAR-10", "CIFAR10", "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a")
-_HUNDRED = (
-    "cifar100",
-    "CIFAR-100",
-    "CIFAR100",
-    "cifar-100-python.tar.gz",
-    "eb9058c3a382ffc7106e4002c42a8d85",
+CIFAR10 = Archive(
+    *("cifar10", "CIFAR-10", "CIFAR10", "cifar-10-python.tar.gz", "cifar-10-batches-py"),
+    md5="c58f30108f718f92721af3b95e74349a",
 )
-CIFAR10, CIFAR100 = Archive(*_TEN, "cifar-10-batches-py"), Archive(*_HUNDRED, "cifar-100-python")
+CIFAR100 = Archive(
+    *("cifar100", "CIFAR-100", "CIFAR100", "cifar-100-python.tar.gz", "cifar-100-python"),
+    md5="eb9058c3a382ffc7106e4002c42a8d85",
+)
 
 
 def load(root: str | None, which: Archive) -> Dataset:
