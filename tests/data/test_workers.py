@@ -141,7 +141,10 @@ def loader(train):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "words"), [("samples", ["data.workers=1"]), ("loader", [])])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("samples", ["data.workers=1"]), ("loader", ["data.train_limit=null", "data.test_limit=null"])],
+)
 def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path, name: str, words: list[str]):
     """As for want of memory: no mistake in the data. PyTorch raises it wherever the training is by then."""
     (tmp_path / "data.py").write_text(FATAL)

@@ -120,9 +120,10 @@ def digest(*parts: str | Tensor) -> str:
     """Names content, by 16 hex digits of the SHA-256 of the texts and of the tensors' bytes."""
     found = hashlib.sha256()
     for part in parts:
-        if isinstance(part, Tensor):
-            part = part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-        found.update(part.encode() if isinstance(part, str) else part)
+        if isinstance(part, str):
+            found.update(part.encode())
+        else:
+            found.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()[:16]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,13 +44,13 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
     try:
         with np.load(path, allow_pickle=False) as kept:
             pairs = [(kept[f"{split}_images"], kept[f"{split}_labels"]) for split in ("train", "test")]
-            return Dataset.of_images(*pairs, tuple(kept["classes"].tolist()))
+            return Dataset.of_images(pairs[0], pairs[1], tuple(kept["classes"].tolist()))
     except (FileNotFoundError, NotADirectoryError):
         pass
     except Exception as error:  # any damage at all: a zip reader meets it as one of a dozen exception types
         log.warning("data cache %s is not usable (%s): building it again", path, reason(error))
     data = build()
-    arrays = {"classes": np.array(data.classes)}
+    arrays: dict[str, Any] = {"classes": np.array(data.classes)}
     for name, split in (("train", data.train), ("test", data.test)):
         arrays |= {f"{name}_images": split.images.numpy(), f"{name}_labels": split.labels.numpy()}
     try:

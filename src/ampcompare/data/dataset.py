@@ -57,11 +57,12 @@ def _limited(data: Dataset, limits: Mapping[str, int | None], source: str) -> Da
 
 def _given(builder: given.Builder, limits: Mapping[str, int | None]) -> Dataset:
     source = builder.name
-    train, test = (builder.split(train) for train in (True, False))
+    train: Any = builder.split(True)
+    test: Any = builder.split(False)
     try:
         if given.are_images(train) and given.are_images(test):
-            images = ((split.inputs, split.targets.long()) for split in (train, test))
-            data = _limited(Dataset.of_images(*images), limits, source)
+            images = [(split.inputs, split.targets.long()) for split in (train, test)]
+            data = _limited(Dataset.of_images(images[0], images[1]), limits, source)
             return replace(data, recorded={"data_fingerprint": data.fingerprint})
         train, test = _cut("train", train, limits, source), _cut("test", test, limits, source)
         builder.look_at(train, True)

@@ -228,4 +228,4 @@ class Dataset:
             if labels.min() < 0 or labels.max() >= len(classes):
                 raise ValueError(f"a {name} label is outside 0..{len(classes) - 1}")
         tensors = (tensor for split in splits for tensor in (split.images, split.labels))
-        return cls(*splits, classes, fingerprint=digest(repr((classes, *shapes)), *tensors))
+        return cls(splits[0], splits[1], classes, fingerprint=digest(repr((classes, *shapes)), *tensors))

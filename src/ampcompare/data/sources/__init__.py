@@ -75,11 +75,19 @@ def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None
     return synthetic.load(train_limit, test_limit, size=size)
 
 
-_SIZES = {"train_images": 50_000, "test_images": 10_000}
-_TEN = {"root": "folder of cifar-10-python.tar.gz", "classes": 10, **_SIZES}
-_HUNDRED = {"root": "folder of cifar-100-python.tar.gz", "classes": 100, **_SIZES}
-_FOLDER = {"root": "folder or archive with train/<class>/* and test/<class>/*", "needs_root": True}
-_MADE_UP = {"is_made_up": True, "arguments": {"size": range(8, 1025)}, "classes": 10, **_SIZES}
+_SIZES: dict[str, Any] = {"train_images": 50_000, "test_images": 10_000}
+_TEN: dict[str, Any] = {"root": "folder of cifar-10-python.tar.gz", "classes": 10, **_SIZES}
+_HUNDRED: dict[str, Any] = {"root": "folder of cifar-100-python.tar.gz", "classes": 100, **_SIZES}
+_FOLDER: dict[str, Any] = {
+    "root": "folder or archive with train/<class>/* and test/<class>/*",
+    "needs_root": True,
+}
+_MADE_UP: dict[str, Any] = {
+    "is_made_up": True,
+    "arguments": {"size": range(8, 1025)},
+    "classes": 10,
+    **_SIZES,
+}
 _EVERY = (
     Source("cifar10", "CIFAR-10", "cifar", _cifar10, **_TEN),
     Source("cifar100", "CIFAR-100", "cifar100", _cifar100, **_HUNDRED),
