@@ -78,21 +78,14 @@ def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None
 _SIZES: dict[str, Any] = {"train_images": 50_000, "test_images": 10_000}
 _TEN: dict[str, Any] = {"root": "folder of cifar-10-python.tar.gz", "classes": 10, **_SIZES}
 _HUNDRED: dict[str, Any] = {"root": "folder of cifar-100-python.tar.gz", "classes": 100, **_SIZES}
-_FOLDER: dict[str, Any] = {
-    "root": "folder or archive with train/<class>/* and test/<class>/*",
-    "needs_root": True,
-}
-_MADE_UP: dict[str, Any] = {
-    "is_made_up": True,
-    "arguments": {"size": range(8, 1025)},
-    "classes": 10,
-    **_SIZES,
-}
+_MADE_UP: dict[str, Any] = {"is_made_up": True, "classes": 10, **_SIZES}
+_FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
+_SIZE = {"size": range(8, 1025)}
 _EVERY = (
     Source("cifar10", "CIFAR-10", "cifar", _cifar10, **_TEN),
     Source("cifar100", "CIFAR-100", "cifar100", _cifar100, **_HUNDRED),
-    Source("image_folder", "image folder", "images", _image_folder, **_FOLDER),
-    Source("synthetic", "synthetic data", "synthetic", _synthetic, **_MADE_UP),
+    Source("image_folder", "image folder", "images", _image_folder, _FOLDER, needs_root=True),
+    Source("synthetic", "synthetic data", "synthetic", _synthetic, arguments=_SIZE, **_MADE_UP),
 )
 SOURCES: dict[str, Source] = {source.name: source for source in _EVERY}
 
