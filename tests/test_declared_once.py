@@ -17,7 +17,7 @@ from support.quick import QUICK
 
 from ampcompare import metrics
 from ampcompare.config.load import load_config
-from ampcompare.data.arrays import Arrays
+from ampcompare.data.dataset import Dataset
 from ampcompare.data.sources import SOURCES, Source, synthetic
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
@@ -52,9 +52,9 @@ def sweep_problems(tmp_path: Path, **content: object) -> list[str]:
 def stripes(monkeypatch: pytest.MonkeyPatch) -> Source:
     """A source from outside: images and labels, no more."""
 
-    def load(root: str | None, *limits: int | None) -> Arrays:
+    def load(root: str | None, *limits: int | None) -> Dataset:
         assert root == "somewhere"
-        return Arrays.of(synthetic.make_images("train", 32), synthetic.make_images("test", 16))
+        return Dataset.of_images(synthetic.make_images("train", 32), synthetic.make_images("test", 16))
 
     source = Source("my_stripes", "my own stripes", "stripes", load, root="place", needs_root=True)
     monkeypatch.setitem(SOURCES, source.name, source)

@@ -68,7 +68,6 @@ def test_the_pages_data_are_learnt(inside: None, name: str, option: str, least: 
     words = (f"data.source=./{name}.py:build", "data.train_limit=null", "data.test_limit=null", option)
     record = train(Path(name), *words, "optimizer.momentum=0.9")
     assert record.summary_number("eval/accuracy") > least
-    assert record.summary["data/repeats"] is True
 
 
 def test_the_pages_metric_is_computed_and_drawn(folder: Path):

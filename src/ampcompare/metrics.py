@@ -220,8 +220,12 @@ CLASSES = declare("data/classes", "classes", END, no_goal="the same in every run
 REFUSED = declare(
     "refusal", "why it was refused", END, needs="values that a sweep chose in vain", no_goal="a sentence"
 )
-DATA_REPEATS = declare(
-    "data/repeats", "whether the same batches come in the same order again", END, no_goal="no number"
+RESUMED_INEXACTLY = declare(
+    "data/resumed_inexactly",
+    "whether it went on within an epoch of a loader of one's own, whose batches may be others",
+    END,
+    needs="a resume within such an epoch",
+    no_goal="no number",
 )
 TEST_SET = declare("data/test_set", "fingerprint of the test split", END, no_goal="no number")
 SKIPS_ARE = declare(

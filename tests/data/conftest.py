@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from support.image_files import Files, write_folder
-
-from ampcompare.data.dataset import Dataset, build_dataset
+from support.own_data import OWN
 
 REAL_ARCHIVE = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
@@ -30,17 +25,11 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind)
-    return buffer.getvalue()
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a file of data of one's own."""
+    (tmp_path / "data.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -48,7 +37,12 @@ def png() -> Callable[..., bytes]:
     """An encoded image of random pixels: `png(seed, height, width)`."""
 
     def make(seed: int = 0, height: int = 6, width: int = 5) -> bytes:
-        return encode(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
+        pixels, buffer = (
+            np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8),
+            io.BytesIO(),
+        )
+        Image.fromarray(pixels).save(buffer, "PNG")
+        return buffer.getvalue()
 
     return make
 
@@ -70,25 +64,6 @@ def folder(tmp_path: Path, files: Files) -> Path:
     return write_folder(tmp_path / "a folder ü", files)
 
 
-@dataclass(frozen=True)
-class RealLoad:
-    """The 60,000 images, and the memory that their first load took in a process of its own."""
-
-    dataset: Dataset
-    first_peak_mib: float
-    cache: Path
-
-
-FIRST_LOAD = """
-import sys
-import torch
-from ampcompare.data.dataset import build_dataset
-from ampcompare.measure.memory import peak_of_process
-build_dataset("image_folder", sys.argv[1])
-print(peak_of_process())
-"""
-
-
 @pytest.fixture(scope="session")
 def real_archive() -> Path:
     if not REAL_ARCHIVE.exists():
@@ -97,20 +72,3 @@ def real_archive() -> Path:
             pytest.fail(reason)
         pytest.skip(reason)
     return REAL_ARCHIVE
-
-
-@pytest.fixture(scope="session")
-def real(real_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> RealLoad:
-    """Decoded once a session into a cache that the tests of real data share."""
-    cache = tmp_path_factory.mktemp("real-cache")
-    environment = {**os.environ, "AMPCOMPARE_CACHE": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_LOAD, str(real_archive)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AMPCOMPARE_CACHE", str(cache))
-        return RealLoad(build_dataset("image_folder", str(real_archive)), float(done.stdout), cache)

@@ -18,18 +18,13 @@ from ampcompare.data.batch import Batch, count_samples, tensors
 from ampcompare.data.dataset import build_dataset
 from ampcompare.data.host import BatchLoader, SampleLoader
 from ampcompare.data.loader import TensorLoader, draw_plan
-from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError
 
 SIZE = 32  # 90 samples: batches of 32, 32, 26
 NAME = "./data.py:{}"
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "data.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def make(name: str, workers: int = 0, **more: Any) -> Any:
@@ -41,7 +36,7 @@ def make(name: str, workers: int = 0, **more: Any) -> Any:
         return TensorLoader(data, batch_size=SIZE, shuffle=True, **how)
     if "samples" in name or name == "restless":
         return SampleLoader(data, name=name, batch_size=SIZE, shuffle=True, workers=workers, **how)
-    return BatchLoader(data, name=name, **how)
+    return BatchLoader(data, **how)
 
 
 def flat(batches: Iterator[Batch]) -> list[list[Tensor]]:
@@ -53,7 +48,7 @@ def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
     return len(one) == len(other) and all(a.equal(b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
-EVERY = ["tensors", "named", "samples", "named_samples", "loader", "stream", "sequences"]
+EVERY = ["tensors", "named", "samples", "named_samples", "loader", "own_loader", "stream", "sequences"]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -76,16 +71,10 @@ def test_an_epoch_is_a_function_of_seed_and_epoch_and_leaves_the_random_numbers_
     assert not same(flat(make(name, seed=4).epoch(0)), seen[0][:3]) or name == "sequences"
 
 
-def test_a_sample_is_drawn_anew_in_each_epoch():
-    """Not only in another order: an augmentation that repeats is none."""
-    data = build_dataset(NAME.format("samples"), batch_sizes=(SIZE, 8)).train
-    loader = SampleLoader(data, name="samples", batch_size=SIZE, shuffle=False, device="cpu", seed=3)
-    assert not same(flat(loader.epoch(0)), flat(loader.epoch(1)))
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_an_epoch_begun_at_a_batch_is_the_rest_of_the_whole(name: str):
     loader = make(name)
+    next(iter(loader.epoch(0)))  # an epoch is the same whatever came before it
     whole = flat(loader.epoch(1))
     assert [len(x[-1]) for x in whole] == [32, 32, 26]
     for start in range(4):
@@ -120,14 +109,14 @@ def test_processes_share_out_the_batches_of_one(name: str):
     assert {part.sample_count for part in parts} == {90}
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_without_shuffling_each_sample_comes_once_in_order(name: str):
-    if name in ("loader", "stream"):  # whose order is their own
-        return
-    loader = make(name)
+def test_without_shuffling_each_sample_comes_in_order_and_is_drawn_anew_in_each_epoch():
+    """An augmentation that repeats is none."""
+    loader = make("samples")
     loader.shuffle = False
-    labels = torch.cat([x[-1] for x in flat(loader.epoch(0))])
-    assert labels.equal(build_dataset(NAME.format("tensors")).train.targets)
+    epochs = [flat(loader.epoch(epoch)) for epoch in (0, 1)]
+    labels = build_dataset(NAME.format("tensors")).train.targets
+    assert all(torch.cat([x[-1] for x in epoch]).equal(labels) for epoch in epochs)
+    assert not same(*epochs)
 
 
 def test_tensors_and_samples_come_in_the_order_of_images_of_the_seed():
@@ -141,13 +130,6 @@ def test_tensors_too_large_for_the_device_come_from_the_host_in_the_same_batches
     data = build_dataset(NAME.format("named")).train
     how = {"batch_size": SIZE, "device": "cpu", "shuffle": True, "seed": 3}
     assert same(flat(SampleLoader(data, name="", **how).epoch(2)), flat(make("named").epoch(2)))
-
-
-# What goes wrong in the middle
-
-
-def changed(here: Path, text: str) -> None:
-    (here / "data.py").write_text(OWN + text)
 
 
 def line_of(loader: Any, epoch: int = 0) -> str:
@@ -171,6 +153,13 @@ def failing_samples(train):
 
 def failing(train):
     return DataLoader(Failing(train), batch_size=32)
+
+class Odd(Noisy):
+    def __getitem__(self, i):
+        return self.x[i][: 5 + (i < 70)], 1
+
+def odd_samples(train):
+    return Odd(train)
 """
 
 
@@ -178,52 +167,24 @@ def failing(train):
     ("name", "workers"), [("failing_samples", 0), ("failing_samples", 1), ("failing", 0)]
 )
 def test_what_fails_in_the_middle_is_one_line_with_its_place(here: Path, name: str, workers: int):
-    changed(here, FAIL)
+    (here / "data.py").write_text(OWN + FAIL)
     number = (OWN + FAIL).splitlines().index('            raise OSError("no disk\\nat all")') + 1
     line = line_of(make(name, workers))
-    assert line.startswith(f"data.source='{name}': no batch ")
+    assert f"{name}': no batch " in line
     assert line.endswith(f" of epoch 0 (line {number}: OSError: no disk)")
 
 
-KILLED = """
-import os, signal
-
-class Killed(Noisy):
-    def __getitem__(self, i):
-        if i == 70 and torch.utils.data.get_worker_info():
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(i)
-
-def killed_samples(train):
-    return Killed(train)
-
-def killed(train):
-    return DataLoader(Killed(train), batch_size=32, num_workers=1)
-"""
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sample_of_another_shape_in_the_middle_is_one_line(here: Path, workers: int):
+    (here / "data.py").write_text(OWN + FAIL)
+    line = line_of(make("odd_samples", workers))
+    assert re.search(r"batch \d of epoch 0: its samples do not make one tensor \(", line)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # PyTorch's, as it clears up
-@pytest.mark.parametrize("name", ["killed_samples", "killed"])
-def test_the_death_of_a_worker_is_no_mistake_in_the_data(here: Path, name: str):
-    """A signal to the whole job may have ended it: the training tells."""
-    changed(here, KILLED)
-    loader = make(name, workers=1) if "samples" in name else make(name)
-    lost = None
-    try:  # as in `line_of`
-        list(loader.epoch(0))
-    except RuntimeError as problem:
-        lost = problem.with_traceback(None)
-    assert lost is not None
-    assert is_loss_of_worker(lost)
-    # In what clears up Python lets no exception out: then how it died is not known.
-    assert re.search(r"is killed by signal: Killed|\(pid not known\) has ended", str(lost))
-
-
-def test_a_sample_of_another_shape_in_the_middle_is_one_line(here: Path):
-    text = "class Odd(Noisy):\n    def __getitem__(self, i):\n        return self.x[i][: 5 + (i < 70)], 1\n"
-    changed(here, f"{text}def odd_samples(train): return Odd(train)\n")
-    assert "its samples do not make one tensor (stack expects each tensor" in line_of(make("odd_samples"))
+def test_a_loader_that_ends_early_is_one_line():
+    loader = make("stream")
+    type(loader.data.loader).__len__ = lambda self: 5
+    assert "the loader gave 3 of the 5 batches that its len promises in epoch 0" in line_of(loader)
 
 
 def test_a_batch_with_fewer_samples_than_processes_is_one_line_in_training_and_left_out_in_evaluation():

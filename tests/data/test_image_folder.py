@@ -1,16 +1,23 @@
-"""Class folders on disk: what is read, in which order, and each thing that can be wrong."""
+"""Class folders on disk and in archives: what is read, in which order, kept once decoded, or refused."""
 
 import io
 import os
+import tarfile
+import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.image_files import write_archive
 
 from ampcompare.data.dataset import build_dataset
+from ampcompare.data.sources import image_folder
 from ampcompare.errors import UserError
+
+CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
 def load(root: Path):
@@ -20,18 +27,30 @@ def load(root: Path):
 def message_of(root: Path) -> str:
     with pytest.raises(UserError) as error:
         load(root)
-    text = str(error.value)
-    assert text.startswith("data.root=")
-    assert "\n" not in text
+    (text,) = error.value.lines
+    assert text.startswith(f"data.root={str(root)!r}: ")
     return text
 
 
-def save(path: Path, image: Image.Image, **options) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image.save(path, **options)
+def same(one, other) -> bool:
+    pairs = ((getattr(one, split), getattr(other, split)) for split in ("train", "test"))
+    alike = all(torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels) for a, b in pairs)
+    return alike and (one.classes, one.fingerprint) == (other.classes, other.fingerprint)
 
 
-def test_classes_and_images_come_in_order_of_their_names(folder, files):
+@pytest.fixture
+def decodings(monkeypatch) -> list[str]:
+    """Grows by one with each load that has to decode the images."""
+    seen: list[str] = []
+    read = image_folder._read
+    monkeypatch.setattr(image_folder, "_read", lambda path, where: seen.append(where) or read(path, where))
+    return seen
+
+
+def test_classes_and_images_come_in_order_of_their_names_and_hidden_files_are_left_out(folder, files):
+    for name in (".DS_Store", "train/._schwäne", "train/schwäne/._bild.png", "test/schwäne/Thumbs.db"):
+        (folder / name).write_bytes(b"no image")
+    os.mkfifo(folder / "train/schwäne/pipe.png")
     dataset = load(folder)
     assert dataset.classes == ("schwäne", "two words")
     assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
@@ -39,134 +58,164 @@ def test_classes_and_images_come_in_order_of_their_names(folder, files):
     expected = [
         np.asarray(Image.open(io.BytesIO(data))) for name, data in files.items() if name.startswith("train")
     ]
-    assert dataset.train.images.shape == (6, 3, 6, 5)
     np.testing.assert_array_equal(dataset.train.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "LA", "CMYK"])
 def test_every_kind_of_8_bit_image_becomes_rgb(folder, mode):
     image = Image.fromarray(np.arange(90, dtype=np.uint8).reshape(6, 5, 3)).convert(mode)
-    save(folder / "train/schwäne/aaa.tif", image)
+    image.save(folder / "train/schwäne/aaa.tif")
     first = load(folder).train.images[0].permute(1, 2, 0).numpy()
     np.testing.assert_array_equal(first, np.asarray(image.convert("RGB")))
 
 
-def test_hidden_files_and_what_is_no_image_are_left_out(folder):
-    for name in (".DS_Store", "train/._schwäne", "train/schwäne/._bild.png", ".git/config"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(b"hidden")
-    for name in ("readme.txt", "train/labels.csv", "test/schwäne/Thumbs.db"):
-        (folder / name).write_bytes(b"no image")
-    assert len(load(folder).train) == 6
-
-
-@pytest.mark.parametrize("root", [None, ""])
-def test_no_root_is_an_error(root):
-    with pytest.raises(UserError, match=r"data\.root is not set"):
-        build_dataset("image_folder", root)
-
-
-@pytest.mark.parametrize("name", ["nowhere", "nul\0character", "~no-such-user-at-all/x"])
-def test_missing_root_is_named(tmp_path, name):
-    root = name if name.startswith("~") else str(tmp_path / name)
-    with pytest.raises(UserError, match=r"^data\.root='.*(nowhere|nul|no-such-user).*'"):
-        build_dataset("image_folder", root)
-
-
-def test_root_without_splits_says_what_it_found(tmp_path):
-    (tmp_path / "val").mkdir()
-    assert "there is no folder 'train' in it (found: val): expected train/<class>/<image>" in message_of(
-        tmp_path
-    )
-
-
-@pytest.mark.parametrize(("has", "lacks"), [("train", "test"), ("test", "train")])
-def test_class_on_one_side_only_is_named(folder, png, has, lacks):
-    extra = folder / has / "extra"
-    extra.mkdir()
-    (extra / "1.png").write_bytes(png())
-    assert f"class folder 'extra' is in '{has}' but not in '{lacks}'" in message_of(folder)
-
-
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_image_of_another_size_is_named(folder, png, split):
-    (folder / split / "two words/odd.png").write_bytes(png(height=7, width=5))
-    text = message_of(folder)
-    assert f"image '{split}/two words/odd.png' is 5x7 pixels but the first one is 5x6" in text
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"not an image",
-        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n",
-        b"\x89PNG\r\n\x1a\n" + bytes(40),
-    ],
-)
-def test_file_that_is_no_image_is_named(folder, content):
-    (folder / "test/two words/broken.jpg").write_bytes(content)
-    # An EPS file must not even be recognised: Pillow would start Ghostscript for it.
-    assert "image 'test/two words/broken.jpg' does not decode (cannot identify image" in message_of(folder)
-
-
 @pytest.mark.parametrize("mode", ["I;16", "I", "F"])
 def test_deeper_than_8_bits_is_refused_instead_of_clipped(folder, mode):
-    save(folder / "train/schwäne/deep.tif", Image.new(mode, (5, 6)))
+    Image.new(mode, (5, 6)).save(folder / "train/schwäne/deep.tif")
     assert "image 'train/schwäne/deep.tif' has more than 8 bits a channel" in message_of(folder)
 
 
-def test_decompression_bomb_is_refused_before_it_unfolds(folder):
-    save(folder / "train/schwäne/bomb.png", Image.new("1", (20_000, 20_000)))
-    text = message_of(folder)
-    assert "image 'train/schwäne/bomb.png' does not decode" in text
-    assert "decompression bomb" in text
+def test_what_is_no_such_folder_is_one_line(tmp_path, folder, png, subtests: pytest.Subtests):
+    with pytest.raises(UserError, match=r"data\.root is not set"):
+        build_dataset("image_folder", "")
+    (tmp_path / "val").mkdir()
+    (folder / "test/extra").mkdir()
+    (folder / "test/extra/1.png").write_bytes(png())
+    for root, said in [
+        (tmp_path / "nowhere", "cannot be read (No such file or directory"),
+        (tmp_path / "nul\0character", "cannot be read ("),
+        (tmp_path, "there is no folder 'train' in it (found: "),
+        (folder, "class folder 'extra' is in 'test' but not in 'train'"),
+    ]:
+        with subtests.test(said=said):
+            assert said in message_of(root)
 
 
-def test_links_to_images_are_followed_and_broken_ones_named(folder, png, tmp_path):
+# An EPS file must not even be recognised: Pillow would start Ghostscript for it.
+@pytest.mark.parametrize(
+    "content", [b"", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 6\n"]
+)
+def test_a_file_that_is_no_image_is_named(folder, content):
+    (folder / "test/two words/broken.jpg").write_bytes(content)
+    assert "image 'test/two words/broken.jpg' does not decode (cannot identify image" in message_of(folder)
+
+
+def test_links_are_followed_a_broken_one_is_named_and_a_decompression_bomb_does_not_unfold(
+    folder, png, tmp_path
+):
     (tmp_path / "elsewhere.png").write_bytes(png(99))
     os.symlink(tmp_path / "elsewhere.png", folder / "train/schwäne/link.png")
     assert len(load(folder).train) == 7
-    os.unlink(tmp_path / "elsewhere.png")
-    text = message_of(folder)
-    assert "No such file or directory" in text
-    assert "link.png" in text
+    (tmp_path / "elsewhere.png").unlink()
+    assert "link.png" in message_of(folder)
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "elsewhere.png")
+    assert "decompression bomb" in message_of(folder)
 
 
-def test_a_pipe_in_place_of_an_image_does_not_hang(folder):
-    os.mkfifo(folder / "train/schwäne/pipe.png")
-    assert len(load(folder).train) == 6
+def test_an_image_of_another_size_is_named(folder, png):
+    (folder / "test/two words/odd.png").write_bytes(png(height=7, width=5))
+    assert "image 'test/two words/odd.png' is 5x7 pixels but the first one is 5x6" in message_of(folder)
 
 
-def test_a_class_whose_name_is_not_utf8_is_one_line(folder, png):
-    for split in (b"train", b"test"):
-        made = os.path.join(os.fsencode(folder), split, b"\xff")
-        os.mkdir(made)
-        with open(os.path.join(made, b"1.png"), "wb") as file:
-            file.write(png())
-    assert "cannot be read" in message_of(folder)
+def test_archives_give_what_their_folder_gives(folder, files, tmp_path, subtests: pytest.Subtests):
+    expected = load(folder)
+    more = files | {"__MACOSX/train/schwäne/._bild.png": b"x", ".hidden/train/a/b.png": b"x"}
+    for prefix in ["", "./my data/"]:
+        for suffix in [".tar", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip"]:
+            with subtests.test(prefix=prefix, suffix=suffix):
+                path = write_archive(tmp_path / f"Päckchen 1{suffix}", more if prefix else files, prefix)
+                assert same(load(path.rename(tmp_path / "told by its content.bin")), expected)
 
 
-def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder, png):
-    path = folder / "train/schwäne/bild 0 ä.bmp"
-    images = [Image.fromarray(np.full((6, 5, 3), value, np.uint8)) for value in (10, 200)]
-    save(path, images[0])
-    assert load(folder).train.images[0].float().mean() == 10
-    before = path.stat()
-    save(path, images[1])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.stat().st_size == before.st_size
-    assert load(folder).train.images[0].float().mean() == 200
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_no_member_reaches_beyond_the_temporary_folder(files, tmp_path, monkeypatch, kind):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    path = write_archive(tmp_path / f"a.{kind}", files)
+    if kind == "tar":
+        with tarfile.open(path, "a") as archive:
+            archive.addfile(tarfile.TarInfo("../outside.png"))
+        assert "outside the destination" in message_of(path)
+    else:
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("../outside.png", b"x")
+        load(path)
+    assert not list(tmp_path.rglob("outside.png"))
 
 
-def test_a_changed_folder_is_read_anew_and_a_copy_has_the_same_fingerprint(folder, png):
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.xz", ".zip"])
+def test_what_is_no_whole_archive_is_one_line(files, tmp_path, suffix):
+    path = write_archive(tmp_path / f"a{suffix}", files)
+    content = path.read_bytes()
+    for broken in (content[: len(content) * 2 // 3], b"", b"hello"):
+        path.write_bytes(broken)
+        assert "no tar or zip archive" in message_of(path)
+    assert "(found: nothing)" in message_of(write_archive(tmp_path / "empty.tar", {}))
+
+
+def test_a_second_load_decodes_nothing_whatever_the_limit_and_gives_the_same(folder, decodings, caplog):
+    first, second = load(folder), load(folder)
+    assert same(first, second)
+    part = build_dataset("image_folder", str(folder), train_limit=2)
+    assert (len(part.train), len(decodings)) == (2, 1)
+    assert part.fingerprint != first.fingerprint == build_dataset("image_folder", str(folder), 6).fingerprint
+    assert not caplog.messages
+
+
+def test_a_changed_folder_or_archive_is_read_anew_and_a_moved_one_is_the_same(folder, files, png, tmp_path):
     first = load(folder)
     (folder / "train/schwäne/zzz.png").write_bytes(png(50))
     second = load(folder)
     assert len(second.train) == len(first.train) + 1
-    assert second.fingerprint != first.fingerprint
     (folder / "train/schwäne/zzz.png").unlink()
-    moved = folder.rename(folder.with_name("elsewhere"))
-    third = load(moved)
-    assert third.fingerprint == first.fingerprint
-    assert torch.equal(third.train.images, first.train.images)
+    assert same(load(folder.rename(folder.with_name("elsewhere"))), first)
+    files["train/schwäne/bild 0 ä.png"] = png(77)
+    assert load(write_archive(tmp_path / "a.tar", files)).fingerprint != first.fingerprint
+
+
+def test_an_image_replaced_in_place_with_its_old_times_is_noticed(folder):
+    path = folder / "train/schwäne/bild 0 ä.bmp"
+    for value in (10, 200):
+        before = path.stat() if path.exists() else None
+        Image.fromarray(np.full((6, 5, 3), value, np.uint8)).save(path)
+        if before:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert load(folder).train.images[0].float().mean() == value
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: b"", lambda c: c[: len(c) // 2], lambda c: c[:400] + b"?" + c[401:]]
+)
+def test_a_damaged_cache_is_said_in_one_line_and_built_again(folder, cache_folder, decodings, caplog, damage):
+    expected = load(folder)
+    (path,) = cache_folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert same(load(folder), expected)
+    (message,) = caplog.messages
+    assert f"data cache {path} is not usable" in message
+    load(folder)
+    assert len(decodings) == 2
+
+
+def test_an_unusable_cache_folder_is_said_once_and_the_data_loaded(folder, tmp_path, monkeypatch, caplog):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file" / "cache"))
+    assert len(load(folder).train) == 6
+    (message,) = caplog.messages
+    assert "cannot keep the decoded data in" in message
+    assert "set AMPCOMPARE_CACHE" in message
+
+
+@pytest.mark.slow
+def test_real_images_are_all_there_and_equal_what_pillow_decodes(real_archive):
+    dataset = load(real_archive)
+    assert dataset.classes == CIFAR_CLASSES
+    assert dataset.fingerprint == "68b1281e9588b7d3-50000-10000"
+    assert torch.bincount(dataset.train.labels).tolist() == [5000] * 10
+    with tarfile.open(real_archive) as archive:
+        for member, _ in zip((m for m in archive if m.isfile()), range(400), strict=False):
+            split, name, file = Path(member.name).parts
+            images = getattr(dataset, split)
+            place = CIFAR_CLASSES.index(name) * len(images) // 10 + int(Path(file).stem)
+            expected = np.asarray(Image.open(io.BytesIO(archive.extractfile(member).read())))
+            np.testing.assert_array_equal(images.images[place].permute(1, 2, 0).numpy(), expected)

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,25 +42,13 @@ def ours(data: Signalled) -> SampleLoader:
     return SampleLoader(SampleSet(data, Path()), name="signalled", batch_size=SIZE, device="cpu", workers=1)
 
 
-@pytest.fixture
-def threads_of_libraries() -> Iterator[None]:
-    """Every process that is forked has a thread that holds no signals, before anything else happens in it."""
-    wanted = [True]
-
-    def begin_one() -> None:
-        if wanted:
-            threading.Thread(target=threading.Event().wait, daemon=True).start()
-
-    os.register_at_fork(after_in_child=begin_one)  # for good, hence `wanted`
-    yield
-    wanted.clear()
-
-
 @pytest.mark.parametrize("signum", HEARD, ids=lambda number: signal.Signals(number).name)
-def test_a_signal_to_every_process_leaves_workers_at_work(threads_of_libraries: None, signum: int):
+def test_a_signal_to_every_process_leaves_workers_at_work(signum: int):
     """Ours and those of somebody's own DataLoader."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert len(list(ours(Signalled(signum)).epoch(0))) == 6
     assert len(list(begin(DataLoader(Signalled(signum), batch_size=SIZE, num_workers=1)))) == 6
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before  # the training hears them as it did
 
 
 def test_what_a_loader_asks_of_its_workers_first_is_still_done():
@@ -72,13 +58,6 @@ def test_what_a_loader_asks_of_its_workers_first_is_still_done():
     loader = DataLoader(Signalled(), batch_size=SIZE, num_workers=1, worker_init_fn=note)
     for _ in range(2):  # wrapped once, however often it is begun
         assert len(list(begin(loader))) == 6
-    assert loader.worker_init_fn.then is note
-
-
-def test_the_training_hears_its_signals_as_before():
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    next(begin(DataLoader(Signalled(), batch_size=SIZE, num_workers=1)))
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
 def test_the_training_can_end_its_workers():
@@ -91,69 +70,53 @@ def test_the_training_can_end_its_workers():
     assert worker.exitcode == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked_hear_the_training_alone_too(tmp_path: Path, method: str):
+    """In a program of its own: what multiprocessing starts besides, it starts once."""
+    (tmp_path / "program.py").write_text(NOT_FORKED)
+    done = subprocess.run(
+        [sys.executable, "program.py", method],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "5 more\nexit code 0\n", done.stderr
+
+
 NOT_FORKED = """
-import multiprocessing, os, signal, sys
+import os, signal, sys
 import torch
 from torch.utils.data import DataLoader, Dataset
 from ampcompare.data.workers import begin
 
 
 class Signalled(Dataset):
-    def __init__(self, number):
-        self.number = number
+    number = 4
 
     def __len__(self):
         return 12
 
     def __getitem__(self, i):
-        if i == 4:
-            os.kill(os.getpid(), self.number)
+        if i == self.number:
+            os.kill(os.getpid(), signal.SIGTERM)
         return torch.zeros(2)
 
 
 if __name__ == "__main__":
-    method, is_running = sys.argv[1:]
-    if is_running == "running":
-        from multiprocessing import forkserver
-        forkserver.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    data = Signalled(signal.SIGTERM if is_running == "new" else 0)
-    batches = begin(DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=method))
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    batches = begin(DataLoader(Signalled(), 2, num_workers=1, multiprocessing_context=sys.argv[1]))
     next(batches)
     print(sum(1 for _ in batches), "more", flush=True)
-    data = Signalled(0)
-    batches = begin(DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=method))
+    data = Signalled()
+    data.number = None  # a signal that waits would swallow that of the training
+    batches = begin(DataLoader(data, 2, num_workers=1, multiprocessing_context=sys.argv[1]))
     next(batches)
     (worker,) = batches._workers
     worker.terminate()
     worker.join()
     print("exit code", worker.exitcode, flush=True)
-    worker.kill()
 """
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "server"), [("spawn", "new"), ("forkserver", "new"), ("forkserver", "running")]
-)
-def test_workers_that_are_not_forked_hear_the_training_alone_too(tmp_path: Path, method: str, server: str):
-    """But for those of a fork server that ran before. In programs of their own: what multiprocessing starts
-    besides, it starts once.
-    """
-    (tmp_path / "program.py").write_text(NOT_FORKED)
-    done = subprocess.run(
-        [sys.executable, "program.py", method, server],
-        cwd=tmp_path,
-        env=os.environ
-        | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    code = 0 if server == "new" else -signal.SIGTERM
-    assert done.stdout == f"5 more\nexit code {code}\n", done.stderr
-
 
 FATAL = """
 import os, signal, torch
@@ -169,23 +132,26 @@ class Fatal(torch.utils.data.Dataset):
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.zeros(3, 32, 32), i % 2
 
-def build(train):
+def samples(train):
     return Fatal()
+
+def loader(train):
+    return torch.utils.data.DataLoader(Fatal(), batch_size=8, num_workers=1)
 """
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path):
-    """As for want of memory. PyTorch raises it wherever the training is by then."""
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("samples", ["data.workers=1"]), ("loader", ["data.train_limit=null", "data.test_limit=null"])],
+)
+def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path, name: str, words: list[str]):
+    """As for want of memory: no mistake in the data. PyTorch raises it wherever the training is by then."""
     (tmp_path / "data.py").write_text(FATAL)
-    words = ["--config=demo", "data.source=./data.py:build", "data.workers=1", "batch_size=8", "device=cpu"]
+    words = [*words, "--config=demo", f"data.source=./data.py:{name}", "batch_size=8", "device=cpu"]
     words += ["model.name=tiny", "epochs=50", "wandb.mode=disabled", "output_dir=runs", "backend=none"]
-    done = subprocess.run(
-        [sys.executable, ROOT / "run_experiment.py", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, ROOT / "run_experiment.py", *words, "eval.batch_size=8"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     said = done.stdout + done.stderr
     assert done.returncode in (1, 2), said
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]

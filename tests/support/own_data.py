@@ -74,6 +74,11 @@ def loader(train, batch_size, workers=0):
     return DataLoader(Noisy(train), batch_size=batch_size, shuffle=train, num_workers=workers)
 
 
+def own_loader(train, batch_size):
+    own = torch.Generator()
+    return DataLoader(Noisy(train), batch_size=batch_size, shuffle=train, generator=own)
+
+
 def restless_loader(train, batch_size):
     return DataLoader(Restless(train), batch_size=batch_size, shuffle=train)
 

@@ -342,7 +342,7 @@ def test_every_listed_metric_will_do_or_is_refused_with_the_reason(
         "environment": "is no number",
         "refusal": "is a sentence",
         "recorder/skipped_steps_are": "is a sentence",
-        **dict.fromkeys(("data/test_set", "data/repeats"), "is no number"),
+        **dict.fromkeys(("data/test_set", "data/resumed_inexactly"), "is no number"),
         **dict.fromkeys(("data/test_images", "data/classes"), "is the same in every run"),
         "grad/exponents": "is a histogram",
         "amp/nonfinite_module": "is a name",

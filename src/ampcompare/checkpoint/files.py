@@ -21,7 +21,7 @@ import torch
 from ampcompare.errors import reason
 from ampcompare.program.files import replacing
 
-FORMAT = 1  # raise it when what a checkpoint holds changes
+FORMAT = 2  # raise it when what a checkpoint holds changes
 KEPT = 2
 DAMAGED = ".damaged"
 RECORDED = "recorded"

@@ -30,7 +30,6 @@ def capture(fit: Fit) -> dict[str, Any]:
         "scheduler": trainer.scheduler.state_dict(),
         "precision": trainer.precision.state_dict(),
         "random": _random_states(device),
-        "data": fit.watch.state_dict() if fit.watch else None,
     }
 
 
@@ -44,8 +43,6 @@ def restore(fit: Fit, state: Mapping[str, Any]) -> None:
         trainer.precision.load_state_dict(state["precision"])  # after the model: fp32 masters are finer
         fit.load_state_dict(state["fit"])
         _set_random_states(state["random"], fit.device)
-        if fit.watch and state.get("data"):
-            fit.watch.load_state_dict(state["data"])
     except Exception as problem:  # what a file that passes every check may still lack
         what = f"the checkpoint of run {state.get('run_id')} does not fit this program ({reason(problem)})"
         raise UserError(f"resume: {what}; start anew with resume=never") from None

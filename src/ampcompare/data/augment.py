@@ -67,37 +67,3 @@ def normalize(images: Tensor, scale: Tensor, shift: Tensor, channels_last: bool 
     # CPU as converting the float result, and one launch fewer than doing it channel by channel.
     rows = torch.stack(images.unbind(1), dim=-1).view(b, h, w * c).to(torch.float32)
     return rows.mul_(scale.repeat(w)).add_(shift.repeat(w)).view(b, h, w, c).permute(0, 3, 1, 2)
-
-
-def batch_in_one_pass(
-    images: Tensor,
-    plan: Tensor,
-    scale: Tensor,
-    shift: Tensor,
-    *,
-    padding: int,
-    augment: bool,
-    channels_last: bool,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """Gather, crop, flip, normalise and cast as one expression of each output pixel: one compiled kernel.
-
-    images: uint8 [N, C, H, W]; plan: int64 [4, B] (image, top, left, flip); the rest as for `normalize`.
-    Returns [B, C, H, W] in `dtype`, within float rounding what the functions above give. Uncompiled it is
-    slower than they.
-    """
-    _, c, h, w = images.shape
-    index, top, left, flip = (row.view(-1, 1, 1, 1) for row in plan.unbind(0))
-    channel = torch.arange(c, device=images.device).view(1, c, 1, 1)
-    y = torch.arange(h, device=images.device).view(1, 1, h, 1)
-    x = torch.arange(w, device=images.device).view(1, 1, 1, w)
-    if channels_last:  # the output is written in its own order
-        channel, y, x = (i.permute(0, 2, 3, 1) for i in (channel, y, x))
-    if augment:
-        x = torch.where(flip == 1, w - 1 - x, x) + left - padding
-        y = y + top - padding
-    inside = (x >= 0) & (x < w) & (y >= 0) & (y < h)
-    pixels = images[index, channel, y.clamp(0, h - 1), x.clamp(0, w - 1)]
-    made = (torch.where(inside, pixels, 0).to(torch.float32) * scale[channel] + shift[channel]).to(dtype)
-    # Contiguous: indexing keeps the order that it likes; compiled it costs nothing.
-    return made.contiguous().permute(0, 3, 1, 2) if channels_last else made

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from ampcompare import plugins
 from ampcompare.data import given
-from ampcompare.data.arrays import Arrays
-from ampcompare.data.pairs import Unfit
+from ampcompare.data.batch import digest
 from ampcompare.data.sources import source_of
-from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, TensorSet
+from ampcompare.data.splits import BatchSet, Dataset, ImageSet, TensorSet
 from ampcompare.errors import UserError
 
-__all__ = ["Dataset", "ImageSet", "build_dataset"]
+__all__ = ["Dataset", "ImageSet", "balanced_subset", "build_dataset"]
 
 SUBSET_SEED = 2_023
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Training and test split; `fingerprint` names their content, whatever file or folder it came from.
-
-    `train_fingerprint` names training data that are left out of it, as others with each seed.
-
-    `classes` are empty where the data are no classification with a class a sample. `recorded` is what a
-    record's environment says of data that are not built in.
-    """
-
-    train: Any  # of a kind of `splits.Split`; of a built-in source images
-    test: Any
-    classes: tuple[str, ...]
-    source: str
-    fingerprint: str
-    recorded: Mapping[str, Any] = field(default_factory=dict)
-    train_fingerprint: str = ""
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the same batches come again in another process, as far as was seen before training."""
-        return all(getattr(split, "repeats", True) for split in (self.train, self.test))
 
 
 def build_dataset(
@@ -59,10 +32,10 @@ def build_dataset(
 ) -> Dataset:
     """Load the data of one of `SOURCES`, or of a function from elsewhere.
 
-    A limit takes a class-balanced subset (a random one where there are no classes): the same one each time,
-    and part of every larger one. `kwargs` are what the source takes (`Source.arguments`, or a function's
-    own); `batch_sizes` (of training, of evaluation) and `seed` are for a function from elsewhere. Raises
-    UserError for whatever is wrong with the arguments or the data.
+    A limit takes a class-balanced subset (a random one where the classes are not known): the same one each
+    time, and part of every larger one. `kwargs` are what the source takes; `batch_sizes` (of training, of
+    evaluation) and `seed` are for a function from elsewhere. Raises UserError for whatever is wrong with the
+    arguments or the data.
     """
     limits = {"train": train_limit, "test": test_limit}
     for split, limit in limits.items():
@@ -71,84 +44,57 @@ def build_dataset(
     declared = source_of(source)  # raises for a name that is none
     kwargs = kwargs or {}
     if declared.load is None:
-        return _given(source, limits, given.Builder(source, kwargs, batch_sizes, seed))
+        return _given(given.Builder(source, kwargs, batch_sizes, seed), limits)
     declared.check(kwargs)
-    return _of_arrays(declared.load(root, train_limit, test_limit, **kwargs), limits, source)
+    return _limited(declared.load(root, train_limit, test_limit, **kwargs), limits, source)
 
 
-def _given(source: str, limits: Mapping[str, int | None], builder: given.Builder) -> Dataset:
-    found = given.take(builder)
-    if found.images is not None:
-        data = _of_arrays(found.images, limits, source)
-        return replace(data, recorded={"data_fingerprint": data.fingerprint})
-    parts = {"train": found.train, "test": found.test}
-    train, test = (_cut(name, split, limits[name], source, found.classes) for name, split in parts.items())
+def _limited(data: Dataset, limits: Mapping[str, int | None], source: str) -> Dataset:
+    train, test = (_cut(name, getattr(data, name), limits, source) for name in ("train", "test"))
+    fingerprint = f"{data.fingerprint}-{len(train)}-{len(test)}"
+    return replace(data, train=train, test=test, source=source, fingerprint=fingerprint)
+
+
+def _given(builder: given.Builder, limits: Mapping[str, int | None]) -> Dataset:
+    source = builder.name
+    train: Any = builder.split(True)
+    test: Any = builder.split(False)
+    try:
+        if given.are_images(train) and given.are_images(test):
+            images = [(split.inputs, split.targets.long()) for split in (train, test)]
+            data = _limited(Dataset.of_images(images[0], images[1]), limits, source)
+            return replace(data, recorded={"data_fingerprint": data.fingerprint})
+        train, test = _cut("train", train, limits, source), _cut("test", test, limits, source)
+        builder.look_at(train, True)
+        builder.look_at(test, False)
+        classes = given.classes_of(train, test)
+    except ValueError as problem:
+        raise plugins.DATA.refusal(source, str(problem)) from None
     # The training data of a function that takes the seed may be others with each: the test data tell them.
-    of_train = train.fingerprint(found.classes)
-    names = [f"{len(train)} {train.counts}", test.fingerprint(found.classes)]
+    of_train = train.fingerprint(classes)
+    names = [f"{len(train)} {train.counts}", test.fingerprint(classes)]
     if not (is_seeded := builder.names("seed")):
         names.append(of_train)
-    fingerprint = f"{hashlib.sha256(repr(names).encode()).hexdigest()[:16]}-{len(train)}-{len(test)}"
+    fingerprint = f"{digest(repr(names))}-{len(train)}-{len(test)}"
     recorded = {"data_fingerprint": fingerprint}
     if not (isinstance(train, TensorSet) and isinstance(test, TensorSet)):
         # Of what is not in memory the fingerprint knows the beginning alone.
         recorded["data_source"] = builder.found.source
-    left_out = of_train if is_seeded else ""
-    return Dataset(train, test, found.classes, source, fingerprint, recorded, left_out)
+    return Dataset(train, test, classes, source, fingerprint, recorded, of_train if is_seeded else "")
 
 
-def _of_arrays(arrays: Arrays, limits: Mapping[str, int | None], source: str) -> Dataset:
-    splits = {
-        "train": (arrays.train_images, arrays.train_labels),
-        "test": (arrays.test_images, arrays.test_labels),
-    }
-    made = []
-    for name, (images, labels) in splits.items():
-        chosen = _chosen(name, limits[name], labels, source, "images")
-        if chosen is not None:
-            images, labels = images[chosen], labels[chosen]
-        made.append(ImageSet(torch.from_numpy(images), torch.from_numpy(labels)))
-    train, test = made
-    fingerprint = f"{arrays.fingerprint[:16]}-{len(train)}-{len(test)}"
-    return Dataset(train, test, arrays.classes, source, fingerprint)
-
-
-def _cut(
-    name: str, split: given.Form, limit: int | None, source: str, classes: tuple[str, ...]
-) -> given.Form:
+def _cut(name: str, split: Any, limits: Mapping[str, int | None], source: str) -> Any:
     """The split, or as much of it as the limit says. Raises UserError."""
-    if limit is None:
+    if (limit := limits[name]) is None:
         return split
     if isinstance(split, BatchSet):
-        todo = (
-            "limit it in the function, or give max_steps" if name == "train" else "limit it in the function"
-        )
+        todo = f"limit it in the function{', or give max_steps' if name == 'train' else ''}"
         raise UserError(f"data.{name}_limit={limit}: {source} returned a loader of its own; {todo}")
-    labels = given.labels_of(split) if classes else None
-    if labels is None:
-        labels = np.zeros(len(split), np.int64)
-    chosen = _chosen(name, limit, labels, source, split.counts)
-    if chosen is None:
-        return split
-    if isinstance(split, TensorSet):
-        return split.take(chosen)
-    if split.chosen is not None:
-        chosen = split.chosen[chosen]
-    try:
-        return given.looked_at(SampleSet(split.data, split.file, chosen))
-    except Unfit as problem:
-        raise plugins.DATA.refusal(source, f"train={name == 'train'}: {problem}") from None
-
-
-def _chosen(
-    split: str, limit: int | None, labels: np.ndarray, source: str, counted: str
-) -> np.ndarray | None:
-    """Indices of a subset of `limit`, None for all. Raises UserError."""
-    count = len(labels)
-    if limit is not None and limit > count:
+    count = len(split)
+    if limit > count:
         todo = f"give at most {count}, or null for all"
-        raise UserError(f"data.{split}_limit={limit}: {source} has {count} {split} {counted}; {todo}")
-    return balanced_subset(labels, limit) if limit is not None and limit < count else None
+        raise UserError(f"data.{name}_limit={limit}: {source} has {count} {name} {split.counts}; {todo}")
+    return split if limit == count else split.take(balanced_subset(given.labels_of(split), limit))
 
 
 def balanced_subset(labels: np.ndarray, limit: int, seed: int = SUBSET_SEED) -> np.ndarray:

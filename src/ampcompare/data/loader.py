@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ampcompare.data.augment import batch_crop, batch_flip, normalization, normalize
 from ampcompare.data.batch import Batch, each, in_layout, is_image
-from ampcompare.data.shares import Shares
 from ampcompare.data.splits import ImageSet, TensorSet
 
 PADDING = 4
@@ -42,11 +41,11 @@ def _generator(seed: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(mixed) % 2**63)
 
 
-class Planned(Shares):
-    """Batches made on the device, each of some columns of an epoch's plan.
+class Shares:
+    """Batches of `batch_size`, the last, short one kept, so that each sample comes exactly once.
 
-    `pinned`: an epoch's plan goes to the device by pinned memory, behind what is queued there. Nothing in an
-    epoch waits for the device.
+    With several processes each takes its share of the same batches: every `processes`-th sample from `rank`
+    on. Raises ValueError for a batch size below 1.
     """
 
     def __init__(
@@ -62,19 +61,58 @@ class Planned(Shares):
         rank: int = 0,
         processes: int = 1,
     ) -> None:
-        super().__init__(sample_count, batch_size, rank, processes)
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: must be at least 1")
+        self.sample_count = sample_count  # in an epoch, of all processes
+        self.batch_size, self.rank, self.processes = batch_size, rank, processes
         self.device, self.pinned, self.channels_last = torch.device(device), pinned, channels_last
         self.shuffle, self.seed = shuffle, seed
 
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return -(-self.sample_count // self.batch_size)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield inputs and targets, [B, ...] each, from batch `start` on: the same as skipping `start`."""
+        raise NotImplementedError
+
+    def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
+        """The same with the samples of each batch in all processes together."""
+        return zip(self.epoch(epoch, start), self.whole_sizes()[start:], strict=True)
+
+    def positions(self) -> Tensor:
+        """Where this loader's samples lie in an epoch of all processes, int64 [own] on the CPU."""
+        every = torch.arange(self.sample_count)
+        return torch.cat([every[batch] for batch in self.slices()])
+
+    def whole_sizes(self) -> list[int]:
+        """Samples of each batch of an epoch, in all processes together."""
+        return [min(self.batch_size, self.sample_count - first) for first in self._firsts()]
+
+    def _firsts(self) -> range:
+        return range(0, self.sample_count, self.batch_size)
+
+    def slices(self, start: int = 0) -> list[slice]:
+        """Where this process's share of each batch from number `start` on lies in an epoch."""
+        if not 0 <= start <= len(self):
+            raise ValueError(f"start={start}: an epoch has {len(self)} batches")
+        firsts, size, count = self._firsts()[start:], self.batch_size, self.sample_count
+        return [slice(first + self.rank, min(first + size, count), self.processes) for first in firsts]
+
+
+class Planned(Shares):
+    """Batches made on the device, each of some columns of an epoch's plan.
+
+    `pinned`: an epoch's plan goes to the device by pinned memory, behind what is queued there. Nothing in an
+    epoch waits for the device.
+    """
+
     def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
         """Yield what `batch` makes the batches of an epoch of: int64 [rows, B], on the device."""
-        slices, plan = self.slices(start), self._plan(epoch)
-        yield from (plan[:, batch] for batch in slices)
-
-    def _plan(self, epoch: int) -> Tensor:
-        plan = self.draw(epoch)
+        slices, plan = self.slices(start), self.draw(epoch)
         # From pinned memory the copy is queued and the host goes on.
-        return plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
+        plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
+        yield from (plan[:, batch] for batch in slices)
 
     def draw(self, epoch: int) -> Tensor:
         """All random choices of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
@@ -107,9 +145,8 @@ class TensorLoader(Planned):
         index = plan[0]
 
         def gathered(tensor: Tensor) -> Tensor:
-            if self.channels_last and is_image(
-                tensor
-            ):  # gathered as it lies; index_select would turn it back
+            if self.channels_last and is_image(tensor):
+                # Gathered as it lies; index_select would turn it back.
                 return tensor.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
             return tensor.index_select(0, index)
 
@@ -139,15 +176,13 @@ class DeviceLoader(Planned):
         if data.images.dtype != torch.uint8 or data.images.ndim != 4 or data.labels.dtype != torch.int64:
             raise ValueError("expected uint8 images [N, C, H, W] and int64 labels [N]")
         self.augment = augment
-        self.in_one_pass: Callable[..., Tensor] | None = None  # what makes images as `batch_in_one_pass` does
-        self.dtype = torch.float32  # of the images that it makes
         # sync: once, before training; pageable memory to the device.
         self.images = data.images.to(self.device)
         self.labels = data.labels.to(self.device)
         self.scale, self.shift = normalization(mean, std, self.device)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images, float32 (or `dtype`) [B, C, H, W], and labels, int64 [B], from batch `start` on.
+        """Yield images, float32 [B, C, H, W], and labels, int64 [B], from batch `start` on.
 
         Starting at batch k gives the same batches as skipping k. Nothing in here waits for the device.
         """
@@ -164,10 +199,6 @@ class DeviceLoader(Planned):
         """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""
         index, top, left, flip = plan.unbind(0)
         labels = self.labels.index_select(0, index)
-        if self.in_one_pass:
-            how = {"padding": PADDING, "augment": self.augment, "channels_last": self.channels_last}
-            images = self.in_one_pass(self.images, plan, self.scale, self.shift, **how, dtype=self.dtype)
-            return images, labels
         images = self.images.index_select(0, index)
         if self.augment:
             images = batch_flip(batch_crop(images, top, left, PADDING), flip)

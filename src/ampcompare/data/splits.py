@@ -2,27 +2,37 @@
 data set, somebody's loader.
 
 `len` of a split counts what `counts` says. `sample` is a batch of its beginning, the same in every run, from
-which all that is random in it is told apart.
+which all that is random in it is told apart. `take` gives the split of some indices.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data import Subset, default_collate
 
-from ampcompare.data.batch import Batch, count_samples, each, tensors
-from ampcompare.data.pairs import EXPECTED, Unfit, as_batch, digest, kinds_of
-from ampcompare.data.seeded import apart, mix, seed_all
-from ampcompare.errors import kind_of
+from ampcompare.data.batch import (
+    Batch,
+    Unfit,
+    as_batch,
+    content_of,
+    count_samples,
+    digest,
+    each,
+    kinds_of,
+    pair_of,
+    tensors,
+)
+from ampcompare.data.reading import Randomness, mix, read, seed_all
 
+MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
 LOOKED_AT = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
 FIRST = 32  # samples of a data set that its fingerprint reads
 
@@ -50,36 +60,61 @@ class ImageSet:
 
     def fingerprint(self, classes: tuple[str, ...]) -> str:
         """Names the split: its classes, every label in order, and images evenly spaced over it."""
-        found = hashlib.sha256(repr((classes, tuple(self.images.shape))).encode())
-        found.update(self.labels.numpy().tobytes())
-        found.update(self.images[:: -(-len(self) // LOOKED_AT)].contiguous().numpy().tobytes())
-        return found.hexdigest()[:16]
+        looked_at = self.images[:: -(-len(self) // LOOKED_AT)]
+        return digest(repr((classes, tuple(self.images.shape))), self.labels, looked_at)
+
+    def take(self, indices: np.ndarray) -> ImageSet:
+        return ImageSet(self.images[indices], self.labels[indices])
+
+
+class _OfOthers:
+    """What is not images of ours: named by its classes, its length and its `content`."""
+
+    counts = "samples"
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def look(self) -> Batch:
+        """The beginning, made anew. Raises whatever somebody's code raises."""
+        raise NotImplementedError
+
+    @cached_property
+    def sample(self) -> Batch:
+        return self.look()
+
+    @cached_property
+    def content(self) -> str:
+        """Of what is drawn by generators that nobody can seed the kinds alone: one name in every process."""
+        content = content_of(self.sample)
+        return content if content == content_of(self.look()) else kinds_of(self.sample)
+
+    def fingerprint(self, classes: tuple[str, ...]) -> str:
+        return digest(repr((classes, len(self), self.content)))
 
 
 @dataclass(frozen=True)
-class TensorSet:
+class TensorSet(_OfOthers):
     """Inputs and targets of a whole split, [N, ...] each, on the host."""
 
     inputs: Any
     targets: Any
-    counts = "samples"
 
     def __len__(self) -> int:
         return count_samples(self.inputs)
+
+    def look(self) -> Batch:
+        return self.inputs, self.targets
+
+    @cached_property
+    def content(self) -> str:
+        return content_of(self.sample)
 
     @property
     def nbytes(self) -> int:
         return sum(t.numel() * t.element_size() for part in self.sample for t in tensors(part))
 
-    @property
-    def sample(self) -> Batch:
-        return self.inputs, self.targets
-
-    def fingerprint(self, classes: tuple[str, ...]) -> str:
-        """Names the split by its content."""
-        return _name(classes, len(self), digest(self.sample))
-
-    def take(self, indices: Sequence[int] | np.ndarray) -> TensorSet:
+    def take(self, indices: np.ndarray | list[int]) -> TensorSet:
         index = torch.as_tensor(indices)
         return TensorSet(*(each(part, lambda tensor: tensor[index]) for part in self.sample))
 
@@ -88,91 +123,109 @@ class TensorSet:
 
 
 @dataclass(frozen=True)
-class SampleSet:
-    """A map-style data set: `data[i]` is one sample, `(inputs, targets)`, made anew each time.
-
-    `chosen`: the indices of a subset. `sample` and `repeats` (whether two looks at the beginning were equal)
-    are found by `looked_at`.
-    """
+class SampleSet(_OfOthers):
+    """A map-style data set: `data[i]` is one sample, `(inputs, targets)`, made anew each time."""
 
     data: Any
     file: Path  # of the function that it came from
-    chosen: np.ndarray | None = None
-    sample: Batch = ()  # type: ignore[assignment]
-    repeats: bool = True
-    counts = "samples"
 
     def __len__(self) -> int:
-        return len(self.data) if self.chosen is None else len(self.chosen)
+        return len(self.data)
 
-    def fingerprint(self, classes: tuple[str, ...]) -> str:
-        """Names the split by its length and its first samples."""
-        return _name(classes, len(self), digest(self.sample) if self.repeats else kinds_of(self.sample))
+    def look(self) -> Batch:
+        with Randomness(0).on():
+            return self.batch(Places(0, 0, 0, 1, list(range(min(FIRST, len(self))))))
+
+    def take(self, indices: np.ndarray) -> SampleSet:
+        return SampleSet(Subset(self.data, indices.tolist()), self.file)
 
     def batch(self, places: Places) -> Batch:
         """The samples, each made with the generators seeded by its place: the same ones in any process.
 
         Raises what the data set raises, Unfit for what is no sample.
         """
-        if get_worker_info() is not None:  # a process of its own: nobody else draws there
-            return self._batch(places)
-        with apart():
-            return self._batch(places)
-
-    def _batch(self, places: Places) -> Batch:
-        seed, epoch, first, step, indices = places
-        if self.chosen is not None:
-            indices = self.chosen[indices].tolist()
         samples = []
-        if callable(many := getattr(self.data, "__getitems__", None)):
-            seed_all(mix(seed, epoch, first))
-            samples = [_checked(sample) for sample in many(indices)]
-        else:
-            for number, index in enumerate(indices):
-                seed_all(mix(seed, epoch, first + number * step))
-                samples.append(_checked(self.data[index]))
+        for number, index in enumerate(places.indices):
+            seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
+            samples.append(pair_of(self.data[index], "a sample is "))
         try:
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:
             todo = "have the function return a DataLoader with a collate_fn for them"
             raise Unfit(f"its samples do not make one tensor ({problem}); {todo}") from None
-        return as_batch(found, "a batch of its samples")
+        return as_batch(found, "a batch of its samples: ")
 
 
 @dataclass(frozen=True)
-class BatchSet:
+class BatchSet(_OfOthers):
     """Somebody's loader, which gives whole batches in an order of its own. `len` counts batches.
 
     `samples` in an epoch, where the loader tells; `batch_size`, where it has one.
     """
 
     loader: Any
+    name: str
     file: Path
-    batches: int
     samples: int | None
     batch_size: int | None
-    sample: Batch
-    repeats: bool
     counts = "batches"
 
     def __len__(self) -> int:
-        return self.batches
+        return len(self.loader)
 
-    def fingerprint(self, classes: tuple[str, ...]) -> str:
-        """Names the split by its length and its first batch."""
-        content = digest(self.sample) if self.repeats else kinds_of(self.sample)
-        return _name(classes, len(self), f"{self.samples} {content}")
+    def look(self) -> Batch:
+        first = next(read(self.loader, self.name, self.file, 0, seed=0), None)
+        if first is None:
+            kind = type(self.loader).__name__
+            what = f"a {kind} of {len(self)} batches that gave none"
+            raise Unfit(f"{what}; it has to begin anew each time")
+        return first
+
+    @cached_property
+    def content(self) -> str:
+        return f"{self.samples} {super().content}"
 
 
 Split: TypeAlias = ImageSet | TensorSet | SampleSet | BatchSet
 
 
-def _checked(sample: Any) -> Any:
-    if not isinstance(sample, tuple | list) or len(sample) != 2:
-        size = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
-        raise Unfit(f"a sample is {kind_of(sample)}{size}; {EXPECTED}")
-    return sample
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test split; `fingerprint` names their content, whatever file or folder it came from.
 
+    `train_fingerprint` names training data that are left out of it, as others with each seed.
 
-def _name(classes: tuple[str, ...], count: int, content: str) -> str:
-    return hashlib.sha256(repr((classes, count, content)).encode()).hexdigest()[:16]
+    `classes` are empty where the data are no classification with a class a sample. `recorded` is what a
+    record's environment says of data that are not built in.
+    """
+
+    train: Any  # a `Split`; of a built-in source an ImageSet
+    test: Any
+    classes: tuple[str, ...]
+    source: str = ""
+    fingerprint: str = ""
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+    train_fingerprint: str = ""
+
+    @classmethod
+    def of_images(
+        cls, train: tuple[Any, Any], test: tuple[Any, Any], classes: tuple[str, ...] | None = None
+    ) -> Dataset:
+        """What a source of images gives: of each split the images, uint8 [N, 3, H, W] of one size, and the
+        labels, int64 [N]; classes without names go by their numbers. Raises ValueError for labels or sizes
+        that do not fit.
+        """
+        splits = [ImageSet(*map(torch.as_tensor, pair)) for pair in (train, test)]
+        shapes = [tuple(split.images.shape) for split in splits]
+        if shapes[0][1:] != shapes[1][1:]:
+            raise ValueError("training and test images differ in size")
+        if classes is None:
+            most = max(int(split.labels.max()) for split in splits)
+            if most >= MOST_CLASSES:
+                raise ValueError(f"label {most}: expected the numbers of at most {MOST_CLASSES:,} classes")
+            classes = tuple(map(str, range(most + 1)))
+        for name, labels in zip(("train", "test"), (split.labels for split in splits), strict=True):
+            if labels.min() < 0 or labels.max() >= len(classes):
+                raise ValueError(f"a {name} label is outside 0..{len(classes) - 1}")
+        tensors = (tensor for split in splits for tensor in (split.images, split.labels))
+        return cls(splits[0], splits[1], classes, fingerprint=digest(repr((classes, *shapes)), *tensors))

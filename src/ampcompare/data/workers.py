@@ -13,9 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -23,25 +21,45 @@ from torch.utils.data import DataLoader
 FOR_THE_TRAINING = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 HELD = (*FOR_THE_TRAINING, signal.SIGTERM)
 SECONDS = 1.0  # between the end of a process's connections and the word of its death
-TELLS_SENDERS = hasattr(signal, "sigwaitinfo")  # not on macOS: there a worker ends by any SIGTERM
 
 
 def begin(loader: Any) -> Iterator[Any]:
-    """`iter(loader)`; if it is a DataLoader with workers, these leave the signals above to the training.
-
-    Workers that somebody's own class of loader begins inside its iteration are as that class has them.
-    """
+    """`iter(loader)`; if it is a DataLoader with workers, these leave the signals above to the training."""
     if not isinstance(loader, DataLoader) or not loader.num_workers:
         return iter(loader)
     if not isinstance(loader.worker_init_fn, _WorkOn):
         loader.worker_init_fn = _WorkOn(loader.worker_init_fn)
-    with _held():
-        if (loader.multiprocessing_context or multiprocessing.get_context()).get_start_method() != "fork":
-            # What they share needs it. CPython 3.11, as it starts it, lets SIGINT and SIGTERM through to this
-            # thread from then on: so it comes first, and they are held again.
-            resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    # Forked with the signals held, a worker and its libraries' threads hear none before `_WorkOn` or after.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
         return iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@dataclass(frozen=True)
+class _WorkOn:
+    """What a worker does first, before what its loader asks for (`then`)."""
+
+    then: Callable[[int], None] | None
+
+    def __call__(self, number: int) -> None:
+        for signum in FOR_THE_TRAINING:
+            signal.signal(signum, signal.SIG_IGN)
+        held = [signal.SIGTERM] if hasattr(signal, "sigwaitinfo") else []  # on macOS it ends by any SIGTERM
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        training = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server
+        if held and training is not None:
+            threading.Thread(target=_end_when_told, args=(training.pid,), daemon=True).start()
+        if self.then is not None:
+            self.then(number)
+
+
+def _end_when_told(training: int) -> None:
+    """Wait for a SIGTERM of the training itself: PyTorch sends it to a worker that does not end."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != training:
+        pass
+    os._exit(0)
 
 
 def is_loss_of_worker(problem: BaseException) -> bool:
@@ -59,52 +77,6 @@ def loss_of_worker(problem: BaseException, workers: int) -> BaseException | None
         try:
             time.sleep(SECONDS)  # PyTorch raises it here, when the system says so
         except RuntimeError as told:
-            return told if is_loss_of_worker(told) else None
-        # It was raised before, where Python lets no exception out.
+            return told
         return RuntimeError("DataLoader worker (pid not known) has ended, and the connection to it")
     return None
-
-
-@contextmanager
-def _held() -> Iterator[None]:
-    """Signals wait, in this thread and in whatever process or thread begins in it.
-
-    A signal to a process is taken by any of its threads that does not hold it. A worker that began to hold
-    SIGTERM by itself would still die by one that came earlier, or that a library's thread took.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@dataclass(frozen=True)
-class _WorkOn:
-    """What a worker does first, before what its loader asks for (`then`). It begins with its signals held.
-
-    One of a fork server that somebody else has started does not, nor do the threads that libraries have begun
-    in it: it ends by any SIGTERM, as PyTorch has it.
-    """
-
-    then: Callable[[int], None] | None
-
-    def __call__(self, number: int) -> None:
-        for signum in FOR_THE_TRAINING:
-            signal.signal(signum, signal.SIG_IGN)
-        held = signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_TRAINING)
-        if TELLS_SENDERS and signal.SIGTERM in held:
-            training = multiprocessing.parent_process()  # not os.getppid(), which may be a fork server
-            assert training is not None
-            threading.Thread(target=_end_when_told, args=(training.pid,), daemon=True).start()
-        else:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-        if self.then is not None:
-            self.then(number)
-
-
-def _end_when_told(training: int) -> None:
-    """Wait for a SIGTERM of the training itself: PyTorch sends it to a worker that does not end."""
-    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != training:
-        pass
-    os._exit(0)

@@ -101,10 +101,7 @@ def load_data(config: Config) -> Dataset:
 def facts_of(data: Dataset) -> dict[str, Any]:
     """What the summary of a run says of its data."""
     samples = data.test.samples if isinstance(data.test, BatchSet) else len(data.test)
-    facts: dict[str, Any] = {
-        metrics.TEST_SET: data.test.fingerprint(data.classes),
-        metrics.DATA_REPEATS: data.repeats,
-    }
+    facts: dict[str, Any] = {metrics.TEST_SET: data.test.fingerprint(data.classes)}
     if samples is not None:
         facts[metrics.TEST_IMAGES] = samples
     if data.classes:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
+from ampcompare.data.host import BatchLoader
 from ampcompare.errors import UserError
 from ampcompare.machine.device import wait_for
 from ampcompare.machine.processes import CollectiveFlags, World
@@ -67,10 +68,7 @@ class Fit:
         self.world = world or World()
         self.trainer, self.train, self.config = trainer, train, config
         self.evaluation = trainer.evaluation(test, autocast=config.eval.autocast)
-        self.watch = getattr(train, "watch", None)  # of batches that come from the host
-        if self.watch:
-            self.watch.say = on_note
-        self.on_row, self.on_step = on_row, on_step
+        self.on_row, self.on_step, self._say = on_row, on_step, on_note
         self._clock = Clock()
         self.rows = Rows(
             trainer.precision,
@@ -97,6 +95,7 @@ class Fit:
         self.step = 0
         # Where the run is: which epoch, after how many of its steps, whether its evaluation is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
+        self.resumed_inexactly = False
         self._is_best = self._due = False
         self._windows: list[Window] = []  # since the last row
         self._learning_rate = 0.0
@@ -135,8 +134,8 @@ class Fit:
     def summary(self) -> Row:
         """What the run came to so far, beside the last value of each metric."""
         found = self.rows.summary()
-        if self.watch and not self.watch.repeats:
-            found[metrics.DATA_REPEATS] = False
+        if self.resumed_inexactly:
+            found[metrics.RESUMED_INEXACTLY] = True
         if self._evals:
             epoch, best = max(self._evals, key=lambda pair: self._rank(pair[1]))
             found |= {metrics.best_of(self._compared.key): best, metrics.BEST_EPOCH: epoch}
@@ -257,6 +256,7 @@ class Fit:
             "epoch": self.epoch,
             "in_epoch": self.in_epoch,
             "evaluated": self.evaluated,
+            "resumed_inexactly": self.resumed_inexactly,
             "evals": list(self._evals),
             "answers": self.evaluation.answers,
             **self._clock.state_dict(),
@@ -267,6 +267,13 @@ class Fit:
         """Go on from a state of `state_dict`. Warm-up begins anew, as in any new process."""
         self.step, self.epoch, self.in_epoch = state["step"], state["epoch"], state["in_epoch"]
         self.evaluated = state["evaluated"]
+        self.resumed_inexactly = state["resumed_inexactly"]
+        if isinstance(self.train, BatchLoader) and 0 < self.in_epoch < self.steps_per_epoch:
+            self.resumed_inexactly = True
+            what = (
+                f"epoch {self.epoch + 1} goes on within a loader of its own, the batches before are skipped"
+            )
+            self._say(f"{what}: what it draws unseeded comes otherwise than it would have")
         self.rows.load_state_dict(state)
         self._evals = [(epoch, value) for epoch, value in state["evals"]]
         self.evaluation.answers = state.get("answers")  # a checkpoint from before there were any has none

@@ -11,11 +11,10 @@ from torch import Tensor
 from ampcompare.config.load import Config
 from ampcompare.config.schema import LEAVES
 from ampcompare.config.task import CROSS_ENTROPY
-from ampcompare.data.batch import Field, count_samples
+from ampcompare.data.batch import Field, content_of, count_samples
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.host import BatchLoader, SampleLoader
 from ampcompare.data.loader import DeviceLoader, TensorLoader
-from ampcompare.data.pairs import digest
 from ampcompare.data.sources import source_of
 from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError
@@ -44,7 +43,7 @@ def make_loader(
         "processes": world.size if world else 1,
     }
     if isinstance(split, BatchSet):
-        return BatchLoader(split, name=config.data.source, trains=training, **how)
+        return BatchLoader(split, trains=training, **how)
     how |= {"batch_size": config.batch_size if training else config.eval.batch_size, "shuffle": training}
     if isinstance(split, ImageSet):
         augment = training and config.data.augment
@@ -131,8 +130,8 @@ def _check_shares(config: Config, data: Dataset, world: World) -> None:
 def _check_alike(config: Config, data: Dataset, world: World) -> None:
     """Each process has to have the same data: which samples are its share goes by their numbers."""
     given = [split for split in (data.train, data.test) if isinstance(split, BatchSet)]
-    seen = world.gather([digest(split.sample) for split in given])
-    if not all(split.repeats for split in given) or any(other != seen[0] for other in seen):
+    seen = world.gather([content_of(split.sample) for split in given])
+    if any(other != seen[0] for other in seen):
         why = f"with {world.size} processes each runs the loader and takes its share of each batch"
         todo = "have the function return the Dataset, which is shared out, or use one process"
         what = "gives other batches each time (a DistributedSampler, a generator of its own?)"
@@ -167,6 +166,4 @@ def remarks(config: Config, data: Dataset) -> list[str]:
     if is_asked and not data.classes and _are_classes(data.train.sample[1]):
         todo = "give the Dataset an attribute `classes` (their names) or `num_classes`"
         found.append(f"{source} does not say how many classes there are: {todo}, and the network is told")
-    if not data.repeats:
-        found.append(f"{source} gives other batches each time: a run that is resumed is not what it was")
     return found

@@ -166,15 +166,6 @@ def test_means_that_lie_the_other_way_round_than_the_claim_of_pairs_are_said():
     assert said not in cautions([*base[:-1], *ours[:-1]])
 
 
-@pytest.mark.parametrize("repeats", [True, False])
-def test_data_that_do_not_come_the_same_again_are_said(repeats: bool):
-    def edit(plan):
-        plan["summary"]["data/repeats"] = repeats
-
-    runs = [make(backend, seed, edit=edit) for backend in ("none", "native") for seed in (1, 2, 3)]
-    assert ("The data of none and native do not come the same again" in cautions(runs)) is not repeats
-
-
 def test_a_ratio_whose_interval_spans_decades_is_too_noisy_to_tell():
     base = seeds("none", 0.93, 0.93, speeds=(40, 41))
     lines = dict(analyse_runs([*base, *seeds("native", 0.93, 0.93, speeds=(4, 400))]).verdict.lines)

@@ -15,12 +15,12 @@ from ampcompare import plugins
 from ampcompare.errors import UserError
 
 if TYPE_CHECKING:
-    from ampcompare.data.arrays import Arrays
+    from ampcompare.data.splits import Dataset
 
 # Called with data.root, data.train_limit and data.test_limit, null as None, and what of data.kwargs it takes.
 # The limits are applied to whatever it returns; they are there for sources that make images, which need not
 # make more.
-Load = Callable[..., "Arrays"]
+Load = Callable[..., "Dataset"]
 
 
 @dataclass(frozen=True)
@@ -51,73 +51,43 @@ class Source:
                 raise UserError(f"{said}={value!r}: {expected}")
 
 
-def _cifar(name: str) -> Load:
-    def load(root: str | None, *limits: int | None) -> Arrays:
-        from ampcompare.data.sources import cifar10
+def _cifar10(root: str | None, *limits: int | None) -> Dataset:
+    from ampcompare.data.sources import cifar10
 
-        return cifar10.load(root, getattr(cifar10, name))
-
-    return load
+    return cifar10.load(root, cifar10.CIFAR10)
 
 
-def _image_folder(root: str | None, *limits: int | None) -> Arrays:
+def _cifar100(root: str | None, *limits: int | None) -> Dataset:
+    from ampcompare.data.sources import cifar10
+
+    return cifar10.load(root, cifar10.CIFAR100)
+
+
+def _image_folder(root: str | None, *limits: int | None) -> Dataset:
     from ampcompare.data.sources import image_folder
 
     return image_folder.load(root)
 
 
-def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Arrays:
+def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Dataset:
     from ampcompare.data.sources import synthetic
 
-    most = ((train_limit, synthetic.TRAIN_COUNT), (test_limit, synthetic.TEST_COUNT))
-    train, test = (count if limit is None else min(limit, count) for limit, count in most)
-    return synthetic.load(train, test, size=size)
+    return synthetic.load(train_limit, test_limit, size=size)
 
 
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Source(
-            "cifar10",
-            "CIFAR-10",
-            "cifar",
-            _cifar("CIFAR10"),
-            root="folder of cifar-10-python.tar.gz",
-            train_images=50_000,
-            test_images=10_000,
-            classes=10,
-        ),
-        Source(
-            "cifar100",
-            "CIFAR-100",
-            "cifar100",
-            _cifar("CIFAR100"),
-            root="folder of cifar-100-python.tar.gz",
-            train_images=50_000,
-            test_images=10_000,
-            classes=100,
-        ),
-        Source(
-            "image_folder",
-            "image folder",
-            "images",
-            _image_folder,
-            root="folder or archive with train/<class>/* and test/<class>/*",
-            needs_root=True,
-        ),
-        Source(
-            "synthetic",
-            "synthetic data",
-            "synthetic",
-            _synthetic,
-            is_made_up=True,
-            arguments={"size": range(8, 1025)},
-            train_images=50_000,
-            test_images=10_000,
-            classes=10,
-        ),
-    )
-}
+_SIZES: dict[str, Any] = {"train_images": 50_000, "test_images": 10_000}
+_TEN: dict[str, Any] = {"root": "folder of cifar-10-python.tar.gz", "classes": 10, **_SIZES}
+_HUNDRED: dict[str, Any] = {"root": "folder of cifar-100-python.tar.gz", "classes": 100, **_SIZES}
+_MADE_UP: dict[str, Any] = {"is_made_up": True, "classes": 10, **_SIZES}
+_FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
+_SIZE = {"size": range(8, 1025)}
+_EVERY = (
+    Source("cifar10", "CIFAR-10", "cifar", _cifar10, **_TEN),
+    Source("cifar100", "CIFAR-100", "cifar100", _cifar100, **_HUNDRED),
+    Source("image_folder", "image folder", "images", _image_folder, _FOLDER, needs_root=True),
+    Source("synthetic", "synthetic data", "synthetic", _synthetic, arguments=_SIZE, **_MADE_UP),
+)
+SOURCES: dict[str, Source] = {source.name: source for source in _EVERY}
 
 
 def source_of(name: str) -> Source:

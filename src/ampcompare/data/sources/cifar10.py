@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampcompare.data.arrays import Arrays
 from ampcompare.data.cache import cached_file, load_or_build
+from ampcompare.data.splits import Dataset
 from ampcompare.errors import UserError
 from ampcompare.program.files import cache_folder
 
@@ -23,39 +20,30 @@ NETWORK_TIMEOUT_SECONDS = 8.0
 log = logging.getLogger("ampcompare")
 
 
-@dataclass(frozen=True)
-class Archive:
-    """One of the two: `name` is its `data.source`, `folder` what its archive unpacks into, `reader` its class
-    in torchvision.
+class Archive(NamedTuple):
+    """One of the two. `reader` is its class in torchvision, which knows the rest too, and takes seconds to
+    import; `folder` what its archive unpacks into.
     """
 
-    name: str
+    name: str  # data.source
     label: str
-    file: str
-    md5: str
-    folder: str
     reader: str
+    file: str
+    folder: str
+    md5: str
 
 
 CIFAR10 = Archive(
-    "cifar10",
-    "CIFAR-10",
-    "cifar-10-python.tar.gz",
-    "c58f30108f718f92721af3b95e74349a",
-    "cifar-10-batches-py",
-    "CIFAR10",
+    *("cifar10", "CIFAR-10", "CIFAR10", "cifar-10-python.tar.gz", "cifar-10-batches-py"),
+    md5="c58f30108f718f92721af3b95e74349a",
 )
 CIFAR100 = Archive(
-    "cifar100",
-    "CIFAR-100",
-    "cifar-100-python.tar.gz",
-    "eb9058c3a382ffc7106e4002c42a8d85",
-    "cifar-100-python",
-    "CIFAR100",
+    *("cifar100", "CIFAR-100", "CIFAR100", "cifar-100-python.tar.gz", "cifar-100-python"),
+    md5="eb9058c3a382ffc7106e4002c42a8d85",
 )
 
 
-def load(root: str | None, which: Archive) -> Arrays:
+def load(root: str | None, which: Archive) -> Dataset:
     """The 50,000 training and 10,000 test images, 3x32x32, from `root` (by default the cache folder).
 
     torchvision looks in `root` for the unpacked batches, then for their archive, then downloads that; it
@@ -73,18 +61,18 @@ def find(which: Archive) -> tuple[Path | None, Path]:
     return next((place for place in places if place.exists()), None), folder
 
 
-def _read(root: str | None, which: Archive) -> Arrays:
+def _read(root: str | None, which: Archive) -> Dataset:
     folder: Path | str = root or "the cache folder"
+    before = socket.getdefaulttimeout()
     try:
         folder = Path(root).expanduser() if root else cache_folder()
-        # Imported here: it takes seconds and 160 MB, and a cached data set does without.
         from torchvision import datasets
 
         reader = getattr(datasets, which.reader)
         log.info("reading %s in %s, this once (fetching it if it is not there)", which.label, folder)
-        with _network_timeout(NETWORK_TIMEOUT_SECONDS):
-            test = reader(str(folder), train=False, download=True)
-        train = reader(str(folder), train=True)
+        # torchvision opens connections without one and would wait for ever behind a silent firewall.
+        socket.setdefaulttimeout(NETWORK_TIMEOUT_SECONDS)
+        train, test = (reader(str(folder), train=train, download=True) for train in (True, False))
     except Exception as error:  # network, disk, archive and unpickling errors; all have the same cure
         reason = " ".join(str(error).split()) or type(error).__name__
         what = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason})"
@@ -92,21 +80,12 @@ def _read(root: str | None, which: Archive) -> Arrays:
         raise UserError(
             f"data.source={which.name}: {what}: {todo}; data.source=synthetic needs no data"
         ) from error
-    return Arrays.of(_pair(train), _pair(test), tuple(train.classes))
+    finally:
+        socket.setdefaulttimeout(before)
+    return Dataset.of_images(_pair(train), _pair(test), tuple(train.classes))
 
 
 def _pair(split: Any) -> tuple[np.ndarray, np.ndarray]:
     # torchvision holds a transposed view of the original [N, 3, 32, 32]: turning it back copies nothing.
     images = np.ascontiguousarray(split.data.transpose(0, 3, 1, 2))
     return images, np.array(split.targets, np.int64)
-
-
-@contextmanager
-def _network_timeout(seconds: float) -> Iterator[None]:
-    """torchvision opens connections without a timeout and would wait for ever behind a silent firewall."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ampcompare.metrics import DATA_REPEATS
-from ampcompare.records.tree import lookup
 from ampcompare.report.analysis.claims import null_of
 from ampcompare.report.analysis.comparison import MAX_KEYS, Comparison
 from ampcompare.report.analysis.doubts import about_layout, about_runs, about_speed
@@ -48,7 +46,6 @@ def cautions(
     said += _not_compared(comparisons, key)
     said += _sample_size(groups, comparisons, metric, key)
     said += _other_way_round(comparisons)
-    said += _not_repeated(groups)
     said += about_speed(groups, pairs)
     if ignored:
         said.append(f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}.")
@@ -151,19 +148,6 @@ def _is_turned(comparison: Comparison, name: str, attribute: str) -> bool:
     if found is None or not found.paired or not found.has_interval or ours is None or theirs is None:
         return False
     return (found.low > null and ours < theirs) or (found.high < null and ours > theirs)
-
-
-def _not_repeated(groups: Sequence[Group]) -> list[str]:
-    """Loaders that do not give the same again."""
-    restless = [
-        g.label for g in groups if any(lookup(f.run.summary, DATA_REPEATS) is False for f in g.counted)
-    ]
-    if not restless:
-        return []
-    return [
-        f"The data of {some(restless)} do not come the same again: runs of one seed did not see the same "
-        "batches, and to pair them takes nothing of that out."
-    ]
 
 
 def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
