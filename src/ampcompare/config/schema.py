@@ -15,7 +15,6 @@ from typing import Any
 from ampcompare.config import task
 from ampcompare.config.beside import CheckpointConfig, PlanConfig, PublishedConfig, WandbConfig
 from ampcompare.config.options import Leaf, Role, group, leaves, option
-from ampcompare.config.trees import flat, written
 from ampcompare.data.sources import SOURCES
 from ampcompare.plugins import BACKENDS, DATA, LOSSES, METRICS, MODELS
 from ampcompare.precision.backends import HINTS, REGISTRY, PrecisionOptions
@@ -266,17 +265,6 @@ class Config:
                 del found[group][name]
         return found
 
-    def options(self) -> dict[str, Any]:
-        """The value of every option by dotted key, names in alphabetical order. Of a free tree each value in
-        it, as a word that keeps its type, so that `64` and `"64"`, 1 and true are not the same; nothing of an
-        empty one.
-        """
-        found = {key: self.value(key) for key in LEAVES if not LEAVES[key].is_tree}
-        found |= {key: sorted(found[key]) for key in UNORDERED if found[key]}
-        for leaf in TREES:
-            found |= {key: written(value) for key, value in flat(leaf.key, self.value(leaf.key))}
-        return found
-
     def value(self, key: str) -> Any:
         """The value at a dotted key; None of what a free tree does not have."""
         found = find_option(key)
@@ -288,7 +276,6 @@ class Config:
 
 LEAVES: dict[str, Leaf] = {leaf.key: leaf for leaf in leaves(Config)}
 TREES = tuple(leaf for leaf in LEAVES.values() if leaf.is_tree)
-UNORDERED = tuple(key for key, leaf in LEAVES.items() if leaf.meta["names"])
 GROUPS = {key.rpartition(".")[0] for key in LEAVES} - {""}
 
 

@@ -70,11 +70,6 @@ def is_of_task(key: str) -> bool:
     return key in (*scores, *map(metrics.best_of, (*scores, key_of(LOSS))))
 
 
-def is_option(key: str) -> bool:
-    """Whether the option says what is learned."""
-    return key.startswith("task.")
-
-
 def check(loss: str, given: Sequence[str] | None, metric: str | None) -> None:
     """Raise UserError for two metrics of one name, or a compared one that is none of them."""
     texts = metrics_of(loss, given)

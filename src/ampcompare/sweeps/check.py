@@ -166,7 +166,7 @@ def _logged_by_task(sweep: Sweep, words: Sequence[str]) -> frozenset[str] | None
     """What every run logs because of its task, whichever of the sweep's values it has; None where its config
     cannot be known, which is said elsewhere.
     """
-    varied = [p for p in sweep.parameters if task.is_option(p.key)]
+    varied = [p for p in sweep.parameters if p.key.startswith("task.")]
     keys: list[frozenset[str]] = []
     for values in islice(product(*(p.examples() for p in varied)), MOST_TRIED):
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ampcompare.config.canonical import has_no_effect
 from ampcompare.config.options import Role, listed
-from ampcompare.config.schema import LEAVES, UNORDERED, find_option, with_role
+from ampcompare.config.schema import LEAVES, find_option, with_role
 from ampcompare.config.trees import written
 from ampcompare.data import sources
 from ampcompare.metrics import MODEL_PARAMETERS
@@ -200,7 +200,7 @@ def _setting(run: RunRecord, key: str, value: Any) -> dict[str, str]:
     nothing, as of runs from before there were any.
     """
     option = find_option(key)
-    if key in UNORDERED:
+    if key in LEAVES and LEAVES[key].meta["names"]:
         return {key: _names(run.option(key))}
     if not option or not option[0].is_tree:
         return {key: as_text(_as_null(run, key))}
