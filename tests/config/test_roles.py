@@ -22,7 +22,7 @@ from importlib.util import find_spec
 spec = find_spec("ampcompare.config.schema")
 place = "class LogConfig:\\n"
 lines = '    emoji: str = option("none", "on the page", role=Role.BOOKKEEPING)\\n'
-lines += '    mood: str = option("calm", "of the training", before="calm")\\n'
+lines += '    mood: str = option("calm", "of the training")\\n'
 source = open(spec.origin, encoding="utf-8").read()
 assert place in source
 schema = sys.modules[spec.name] = types.ModuleType(spec.name)

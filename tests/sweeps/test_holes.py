@@ -191,9 +191,9 @@ def test_wrong_words_are_one_line_and_start_nothing(place):
     assert not place.out.exists()
 
 
-def test_a_number_that_yaml_reads_as_a_text_is_a_value_like_any_other(place):
+def test_a_number_with_an_exponent_and_no_dot_is_a_number(place):
     file = place.file(parameters={"x": {"values": [1, 2]}})
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text())).replace("- 2", "- 1e-3"))
     assert place.sweep()[0] == 0
     assert place.sweep("--missing")[0] == 0
-    assert ran(place) == {"1": 1, "1e-3": 1}
+    assert ran(place) == {"1": 1, "0.001": 1}

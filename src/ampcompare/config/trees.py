@@ -84,8 +84,14 @@ def _plain(at: str, value: Any, depth: int) -> Any:
     if isinstance(value, Mapping):
         found: Tree = {}
         for name, inner in value.items():
-            first, dot, rest = name.partition(".") if isinstance(name, str) else (name, "", "")
-            _check_name(at, first, is_argument=depth == 0)
+            first, dot, rest = name.partition(".") if isinstance(name, str) else ("", "", "")
+            if not (
+                first.isprintable() and 0 < len(first) <= LONGEST_NAME and (depth or _is_argument(first))
+            ):
+                such = "expected names such as width, with dots between them"
+                raise UserError(
+                    f"{_short(at, '')}.{_short(name, '')}: {_short(first or name)} is no name; {such}"
+                )
             _merge(found, {first: _plain(f"{at}.{first}", {rest: inner} if dot else inner, depth + 1)})
         return found
     if isinstance(value, list | tuple):
@@ -99,18 +105,8 @@ def _plain(at: str, value: Any, depth: int) -> Any:
     return value
 
 
-def _check_name(at: str, name: Any, *, is_argument: bool) -> None:
-    """Raise UserError for what is no name; the first one in a tree is that of an argument."""
-    if not isinstance(name, str):
-        problem = "is no text"
-    elif not name or not name.isprintable() or len(name) > LONGEST_NAME:
-        problem = "is no name"
-    elif is_argument and (not name.isidentifier() or (name.startswith("__") and name.endswith("__"))):
-        problem = "is no name of an argument"
-    else:
-        return
-    said = f"{_short(at, '')}.{name}" if isinstance(name, str) and name.isprintable() else _short(at, "")
-    raise UserError(f"{said}: {_short(name)} {problem}; expected names such as width, with dots between them")
+def _is_argument(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("__")
 
 
 def _short(value: Any, quote: str = "'") -> str:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ampcompare.config.schema import LEAVES
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.runs.figures import RunFigures, environment_of
+from ampcompare.report.runs.labels import NOT_SET
 from ampcompare.report.runs.settings import pooling_settings, sets_apart
 from ampcompare.report.words import some
 
-NOT_SET = "not set"
 MOST_VALUES = 3
 
 
@@ -27,13 +28,23 @@ class Environment:
 
 
 def config_differences(figures: Sequence[RunFigures]) -> list[list[tuple[str, str, str]]]:
-    """For each run: (key, its value, the value that most runs have)."""
+    """For each run: (key, its value, the value that most runs have). An option at its default differs in
+    nothing from one that its backend does not have.
+    """
     settings = [pooling_settings(f) for f in figures]
     keys = dict.fromkeys(key for one in settings for key in one)
     counts = {key: Counter(one.get(key, NOT_SET) for one in settings) for key in keys}
-    usual = {key: counter.most_common(1)[0][0] for key, counter in counts.items() if len(counter) > 1}
+    usual = {
+        key: counter.most_common(1)[0][0]
+        for key, counter in counts.items()
+        if len(counter) > 1 and not counter.keys() <= {NOT_SET, _default(key)}
+    }
     every = [[(key, one.get(key, NOT_SET), common) for key, common in usual.items()] for one in settings]
     return [[entry for entry in entries if entry[1] != entry[2]] for entries in every]
+
+
+def _default(key: str) -> str:
+    return as_text(LEAVES[key].default) if key in LEAVES else NOT_SET
 
 
 def environments_of(figures: Sequence[RunFigures]) -> list[Environment]:
