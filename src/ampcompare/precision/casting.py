@@ -1,16 +1,17 @@
-"""Casts of trees of tensors, of networks, and of what goes into a forward and comes out of it."""
+"""Casts of trees of tensors, of networks and their optimizers, and of what goes in and out of a forward."""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
@@ -37,12 +38,28 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, value)
 
 
-def copy_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """The tensors as `dtype`, in new memory, in one launch."""
-    copies = [torch.empty_like(x, dtype=dtype) for x in tensors]
-    if copies:
-        torch._foreach_copy_(copies, list(tensors))
+def copy_all(into: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Copy in one launch, each value into its place, of whatever type."""
+    if targets := list(into):
+        torch._foreach_copy_(targets, list(values))
+
+
+def as_fp32(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """fp32 copies, made in one launch."""
+    given = list(tensors)
+    copies = [torch.empty_like(x, dtype=torch.float32) for x in given]
+    copy_all(copies, given)
     return copies
+
+
+def replace_parameters(optimizer: Optimizer, old: Iterable[Tensor], new: Iterable[Tensor]) -> None:
+    """Have the optimizer update `new` where it has `old`, with the states of those."""
+    instead = dict(zip(old, new, strict=True))
+    for group in optimizer.param_groups:
+        group["params"][:] = [instead.get(p, p) for p in group["params"]]
+    for before, after in instead.items():
+        if before in optimizer.state:
+            optimizer.state[after] = optimizer.state.pop(before)
 
 
 class WrappedForward:

@@ -14,7 +14,7 @@ Source of O2's masters: `apex/amp/_process_optimizer.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,9 +24,11 @@ from torch.optim import Optimizer
 from ampcompare.precision.base import Precision
 from ampcompare.precision.casting import (
     HALF_TYPES,
+    as_fp32,
     convert_network,
-    copy_together,
+    copy_all,
     is_kept,
+    replace_parameters,
     save_in_fp32,
     wrap_forward,
 )
@@ -80,13 +82,13 @@ class ApexO2(Scaled):
 
     def state_dict(self) -> dict[str, Any]:
         """With the masters, which neither the model's nor the optimizer's state holds."""
-        masters = [master.detach().clone() for _, master in self.gradients.pairs]
+        masters = [master.detach().clone() for master in self.gradients.masters.values()]
         return super().state_dict() | {"masters": masters}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        for (_, master), value in zip(self.gradients.pairs, state["masters"], strict=True):
+        for master, value in zip(self.gradients.masters.values(), state["masters"], strict=True):
             master.copy_(value)
         self.gradients.copy_to_model()
 
@@ -98,7 +100,7 @@ class MasterGradients(Gradients):
 
     def __init__(self, optimizer: Optimizer, device: torch.device | str) -> None:
         super().__init__(optimizer, device)
-        self.pairs: list[tuple[Tensor, Tensor]] = []  # half parameter of the model, its fp32 master
+        self.masters: dict[Tensor, Tensor] = {}  # by the model's half parameter
         self._versions: list[int] = []  # of the model's parameters, when they and their masters last agreed
         self.ready()
 
@@ -111,34 +113,29 @@ class MasterGradients(Gradients):
         as they were (averaged ones swapped in and out for an evaluation) keep masters that are finer than
         they are. Gradients that no scaled backward left are true ones.
         """
-        for group in self.optimizer.param_groups:
-            for index, parameter in enumerate(group["params"]):
-                if parameter.dtype in HALF_TYPES:
-                    master = nn.Parameter(parameter.detach().float(), parameter.requires_grad)
-                    group["params"][index] = master
-                    if parameter in self.optimizer.state:
-                        self.optimizer.state[master] = self.optimizer.state.pop(parameter)
-                    self.pairs.append((parameter, master))
-                    self._versions.append(parameter._version)
-        for (half, wide), version in zip(self.pairs, self._versions, strict=True):
+        for (half, wide), version in zip(self.masters.items(), self._versions, strict=True):
             # sync: after an edit only
             if half._version != version and not torch.equal(half, wide.to(half.dtype)):
                 wide.copy_(half)
-        self._versions = [parameter._version for parameter, _ in self.pairs]
+        if added := [p for p in self.parameters() if p.dtype in HALF_TYPES]:
+            masters = [nn.Parameter(p.detach().float(), p.requires_grad) for p in added]
+            replace_parameters(self.optimizer, added, masters)
+            self.masters |= zip(added, masters, strict=True)
+        self._versions = [half._version for half in self.masters]
         if not self.scaled:
             self._collect()
 
     @torch.no_grad()
     def _collect(self) -> None:
         """Move the model's gradients to the masters, in fp32."""
-        new = [(parameter, master) for parameter, master in self.pairs if parameter.grad is not None]
-        gradients = copy_together([p.grad for p, _ in new if p.grad is not None], torch.float32)
-        for (parameter, master), gradient in zip(new, gradients, strict=True):
+        given = {half: half.grad for half in self.masters if half.grad is not None}
+        for half, gradient in zip(given, as_fp32(given.values()), strict=True):
+            master = self.masters[half]
             master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-            parameter.grad = None
+            half.grad = None
 
-    def sources(self) -> Iterable[Tensor]:
-        return [*(parameter for parameter, _ in self.pairs), *self.parameters()]
+    def sources(self) -> list[Tensor]:
+        return [*self.masters, *self.parameters()]
 
     def set_aside(self) -> None:
         self.ready()
@@ -156,26 +153,19 @@ class MasterGradients(Gradients):
         self.ready()
         result = super().step(step, dynamic=dynamic)
         self.copy_to_model()  # after a skipped step it changes nothing
-        for _, master in self.pairs:  # `model.zero_grad()` would not reach them
+        for master in self.masters.values():  # `model.zero_grad()` would not reach them
             master.grad = None
         return result
 
     @torch.no_grad()
     def copy_to_model(self) -> None:
-        """The masters' values into the model's half weights, one launch for all."""
-        if self.pairs:
-            parameters, masters = zip(*self.pairs, strict=True)
-            torch._foreach_copy_(parameters, masters)
-            self._versions = [parameter._version for parameter in parameters]
+        """The masters' values into the model's half weights."""
+        copy_all(self.masters, self.masters.values())
+        self._versions = [half._version for half in self.masters]
 
-    @torch.no_grad()
     def release(self) -> None:
         """Put the model's parameters back into the optimizer, with the masters' values, in fp32."""
         self.ready()
-        models = {master: parameter for parameter, master in self.pairs}
-        for group in self.optimizer.param_groups:
-            group["params"] = [models.get(p, p) for p in group["params"]]
-        for parameter, master in self.pairs:
-            parameter.data = master.data
-            if master in self.optimizer.state:
-                self.optimizer.state[parameter] = self.optimizer.state.pop(master)
+        replace_parameters(self.optimizer, self.masters.values(), self.masters)
+        for half, master in self.masters.items():
+            half.data = master.data

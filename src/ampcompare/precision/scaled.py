@@ -8,7 +8,7 @@ stay scaled, and the next backward without it unscales the sum once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,11 +32,11 @@ class Gradients:
         self.scaled = False
         self._aside: list[tuple[Tensor, Tensor]] = []
 
-    def parameters(self) -> Iterable[Tensor]:
+    def parameters(self) -> list[Tensor]:
         """Read anew each time, so that `add_param_group` needs no notice."""
-        return (p for group in self.optimizer.param_groups for p in group["params"])
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def sources(self) -> Iterable[Tensor]:
+    def sources(self) -> list[Tensor]:
         """Where a backward leaves gradients."""
         return self.parameters()
 
@@ -80,23 +80,23 @@ class Gradients:
         return result
 
     def release(self) -> None:
-        """Leave the optimizer as it was."""
+        """Leave the optimizer as it was found."""
 
 
 @contextmanager
 def scaled_backward(
     scaler: LossScaler, optimizers: Sequence[Gradients], *, delay: bool = False
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """The context of the backward of a scaled loss: afterwards gradients are true, unless delayed, and an
-    overflow marks every optimizer. The scale is left to the caller.
+    overflow marks every optimizer. The scale is left to the caller; gives whether it is to move.
     """
     if scaler.does_nothing and all(gradients.in_place for gradients in optimizers):
-        yield
+        yield False
         return
     for gradients in optimizers:
         gradients.set_aside()
     try:
-        yield
+        yield not delay
     except BaseException:
         for gradients in optimizers:  # what it left is dropped, what was there before is back
             if not gradients.scaled:
@@ -130,15 +130,7 @@ class Scaled(Precision):
 
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
-        o = self.options
-        self.scaler = LossScaler(
-            o.loss_scale,
-            device=self.device,
-            init_scale=o.init_scale,
-            growth_interval=o.growth_interval,
-            min_scale=o.min_loss_scale,
-            max_scale=o.max_loss_scale,
-        )
+        self.scaler = LossScaler(self.options, self.device)
         self.gradients: Gradients
         self._moves = False  # whether the schedule has still to move for the last backward
 
@@ -152,9 +144,9 @@ class Scaled(Precision):
     def backward(self, loss: Tensor, *, sync: bool = True) -> None:
         """With sync=False gradients stay scaled (`delay_unscale`): DDP may then reduce the sum at the end."""
         self._move()  # once for each that made true gradients, where a step has several
-        with scaled_backward(self.scaler, [self.gradients], delay=not sync):
+        with scaled_backward(self.scaler, [self.gradients], delay=not sync) as moves:
             self.scale(loss).backward()
-        self._moves = sync and not self.scaler.does_nothing
+        self._moves = moves
 
     def unscale_(self, optimizer: Optimizer) -> None:
         if self.gradients.scaled:  # every backward was with sync=False

@@ -22,7 +22,7 @@ from ampcompare.precision.o1.weights import STATE
 
 _MISSING = object()
 _users = 0
-_registered: dict[tuple[int, str], tuple[Any, str, str]] = {}  # by the user: namespace, name, rule
+_registered: list[tuple[Any, str, str]] = []  # by the user: namespace, name, rule
 _installed: list[tuple[Any, str, Any]] = []  # namespace, name, what its own dict held before
 
 
@@ -97,7 +97,7 @@ def register(namespace: Any, name: str, rule: str) -> None:
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
     _take_off()
-    _registered[id(namespace), name] = (namespace, name, rule)
+    _registered.append((namespace, name, rule))
     _put_on()
 
 
@@ -111,8 +111,8 @@ def forget_registered() -> None:
 def _put_on() -> None:
     if not _users:
         return
-    listed = {(id(namespace), name): (namespace, name, rule) for namespace, name, rule in entries()}
-    for namespace, name, rule in (listed | _registered).values():
+    listed = {(id(entry[0]), entry[1]): entry for entry in (*entries(), *_registered)}  # the last counts
+    for namespace, name, rule in listed.values():
         written = inspect.getattr_static(namespace, name, None)  # here or in a base class
         if isinstance(written, staticmethod | classmethod):  # `getattr` would bind a class method
             wrapper: Any = type(written)(RULES[rule](written.__func__))
