@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
@@ -92,33 +93,16 @@ class WrappedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.inputs is not None:
-            args, kwargs = cast_floating(args, self.inputs), cast_floating(kwargs, self.inputs)
+            args, kwargs = cast_floating((args, kwargs), self.inputs)
         model = self.model()
+        forward = MethodType(type(model).forward, model) if self.inner is None else self.inner
         with self.context(**self.context_options):
-            if self.inner is not None:
-                result = self.inner(*args, **kwargs)
-            else:
-                result = type(model).forward(model, *args, **kwargs)
+            result = forward(*args, **kwargs)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
 
-def wrap_forward(model: nn.Module, **how: Any) -> None:
-    """Put a WrappedForward on the model; see there for the options."""
-    model.forward = WrappedForward(model, **how)
-
-
-def unwrap_forward(model: nn.Module) -> None:
-    """Give the model the forward back that it had before `wrap_forward`."""
-    wrapped = vars(model).pop("forward")
-    if wrapped.inner is not None:
-        model.forward = wrapped.inner
-
-
 def is_kept(module: nn.Module) -> bool:
-    """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does.
-
-    It is said on the module: whoever converts or casts modules can ask it.
-    """
+    """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does."""
     return "kept_in_fp32" in vars(module)
 
 
@@ -129,9 +113,8 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
     Source: `apex/fp16_utils/fp16util.py`.
     """
     for module in model.modules():
-        if is_kept(module):
-            continue
-        if keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine:
+        is_norm = isinstance(module, _BatchNorm) and module.affine
+        if is_kept(module) or (is_norm and keep_batchnorm_fp32):
             continue
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
             if tensor.is_floating_point():

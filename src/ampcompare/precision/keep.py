@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import HALF_TYPES, cast_floating, is_kept, wrap_forward
+from ampcompare.precision.casting import HALF_TYPES, WrappedForward, cast_floating, is_kept
 
 OPTION = "precision.keep_fp32"
 _SHOWN = 8
@@ -46,8 +46,13 @@ def keep_as_asked(precision: Precision, patterns: Sequence[str] | str) -> None:
         while more := _with_them(model, kept, half_weights):
             names += [name for name, module in by_name.items() if module in more]
             kept |= {inner for module in more for inner in module.modules()}
+        how: dict[str, Any] = {"context": precision.casts_off, "device_type": precision.device.type}
         for module in kept:
-            _keep(module, precision)
+            if isinstance(module, torch.jit.ScriptModule):
+                what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
+                raise CannotKeep(f"{OPTION}: {what}; leave it out")
+            vars(module)["kept_in_fp32"] = True
+            module.forward = WrappedForward(module, inputs=torch.float32, outputs=torch.float32, **how)
         prepared = prepare(model, optimizer)
         if half_weights:
             _cast_for_the_others(model)
@@ -55,15 +60,6 @@ def keep_as_asked(precision: Precision, patterns: Sequence[str] | str) -> None:
         return prepared
 
     precision.prepare = keeping  # type: ignore[method-assign]
-
-
-def _keep(module: nn.Module, precision: Precision) -> None:
-    if isinstance(module, torch.jit.ScriptModule):
-        what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
-        raise CannotKeep(f"{OPTION}: {what}; leave it out")
-    vars(module)["kept_in_fp32"] = True
-    how: dict[str, Any] = {"context": precision.casts_off, "device_type": precision.device.type}
-    wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
 
 
 def _cast_for_the_others(model: nn.Module) -> None:

@@ -1,14 +1,10 @@
 """bf16 weights whose update is rounded stochastically, so that what is too small for one step is not lost.
 
 A number between two neighbours in bf16 goes to the upper one with the probability of its distance from the
-lower one: unbiased, so that many small updates add up in the mean (Connolly, Higham & Mary 2021, "Stochastic
-rounding and its probabilistic backward error analysis"). As torchao's optimizers and llm.c do it: the update
-is computed in fp32 from the bf16 weight, gradient and states; 16 random bits are added to the fp32 number and
-the lower 16 bits are cut off. States are rounded to nearest.
-
-The random bits come from a counter, not from a generator: a hash of seed, step and place. So they are the
-same on every device and in every process, a CUDA graph draws new ones in each replay, and a resume needs one
-number.
+lower one (Connolly, Higham & Mary 2021, "Stochastic rounding and its probabilistic backward error analysis").
+As torchao's optimizers and llm.c do it: 16 random bits are added to the fp32 result and the lower 16 are cut
+off; states are rounded to nearest. The bits come from a counter, not from a generator: the same on every
+device and in every process, new ones in each replay of a CUDA graph, and a resume needs one number.
 """
 
 from __future__ import annotations
@@ -33,8 +29,8 @@ class StochasticBFloat16(BFloat16):
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
         self._steps = torch.zeros((), dtype=torch.int32, device=self.device)
-        seed = torch.tensor(_as_int32(self.options.seed) ^ _GOLDEN, dtype=torch.int32)
-        self._key = mix(seed).to(self.device)
+        seed = (self.options.seed + 2**31) % 2**32 - 2**31  # as int32
+        self._key = mix(torch.tensor(seed ^ _GOLDEN, dtype=torch.int32)).to(self.device)
 
     @torch.no_grad()
     def step(self, optimizer: Optimizer) -> None:
@@ -103,10 +99,6 @@ def mix(x: Tensor) -> Tensor:
 def _shifted(x: Tensor, by: int) -> Tensor:
     """A shift to the right that brings in zeros: torch's brings in the sign."""
     return (x >> by).bitwise_and_((1 << (32 - by)) - 1)
-
-
-def _as_int32(seed: int) -> int:
-    return (seed + 2**31) % 2**32 - 2**31
 
 
 def _as_it_lies(weight: Tensor) -> Tensor:

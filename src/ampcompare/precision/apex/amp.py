@@ -17,7 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
@@ -27,14 +27,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.backends import PrecisionOptions
-from ampcompare.precision.casting import (
-    HALF_TYPES,
-    convert_network,
-    save_in_fp32,
-    unwrap_forward,
-    wrap_forward,
-)
-from ampcompare.precision.halves import MasterGradients
+from ampcompare.precision.casting import HALF_TYPES, WrappedForward, convert_network, save_in_fp32
+from ampcompare.precision.gradients import Gradients, scaled_backward
 from ampcompare.precision.o1 import patches
 from ampcompare.precision.o1.patches import casts as casts
 from ampcompare.precision.o1.patches import disable_casts as disable_casts
@@ -42,7 +36,6 @@ from ampcompare.precision.o1.rules import float_ as float_function  # noqa: F401
 from ampcompare.precision.o1.rules import half as half_function  # noqa: F401
 from ampcompare.precision.o1.rules import promote as promote_function  # noqa: F401
 from ampcompare.precision.o1.weights import STATE, CastState
-from ampcompare.precision.scaled import Gradients, scaled_backward
 from ampcompare.precision.scaler import MAX_SCALE, LossScaler
 
 
@@ -132,12 +125,7 @@ def initialize(
         _state.enabled, _state.scalers = False, []
         return models if optimizers is None else (models, optimizers)
     chosen = _properties(
-        opt_level,
-        cast_model_type=cast_model_type,
-        patch_torch_functions=patch_torch_functions,
-        keep_batchnorm_fp32=keep_batchnorm_fp32,
-        master_weights=master_weights,
-        loss_scale=loss_scale,
+        opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
     )
     if casts not in ("everywhere", "forward"):
         raise ValueError(f"casts={casts!r}: expected 'everywhere' or 'forward'")
@@ -155,10 +143,9 @@ def initialize(
 
     first = next((parameter for model in model_list for parameter in model.parameters()), None)
     device = torch.device(patches.default_device_type()) if first is None else first.device
-    scaling = PrecisionOptions(
-        chosen.loss_scale, min_loss_scale=min_loss_scale, max_loss_scale=max_loss_scale
-    )
-    _state.enabled, _state.scalers = True, [LossScaler(scaling, device) for _ in range(num_losses)]
+    bounds: dict[str, Any] = {"min_loss_scale": min_loss_scale, "max_loss_scale": max_loss_scale}
+    asked = PrecisionOptions(chosen.loss_scale, **bounds)
+    _state.enabled, _state.scalers = True, [LossScaler(asked, device) for _ in range(num_losses)]
     dtype = chosen.cast_model_type
     how: dict[str, Any] = {"outputs": cast_model_outputs}
     if dtype is not None:
@@ -173,11 +160,11 @@ def initialize(
             convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
                 _state.undo.callback(hook.remove)
-        wrap_forward(model, **how)
+        model.forward = WrappedForward(model, **how)
     for optimizer in optimizer_list:
         if dtype in HALF_TYPES and not chosen.master_weights:
             _recast_state(optimizer)
-        gradients = (MasterGradients if chosen.master_weights else Gradients)(optimizer, device)
+        gradients = Gradients(optimizer, device, has_masters=bool(chosen.master_weights))
         _serve(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
     _state.models.update(model_list)
     _state.optimizers.update(optimizer_list)
@@ -277,7 +264,8 @@ def reset() -> None:
     for optimizer in _state.optimizers:
         vars(optimizer)["_undo_amp"]()
     for model in _state.models:
-        unwrap_forward(model)
+        if (inner := vars(model).pop("forward").inner) is not None:
+            model.forward = inner
         convert_network(model, torch.float32, keep_batchnorm_fp32=False)
     for optimizer in _state.optimizers:
         _recast_state(optimizer)
@@ -306,7 +294,7 @@ def _serve(optimizer: Optimizer, gradients: Gradients, *, dynamic: bool) -> None
         return result
 
     def zero_grad(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        if not gradients.in_place:
+        if gradients.has_masters:
             gradients.clear()
         plain_zero_grad(*args, **kwargs)
 
@@ -330,8 +318,8 @@ def _recast_state(optimizer: Optimizer) -> None:
         optimizer.load_state_dict(optimizer.state_dict())
 
 
-def _properties(opt_level: str, **overrides: Any) -> Properties:
-    """The level with the caller's overrides (None: the level's own).
+def _properties(opt_level: str, *overrides: Any) -> Properties:
+    """The level with the caller's overrides, one for each property (None: the level's own).
 
     Raises RuntimeError as apex did; ValueError for a loss scale that is none.
     """
@@ -339,7 +327,8 @@ def _properties(opt_level: str, **overrides: Any) -> Properties:
         note = "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
         known = ", ".join(map(repr, LEVELS))
         raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
-    given = {name: value for name, value in overrides.items() if value is not None}
+    named = zip((property.name for property in fields(Properties)), overrides, strict=True)
+    given = {name: value for name, value in named if value is not None}
     for name in given.keys() & WORDS.keys():
         if str(given[name]) not in WORDS[name]:
             raise RuntimeError(f"{name}={given[name]!r}: expected {', '.join(WORDS[name])} or None")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -37,27 +37,22 @@ def casts(
     the half lists: float16 as in apex, by default; bfloat16 is ours.
     """
     is_outermost = not vars(STATE).get("on")  # also where casts are on everywhere
-    if device_type is None:
-        device_type = STATE.device_type if STATE.on else default_device_type()
-    allow = STATE.allow_banned if allow_banned is None else allow_banned
+    if device_type is None and not STATE.on:
+        device_type = default_device_type()
+    asked = {"device_type": device_type, "allow_banned": allow_banned, "half": half}
     if is_outermost:
         STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
     try:
-        with (
-            installed(),
-            _in_force(on=True, half=half or STATE.half, device_type=device_type, allow_banned=allow),
-        ):
+        with installed(), _in_force(on=True, **{k: v for k, v in asked.items() if v is not None}):
             yield
     finally:
         if is_outermost:
             STATE.copies.clear()
 
 
-@contextmanager
-def disable_casts() -> Iterator[None]:
+def disable_casts() -> AbstractContextManager[None]:
     """The context in which no casts are in force, in this thread."""
-    with _in_force(on=False):
-        yield
+    return _in_force(on=False)
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""The O1 rules: for each a wrapper around one function, inert while casts are off.
+"""The O1 rules: for each a wrapper around one function, which reads one flag while casts are off.
 
-A wrapper reads one flag when off. When on it touches only floating tensors of the target device (also inside
-lists and tuples whose elements all are floating tensors), returns those of the right type as they are, and
-never changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
+When on it touches only floating tensors of the target device (also inside lists and tuples of nothing else)
+and never changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
 Half is the type of the context in force: fp16, as in apex, or bf16.
 """
 
@@ -90,7 +89,7 @@ def to_float(x: Tensor) -> Tensor:
 
 
 def rule(change: Callable[[str, Args, Kwargs], Arguments]) -> Callable[[Function], Function]:
-    """A rule by what it makes of the arguments of a function while casts are on."""
+    """A rule by what it makes of the arguments of a function, of such a name, while casts are on."""
 
     @functools.wraps(change)
     def wrap(function: Function) -> Function:
@@ -130,11 +129,9 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     if len(found) < 2 or not any(map(_is_ours, given)):
         return args, kwargs
     if found != {STATE.half, FLOAT}:
-        names = ", ".join(sorted(map(_name, found)))
-        raise NotImplementedError(
-            f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of "
-            f"{_name(STATE.half)} and float32 is defined; cast one of the arguments yourself"
-        )
+        what = f"apex O1 does not know how to promote {{{', '.join(sorted(map(_name, found)))}}} in {name}"
+        why = f"only a mix of {_name(STATE.half)} and float32 is defined"
+        raise NotImplementedError(f"{what}: {why}; cast one of the arguments yourself")
     return _arguments(to_float, args, kwargs)
 
 
@@ -152,11 +149,10 @@ def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     if not _is_ours(args[0]):
         return args, kwargs
     if args[0].dtype is STATE.half:
-        instead, half_name = name.rstrip("_"), _name(STATE.half)
-        raise NotImplementedError(
-            f"apex O1 runs {instead} in float32, so {name} cannot write into a {half_name} tensor; "
-            f"use {instead}, or call .float() first"
-        )
+        instead = name.rstrip("_")
+        why = f"{name} cannot write into a {_name(STATE.half)} tensor"
+        todo = f"use {instead}, or call .float() first"
+        raise NotImplementedError(f"apex O1 runs {instead} in float32, so {why}; {todo}")
     return _others(FLOAT, args, kwargs)
 
 
@@ -176,19 +172,15 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     if STATE.allow_banned:
         return _arguments(to_float, args, kwargs)
     if any(x.dtype is STATE.half and _is_ours(x) for x in _given(args, kwargs)):
-        raise NotImplementedError(
-            f"apex O1 does not run {name} on {_name(STATE.half)}: the log of a sigmoid output underflows "
-            "there. Drop the sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits "
-            "(BCEWithLogitsLoss), or pass allow_banned=True to run it in float32"
-        )
+        what = f"apex O1 does not run {name} on {_name(STATE.half)}"
+        why = "the log of a sigmoid output underflows there. Drop the sigmoid and use"
+        use = "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
+        raise NotImplementedError(f"{what}: {why} {use}, or pass allow_banned=True to run it in float32")
     return args, kwargs
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-# What PyTorch runs in one function where apex saw its parts.
 
 
 @rule
@@ -197,18 +189,17 @@ def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     MultiheadAttention does it where the weights are asked for.
 
     apex added an fp32 mask to the products in fp32, so that a large negative number was no infinity, of which
-    a row full makes NaN: here it stays within half of half's range.
+    a row full makes NaN: here it stays within half of half's range; -inf stays.
     """
+
+    def bounded(mask: Any) -> Any:
+        if not _is_ours(mask) or mask.dtype is STATE.half:
+            return mask
+        return torch.where(mask.isinf(), mask, mask.clamp(min=torch.finfo(STATE.half).min / 2))
+
     place = 0 if name == "baddbmm" else 3
-    args = [_bounded(x) if index == place else x for index, x in enumerate(args)]
-    return _arguments(to_half, args, {k: _bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()})
-
-
-def _bounded(mask: Any) -> Any:
-    """A floating mask of a wider type, no number below what half can hold a sum with; -inf stays."""
-    if not _is_ours(mask) or mask.dtype is STATE.half:
-        return mask
-    return torch.where(mask.isinf(), mask, mask.clamp(min=torch.finfo(STATE.half).min / 2))
+    args = [bounded(x) if index == place else x for index, x in enumerate(args)]
+    return _arguments(to_half, args, {k: bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()})
 
 
 def slow(function: Function) -> Function:
