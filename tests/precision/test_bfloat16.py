@@ -39,19 +39,6 @@ def train(precision, model, optimizer, steps: range) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("backend", ["bf16", "bf16_sr"])
-@pytest.mark.parametrize(("keep", "norms"), [(None, BF16), (False, BF16), (True, torch.float32)])
-def test_all_is_bf16_but_batchnorm_where_it_is_asked_for(backend: str, keep, norms) -> None:
-    precision, model, optimizer = prepared(backend, keep_batchnorm_fp32=keep)
-    train(precision, model, optimizer, range(2))
-    assert {p.dtype for layer in (model[0], model[3]) for p in layer.parameters()} == {BF16}
-    assert {t.dtype for t in (*model[1].parameters(), model[1].running_mean, model[1].running_var)} == {norms}
-    assert {optimizer.state[p]["exp_avg_sq"].dtype for p in model[0].parameters()} == {BF16}
-    assert model(torch.randn(8, 4)).dtype is torch.float32
-    assert precision.scale_factor().item() == 1.0
-    assert not precision.scales_dynamically()
-
-
 def drift(backend: str, steps: int) -> float:
     """How far weights of 1 come in so many steps of 2**-12, an eighth of what bf16 can show below 1."""
     weight = nn.Parameter(torch.ones(1000))

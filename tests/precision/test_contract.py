@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -26,15 +25,6 @@ BACKENDS = {
     "apex_o1 static one": ("apex_o1", {"loss_scale": 1.0}),
 }
 SKIPPING = ["native", "native static", "apex_o1"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """The work is tiny: threads that wait for each other take several times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -1,4 +1,4 @@
-"""Pure fp16: everything in half precision, and why it needs loss scaling."""
+"""Half weights: which types the parts of a network have, and why fp16 needs loss scaling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from ampcompare.precision import build_precision
 
-HALF, FLOAT = torch.float16, torch.float32
+HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
 
 
 def small_net() -> nn.Module:
@@ -17,19 +17,16 @@ def small_net() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("backend", "keep", "norms"),
-    [
-        *[("fp16", None, HALF), ("fp16", False, HALF), ("fp16", True, FLOAT)],
-        *[("apex_o2", None, FLOAT), ("apex_o2", False, HALF), ("apex_o2", True, FLOAT)],
-    ],
+    ("backend", "half", "own"),
+    [("fp16", HALF, HALF), ("apex_o2", HALF, FLOAT), ("bf16", BF16, BF16), ("bf16_sr", BF16, BF16)],
 )
-def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_level_s_own(
-    backend: str, keep, norms
-) -> None:
-    model = small_net()
+@pytest.mark.parametrize("keep", [None, False, True])
+def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_backend_s_own(backend, half, own, keep):
+    model, norms = small_net(), {None: own, False: half, True: FLOAT}[keep]
     precision = build_precision(backend, keep_batchnorm_fp32=keep, loss_scale=1024.0)
     model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    assert {model[0].weight.dtype, model[3].bias.dtype} == {HALF}
+    assert {model[0].weight.dtype, model[3].bias.dtype} == {half}
+    assert model(torch.randn(8, 4)).dtype is FLOAT
     assert {t.dtype for t in (*model[1].parameters(), model[1].running_mean, model[1].running_var)} == {norms}
     before = model[1].weight.detach().clone()
     for _ in range(2):

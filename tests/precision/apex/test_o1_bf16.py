@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ampcompare.precision import build_precision
 from ampcompare.precision.o1.patches import casts, disable_casts
 from ampcompare.precision.o1.weights import STATE
 
@@ -35,23 +34,3 @@ def test_a_weight_has_a_copy_of_its_own_in_each_half_type():
         with casts(half=FP16):
             assert F.linear(x, weight).dtype is FP16
         assert F.linear(x, weight).dtype is BF16
-
-
-def test_a_traced_step_in_bf16_has_the_numbers_of_the_eager_one():
-    x, results = torch.randn(4, 8), []
-    for compiled in (False, True):
-        torch.manual_seed(0)
-        precision = build_precision("apex_o1_bf16")
-        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
-        model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-
-        def forward(x, model=model, precision=precision):
-            with precision.forward_context():
-                return model(x).square().mean()
-
-        with precision.session():
-            run = torch.compile(forward, backend="aot_eager") if compiled else forward
-            precision.backward(run(x))
-            precision.step(optimizer)
-        results.append([p.detach() for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
