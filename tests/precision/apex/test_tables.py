@@ -261,6 +261,7 @@ def test_no_name_is_touched_that_is_not_called_here():
     before = {where: dict(vars(where)) for where in expected}
     with casts(device_type="cpu"):
         inside = {where: dict(vars(where)) for where in expected}
+    assert {where: dict(vars(where)) for where in expected} == before
     for where, names in expected.items():
         assert {n for n, value in inside[where].items() if before[where].get(n) is not value} == names
 
