@@ -18,34 +18,30 @@ from ampcompare.precision.casting import WrappedForward, convert_network, is_kep
 from ampcompare.precision.scaled import Scaled
 
 
-def _halve(precision: Precision, model: nn.Module) -> None:
-    """The network's weights in the backend's type; it takes that type and gives fp32.
-
-    Where modules are kept in fp32, what comes first may be one of them: each takes inputs as it needs them.
+class HalfWeights(Precision):
+    """The network's weights in the backend's type, BatchNorm's too unless asked otherwise; it takes that type
+    and gives fp32. Where modules are kept in fp32, each takes inputs as it needs them: the first may be kept.
     """
-    asked = precision.options.keep_batchnorm_fp32
-    keeps = precision.declares.keeps_batchnorm if asked is None else asked
-    convert_network(model, precision.input_dtype, keep_batchnorm_fp32=bool(keeps))
-    inputs = None if any(map(is_kept, model.modules())) else precision.input_dtype
-    model.forward = WrappedForward(model, inputs=inputs, outputs=torch.float32)
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        asked = self.options.keep_batchnorm_fp32
+        keeps = self.declares.keeps_batchnorm if asked is None else asked
+        convert_network(model, self.input_dtype, keep_batchnorm_fp32=bool(keeps))
+        inputs = None if any(map(is_kept, model.modules())) else self.input_dtype
+        model.forward = WrappedForward(model, inputs=inputs, outputs=torch.float32)
+        return super().prepare(model, optimizer)
 
 
-class BFloat16(Precision):
-    """bf16 weights, BatchNorm's too unless kept in fp32; bf16 inputs, fp32 outputs; no loss scaling."""
+class BFloat16(HalfWeights):
+    """bf16, without loss scaling."""
 
     input_dtype = torch.bfloat16
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        _halve(self, model)
-        return model, optimizer
 
+class Half(HalfWeights, Scaled):
+    """fp16, with apex's loss scaling."""
 
-class Half(Scaled):
-    """fp16 weights, BatchNorm's too unless kept in fp32; fp16 inputs, fp32 outputs; apex's loss scaling."""
-
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        _halve(self, model)
-        return super().prepare(model, optimizer)
+    input_dtype = torch.float16
 
 
 class ApexO2(Half):

@@ -54,27 +54,22 @@ def keep_as_asked(precision: Precision, patterns: Sequence[str] | str) -> None:
             vars(module)["kept_in_fp32"] = True
             module.forward = WrappedForward(module, inputs=torch.float32, outputs=torch.float32, **how)
         prepared = prepare(model, optimizer)
-        if half_weights:
-            _cast_for_the_others(model)
+        for module in model.modules() if half_weights else ():
+            weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]
+            if weights and is_kept(module):
+                why = "the backend has made weights half that are to stay in fp32"
+                raise CannotKeep(f"{OPTION}: {why}; let its prepare convert the network by convert_network")
+            if weights:
+                hook = functools.partial(_cast_inputs, weights[0])  # so that the model can be copied, pickled
+                module.register_forward_pre_hook(hook, with_kwargs=True)
         precision.kept = [name or "(the whole network)" for name in names]
         return prepared
 
     precision.prepare = keeping  # type: ignore[method-assign]
 
 
-def _cast_for_the_others(model: nn.Module) -> None:
-    """Behind the backend's own preparation: what has half weights takes its inputs in their type."""
-    for module in model.modules():
-        weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]
-        if weights and is_kept(module):
-            why = "the backend has made weights half that are to stay in fp32"
-            raise CannotKeep(f"{OPTION}: {why}; let its prepare convert the network by convert_network")
-        if weights:
-            hook = functools.partial(_cast_inputs, weights[0])  # so that the model can be copied and pickled
-            module.register_forward_pre_hook(hook, with_kwargs=True)
-
-
 def _cast_inputs(dtype: torch.dtype, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """A hook before the forward of what has half weights and is not kept."""
     return cast_floating((args, kwargs), dtype)
 
 
