@@ -13,7 +13,6 @@ from ampcompare.precision.casting import (
 
 HALF, FLOAT = torch.float16, torch.float32
 Pair = namedtuple("Pair", "a b")
-entered: list[str] = []
 
 
 class Batch:
@@ -45,13 +44,6 @@ def test_floating_tensors_are_cast_at_any_depth_and_nothing_else_changes() -> No
     assert (one.dtype, same is count, two.a.dtype, two.b) == (HALF, True, HALF, None)
     assert given["b"][0] is x
     assert type(cast_floating(torch.max(torch.rand(2, 3), dim=1), HALF)).__name__ == "max"
-
-
-def test_packed_sequence_is_cast() -> None:
-    packed = nn.utils.rnn.pack_sequence([torch.zeros(3, 2), torch.zeros(1, 2)])
-    cast = cast_floating(packed, HALF)
-    assert cast.data.dtype is HALF
-    assert cast.batch_sizes.tolist() == [2, 1, 1]
 
 
 def test_output_with_attributes_keeps_them_in_the_new_type() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,14 +17,6 @@ MIXED = [name for name, backend in REGISTRY.items() if not backend.is_fp32]
 HALF = [name for name, backend in REGISTRY.items() if backend.half_weights]
 FP16 = [name for name in MIXED if REGISTRY[name].dtype == "float16"]
 LOW = (torch.float16, torch.bfloat16)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def net() -> nn.Sequential:

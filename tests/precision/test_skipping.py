@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ampcompare.precision.scaled import step_unless
+from ampcompare.precision.gradients import step_unless
 
 YES, NO = torch.ones(()), torch.zeros(())
 

@@ -57,17 +57,15 @@ def build_precision(name: str, device: torch.device | str = "cpu", **options: An
     blame: AbstractContextManager[None] = nullcontext()
     if name in REGISTRY:
         backend = REGISTRY[name]
-        cls = resolve_name(backend.target)
+        cls = resolve_name(f"{__name__}.{backend.target}")
     else:
         backend, cls, file = _plugin(name)
         what = f"{cls.__name__}(device, options) cannot be made"
         blame = plugins.blame(plugins.BACKENDS, name, what, file)
     known = [field.name for field in fields(PrecisionOptions)]
     for key in options.keys() - set(known):
-        why = (
-            f"no option of a backend; expected one of {', '.join(known)} (each type is a backend of its own)"
-        )
-        raise ValueError(f"{key}={options[key]!r}: {why}")
+        why = f"no option of a backend; expected one of {', '.join(known)}"
+        raise ValueError(f"{key}={options[key]!r}: {why} (each type is a backend of its own)")
     settings = PrecisionOptions(**options)
     with blame:
         precision = cls(torch.device(device), settings)

@@ -9,7 +9,7 @@ from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
 _MOST_WORDS = 100  # characters: they stand in a legend
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")  # it goes into names of runs, files and W&B's tags
+_LABEL = r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}"  # it goes into names of runs, files and W&B's tags
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Backend:
     keeps_batchnorm: bool | None = None
     updates_half: bool = False
     is_fp32: bool = False
-    target: str = ""  # module:class, imported on use
+    target: str = ""  # of a built-in one: module:class of this folder, imported on use
     source: str = ""  # of a plug-in: the hash of its file
 
     def __post_init__(self) -> None:
         label, words = self.label, self.words
-        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+        if not isinstance(label, str) or not re.fullmatch(_LABEL, label):
             raise ValueError(f"label={label!r}: expected 1 to 40 letters, digits or any of _ . + -")
         if not isinstance(words, str) or not 0 < len(words) <= _MOST_WORDS or not words.isprintable():
             raise ValueError(f"words={words!r}: expected a line of at most {_MOST_WORDS} characters")
@@ -71,32 +71,20 @@ class PrecisionOptions:
     seed: int = 0
 
 
-HERE = "ampcompare.precision"
 APEX: dict[str, Any] = {"scales": True, "bounded_scale": True}
 HALF: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": False, "updates_half": True}
 O2: dict[str, Any] = {"half_weights": True, "keeps_batchnorm": True}
+FP16, BF16 = "float16", "bfloat16"
 BUILT_IN = (
-    Backend("none", "fp32", is_fp32=True, target=f"{HERE}.base:Precision"),
-    Backend("native", "torch.amp", "float16", scales=True, target=f"{HERE}.native:Native"),
-    Backend("native_bf16", "torch.amp bf16", "bfloat16", target=f"{HERE}.native:NativeBFloat16"),
-    Backend("apex_o1", "apex O1", "float16", **APEX, target=f"{HERE}.o1.backend:ApexO1"),
-    Backend(
-        "apex_o1_bf16",
-        "apex O1 lists in bf16",
-        "bfloat16",
-        **APEX,
-        target=f"{HERE}.o1.backend:ApexO1BFloat16",
-    ),
-    Backend("apex_o2", "apex O2", "float16", **APEX, **O2, target=f"{HERE}.halves:ApexO2"),
-    Backend("fp16", "pure fp16", "float16", **APEX, **HALF, target=f"{HERE}.halves:Half"),
-    Backend("bf16", "bf16 (weights too)", "bfloat16", **HALF, target=f"{HERE}.halves:BFloat16"),
-    Backend(
-        "bf16_sr",
-        "bf16, stochastic rounding",
-        "bfloat16",
-        **HALF,
-        target=f"{HERE}.stochastic:StochasticBFloat16",
-    ),
+    Backend("none", "fp32", is_fp32=True, target="base:Precision"),
+    Backend("native", "torch.amp", FP16, scales=True, target="native:Native"),
+    Backend("native_bf16", "torch.amp bf16", BF16, target="native:NativeBFloat16"),
+    Backend("apex_o1", "apex O1", FP16, **APEX, target="o1.backend:ApexO1"),
+    Backend("apex_o1_bf16", "apex O1 lists in bf16", BF16, **APEX, target="o1.backend:ApexO1BFloat16"),
+    Backend("apex_o2", "apex O2", FP16, **APEX, **O2, target="halves:ApexO2"),
+    Backend("fp16", "pure fp16", FP16, **APEX, **HALF, target="halves:Half"),
+    Backend("bf16", "bf16 (weights too)", BF16, **HALF, target="halves:BFloat16"),
+    Backend("bf16_sr", "bf16, stochastic rounding", BF16, **HALF, target="stochastic:StochasticBFloat16"),
 )
 REGISTRY = {backend.label: backend for backend in BUILT_IN}
 # What people who come from other libraries write for a backend.

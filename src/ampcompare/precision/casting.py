@@ -1,16 +1,18 @@
-"""Casts of trees of tensors, of networks, and of what goes into a forward and comes out of it."""
+"""Casts of trees of tensors, of networks and their optimizers, and of what goes in and out of a forward."""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
@@ -37,12 +39,28 @@ def cast_floating(value: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, value)
 
 
-def copy_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """The tensors as `dtype`, in new memory, in one launch."""
-    copies = [torch.empty_like(x, dtype=dtype) for x in tensors]
-    if copies:
-        torch._foreach_copy_(copies, list(tensors))
+def copy_all(into: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    """Copy in one launch, each value into its place, of whatever type."""
+    if targets := list(into):
+        torch._foreach_copy_(targets, list(values))
+
+
+def as_fp32(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """fp32 copies, made in one launch."""
+    given = list(tensors)
+    copies = [torch.empty_like(x, dtype=torch.float32) for x in given]
+    copy_all(copies, given)
     return copies
+
+
+def replace_parameters(optimizer: Optimizer, old: Iterable[Tensor], new: Iterable[Tensor]) -> None:
+    """Have the optimizer update `new` where it has `old`, with the states of those."""
+    instead = dict(zip(old, new, strict=True))
+    for group in optimizer.param_groups:
+        group["params"][:] = [instead.get(p, p) for p in group["params"]]
+    for before, after in instead.items():
+        if before in optimizer.state:
+            optimizer.state[after] = optimizer.state.pop(before)
 
 
 class WrappedForward:
@@ -75,33 +93,16 @@ class WrappedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.inputs is not None:
-            args, kwargs = cast_floating(args, self.inputs), cast_floating(kwargs, self.inputs)
+            args, kwargs = cast_floating((args, kwargs), self.inputs)
         model = self.model()
+        forward = MethodType(type(model).forward, model) if self.inner is None else self.inner
         with self.context(**self.context_options):
-            if self.inner is not None:
-                result = self.inner(*args, **kwargs)
-            else:
-                result = type(model).forward(model, *args, **kwargs)
+            result = forward(*args, **kwargs)
         return result if self.outputs is None else cast_floating(result, self.outputs)
 
 
-def wrap_forward(model: nn.Module, **how: Any) -> None:
-    """Put a WrappedForward on the model; see there for the options."""
-    model.forward = WrappedForward(model, **how)
-
-
-def unwrap_forward(model: nn.Module) -> None:
-    """Give the model the forward back that it had before `wrap_forward`."""
-    wrapped = vars(model).pop("forward")
-    if wrapped.inner is not None:
-        model.forward = wrapped.inner
-
-
 def is_kept(module: nn.Module) -> bool:
-    """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does.
-
-    It is said on the module: whoever converts or casts modules can ask it.
-    """
+    """Whether the module computes in fp32 whatever the backend, itself or as a part of one that does."""
     return "kept_in_fp32" in vars(module)
 
 
@@ -112,9 +113,8 @@ def convert_network(model: nn.Module, dtype: torch.dtype, *, keep_batchnorm_fp32
     Source: `apex/fp16_utils/fp16util.py`.
     """
     for module in model.modules():
-        if is_kept(module):
-            continue
-        if keep_batchnorm_fp32 and isinstance(module, _BatchNorm) and module.affine:
+        is_norm = isinstance(module, _BatchNorm) and module.affine
+        if is_kept(module) or (is_norm and keep_batchnorm_fp32):
             continue
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
             if tensor.is_floating_point():

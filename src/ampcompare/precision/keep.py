@@ -11,7 +11,7 @@ type: what shares one with a kept module is kept, too.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.base import Precision
-from ampcompare.precision.casting import HALF_TYPES, cast_floating, is_kept, wrap_forward
+from ampcompare.precision.casting import HALF_TYPES, WrappedForward, cast_floating, is_kept
 
 OPTION = "precision.keep_fp32"
-_NEAR, _SHOWN = 3, 8
+_SHOWN = 8
 
 
 class CannotKeep(ValueError):
@@ -42,54 +42,35 @@ def keep_as_asked(precision: Precision, patterns: Sequence[str] | str) -> None:
     def keeping(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         names = matching(model, patterns)
         by_name = dict(model.named_modules(remove_duplicate=False))
-        kept = _below(by_name[name] for name in names)
+        kept = {inner for name in names for inner in by_name[name].modules()}
         while more := _with_them(model, kept, half_weights):
             names += [name for name, module in by_name.items() if module in more]
-            kept |= _below(more)
+            kept |= {inner for module in more for inner in module.modules()}
+        how: dict[str, Any] = {"context": precision.casts_off, "device_type": precision.device.type}
         for module in kept:
-            _keep(module, precision)
+            if isinstance(module, torch.jit.ScriptModule):
+                what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
+                raise CannotKeep(f"{OPTION}: {what}; leave it out")
+            vars(module)["kept_in_fp32"] = True
+            module.forward = WrappedForward(module, inputs=torch.float32, outputs=torch.float32, **how)
         prepared = prepare(model, optimizer)
-        if half_weights:
-            _cast_for_the_others(model)
+        for module in model.modules() if half_weights else ():
+            weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]
+            if weights and is_kept(module):
+                why = "the backend has made weights half that are to stay in fp32"
+                raise CannotKeep(f"{OPTION}: {why}; let its prepare convert the network by convert_network")
+            if weights:
+                hook = functools.partial(_cast_inputs, weights[0])  # so that the model can be copied, pickled
+                module.register_forward_pre_hook(hook, with_kwargs=True)
         precision.kept = [name or "(the whole network)" for name in names]
         return prepared
 
     precision.prepare = keeping  # type: ignore[method-assign]
 
 
-def _keep(module: nn.Module, precision: Precision) -> None:
-    if isinstance(module, torch.jit.ScriptModule):
-        what = f"{type(module).__name__} is compiled by torch.jit, and its forward cannot be changed"
-        raise CannotKeep(f"{OPTION}: {what}; leave it out")
-    vars(module)["kept_in_fp32"] = True
-    how: dict[str, Any] = {"context": precision.casts_off, "device_type": precision.device.type}
-    wrap_forward(module, inputs=torch.float32, outputs=torch.float32, **how)
-
-
-def _cast_for_the_others(model: nn.Module) -> None:
-    """Behind the backend's own preparation: what has half weights takes its inputs in their type."""
-    for module in model.modules():
-        weights = [p.dtype for p in module.parameters(recurse=False) if p.dtype in HALF_TYPES]
-        if weights and is_kept(module):
-            why = "the backend has made weights half that are to stay in fp32"
-            raise CannotKeep(f"{OPTION}: {why}; let its prepare convert the network by convert_network")
-        if weights:
-            module.register_forward_pre_hook(_CastInputs(weights[0]), with_kwargs=True)
-
-
-class _CastInputs:
-    """A hook; an object, so that the model can still be copied and pickled."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return cast_floating(args, self.dtype), cast_floating(kwargs, self.dtype)
-
-
-def _below(modules: Iterable[nn.Module]) -> set[nn.Module]:
-    """The modules and all that is in them."""
-    return {inner for module in modules for inner in module.modules()}
+def _cast_inputs(dtype: torch.dtype, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """A hook before the forward of what has half weights and is not kept."""
+    return cast_floating((args, kwargs), dtype)
 
 
 def _own_tensors(module: nn.Module) -> set[Tensor]:
@@ -119,33 +100,24 @@ def matching(model: nn.Module, patterns: Sequence[str] | str) -> list[str]:
     (['1.0'], ['1'], [''])
     """
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    parts = patterns.split(",") if isinstance(patterns, str) else patterns
     matched: set[str] = set()
-    for pattern in split(patterns):
+    for pattern in filter(None, map(str.strip, parts)):
         found = {name for name in names if fnmatchcase(name, pattern)}
         if not found:
             what = f"{OPTION}={pattern!r}: no module of the network has such a name"
-            raise CannotKeep(f"{what}; {_near(pattern, names)}")
+            raise CannotKeep(f"{what}; {_near(pattern, names[1:])}")
         matched |= found
-    return [name for name in names if name in matched and not any(above in matched for above in _above(name))]
+    if "" in matched:
+        return [""]
+    below = tuple(f"{name}." for name in matched)
+    return [name for name in names if name in matched and not name.startswith(below)]
 
 
-def split(patterns: Sequence[str] | str) -> list[str]:
-    """The patterns one by one, of a text those between its commas."""
-    parts = patterns.split(",") if isinstance(patterns, str) else patterns
-    return [part.strip() for part in parts if part.strip()]
-
-
-def _above(name: str) -> Iterable[str]:
-    """The names of the modules that a name lies below: "" and `a` of `a.b`."""
-    parts = name.split(".") if name else []
-    return (".".join(parts[:count]) for count in range(len(parts)))
-
-
-def _near(pattern: str, names: Sequence[str]) -> str:
+def _near(pattern: str, known: Sequence[str]) -> str:
     """What may have been meant, or what there is."""
-    known = [name for name in names if name]
     ends = dict.fromkeys(f"*.{name.rpartition('.')[2]}" for name in known if "." in name)
-    if near := get_close_matches(pattern, [*known, *ends], _NEAR):
+    if near := get_close_matches(pattern, [*known, *ends]):
         return f"did you mean {' or '.join(near)}?"
     top = [name for name in known if "." not in name]
     return f"it has {', '.join(top[:_SHOWN]) or 'no modules in it'}{', ...' if top[_SHOWN:] else ''}"

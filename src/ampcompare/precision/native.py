@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.base import Precision
-from ampcompare.precision.scaled import create_momentum_buffers, mark_stepped
+from ampcompare.precision.gradients import create_momentum_buffers
 
 
 class NativeBFloat16(Precision):
@@ -61,7 +61,7 @@ class Native(NativeBFloat16):
         create_momentum_buffers(optimizer)
         # sync: for an optimizer that is not fused, GradScaler reads found_inf on the host
         self.scaler.step(optimizer)
-        mark_stepped(optimizer)
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # skipped or not: for schedulers
         found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         self._skipped += sum(f.to(self.device) for f in found.values()).clamp(max=1).to(torch.int64)
         self.scaler.update(self.static_scale)

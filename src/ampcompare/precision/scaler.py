@@ -22,24 +22,15 @@ GROWTH, BACKOFF = 2.0, 0.5
 class LossScaler:
     """A loss scale, dynamic or static.
 
-    Dynamic: on overflow it is halved, not below `min_scale`; after `growth_interval` updates without one it
-    is doubled, not above `max_scale`. Static (a number): never checks, never skips.
+    Dynamic: on overflow it is halved, not below `min_loss_scale`; after `growth_interval` updates without one
+    it is doubled, not above `max_loss_scale`. Static (a number): never checks, never skips.
     """
 
-    def __init__(
-        self,
-        loss_scale: float | str = "dynamic",
-        *,
-        device: torch.device | str = "cpu",
-        init_scale: float = PrecisionOptions.init_scale,
-        growth_interval: int = PrecisionOptions.growth_interval,
-        min_scale: float | None = None,
-        max_scale: float | None = None,
-    ) -> None:
-        self.dynamic = loss_scale == "dynamic"
-        self.min_scale, self.max_scale = min_scale, MAX_SCALE if max_scale is None else max_scale
-        self.growth_interval = growth_interval
-        first = min(init_scale, self.max_scale) if self.dynamic else float(loss_scale)
+    def __init__(self, options: PrecisionOptions, device: torch.device | str = "cpu") -> None:
+        self.dynamic = options.loss_scale == "dynamic"
+        self.growth_interval, self.floor = options.growth_interval, options.min_loss_scale
+        self.ceiling = MAX_SCALE if options.max_loss_scale is None else options.max_loss_scale
+        first = min(options.init_scale, self.ceiling) if self.dynamic else float(options.loss_scale)
         self.scale = torch.full((), first, dtype=torch.float32, device=device)
         self.unskipped = torch.zeros((), dtype=torch.int32, device=device)
         self.found_inf = torch.zeros((), dtype=torch.float32, device=device)
@@ -52,8 +43,6 @@ class LossScaler:
 
     def unscale_(self, gradients: Sequence[Tensor]) -> None:
         """Divide gradients by the scale in place, one launch per type; note any inf or nan in `found_inf`."""
-        if self.does_nothing:
-            return
         inverse = self.scale.reciprocal()
         by_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
         for gradient in gradients:
@@ -72,10 +61,10 @@ class LossScaler:
             return
         schedule = (GROWTH, BACKOFF, self.growth_interval)
         torch._amp_update_scale_(self.scale, self.unskipped, self.found_inf, *schedule)
-        self.scale.clamp_(max=self.max_scale)
-        if self.min_scale is not None:
+        self.scale.clamp_(max=self.ceiling)
+        if self.floor is not None:
             # Only an overflow is held at the floor: a first scale below it stays, as in the original.
-            floor = torch.where(self.found_inf > 0, self.min_scale, self.scale)
+            floor = torch.where(self.found_inf > 0, self.floor, self.scale)
             torch.maximum(self.scale, floor, out=self.scale)
         self.found_inf.zero_()
 

@@ -1,14 +1,10 @@
 """bf16 weights whose update is rounded stochastically, so that what is too small for one step is not lost.
 
 A number between two neighbours in bf16 goes to the upper one with the probability of its distance from the
-lower one: unbiased, so that many small updates add up in the mean (Connolly, Higham & Mary 2021, "Stochastic
-rounding and its probabilistic backward error analysis"). As torchao's optimizers and llm.c do it: the update
-is computed in fp32 from the bf16 weight, gradient and states; 16 random bits are added to the fp32 number and
-the lower 16 bits are cut off. States are rounded to nearest.
-
-The random bits come from a counter, not from a generator: a hash of seed, step and place. So they are the
-same on every device and in every process, a CUDA graph draws new ones in each replay, and a resume needs one
-number.
+lower one (Connolly, Higham & Mary 2021, "Stochastic rounding and its probabilistic backward error analysis").
+As torchao's optimizers and llm.c do it: 16 random bits are added to the fp32 result and the lower 16 are cut
+off; states are rounded to nearest. The bits come from a counter, not from a generator: the same on every
+device and in every process, new ones in each replay of a CUDA graph, and a resume needs one number.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampcompare.precision.backends import PrecisionOptions
-from ampcompare.precision.casting import HALF_TYPES, copy_together
+from ampcompare.precision.casting import as_fp32, copy_all, replace_parameters
 from ampcompare.precision.halves import BFloat16
 
 _GOLDEN = -0x61C88647  # 2**32 over the golden ratio, as int32: neighbours in a count end far apart
@@ -33,8 +29,8 @@ class StochasticBFloat16(BFloat16):
     def __init__(self, device: torch.device | None = None, options: PrecisionOptions | None = None) -> None:
         super().__init__(device, options)
         self._steps = torch.zeros((), dtype=torch.int32, device=self.device)
-        seed = torch.tensor(_as_int32(self.options.seed) ^ _GOLDEN, dtype=torch.int32)
-        self._key = mix(seed).to(self.device)
+        seed = (self.options.seed + 2**31) % 2**32 - 2**31  # as int32
+        self._key = mix(torch.tensor(seed ^ _GOLDEN, dtype=torch.int32)).to(self.device)
 
     @torch.no_grad()
     def step(self, optimizer: Optimizer) -> None:
@@ -44,27 +40,25 @@ class StochasticBFloat16(BFloat16):
         lose the node that adds up its gradient, and with it DDP's hook (`VariableHooks::set_data`). Launches
         go by the number of types, not of weights; nothing waits for the device.
         """
-        found = (p for group in optimizer.param_groups for p in group["params"])
-        halves = [p for p in found if p.grad is not None and p.dtype in HALF_TYPES]
-        wide = [nn.Parameter(copy) for copy in copy_together([p.data for p in halves], torch.float32)]
-        for p, gradient in zip(wide, copy_together([p.grad for p in halves], torch.float32), strict=True):
+        found = [p for group in optimizer.param_groups for p in group["params"]]
+        halves = [p for p in found if p.grad is not None and p.dtype is torch.bfloat16]
+        wide = [nn.Parameter(copy) for copy in as_fp32(p.data for p in halves)]
+        for p, gradient in zip(wide, as_fp32(p.grad for p in halves), strict=True):
             p.grad = gradient
-        kept = _states(optimizer, halves)
-        for (index, key), copy in zip(kept, copy_together(list(kept.values()), torch.float32), strict=True):
-            optimizer.state[halves[index]][key] = copy
-        _swap(optimizer, halves, wide)
+        places = _states(optimizer, halves)
+        _put(optimizer, halves, dict(zip(places, as_fp32(places.values()), strict=True)))
+        replace_parameters(optimizer, halves, wide)
         optimizer.step()
-        _swap(optimizer, wide, halves)
-        new = _states(optimizer, halves)
-        for (index, key), value in new.items():  # rounded to nearest, into the memory where they were
-            state = optimizer.state[halves[index]]
-            state[key] = kept.get((index, key), torch.empty_like(value, dtype=halves[index].dtype))
-        _copy_all(list(_states(optimizer, halves).values()), list(new.values()))
+        replace_parameters(optimizer, wide, halves)
+        new = _states(optimizer, halves)  # rounded to nearest, into the memory where they were
+        rounded = {at: places.get(at, torch.empty_like(x, dtype=torch.bfloat16)) for at, x in new.items()}
+        copy_all(rounded.values(), new.values())
+        _put(optimizer, halves, rounded)
         if halves:
             flat = torch.cat([_as_it_lies(p) for p in wide])
             bits = random_bits(flat.numel(), mix(self._key ^ self._steps))
-            rounded = round_stochastically(flat, bits).split([p.numel() for p in wide])
-            _copy_all([_as_it_lies(p.data) for p in halves], list(rounded))
+            weights = round_stochastically(flat, bits).split([p.numel() for p in wide])
+            copy_all((_as_it_lies(p.data) for p in halves), weights)
         self._steps += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -107,28 +101,9 @@ def _shifted(x: Tensor, by: int) -> Tensor:
     return (x >> by).bitwise_and_((1 << (32 - by)) - 1)
 
 
-def _as_int32(seed: int) -> int:
-    return (seed + 2**31) % 2**32 - 2**31
-
-
 def _as_it_lies(weight: Tensor) -> Tensor:
     """The numbers of a dense tensor in the order of its memory: a view of one dimension."""
     return weight.as_strided((weight.numel(),), (1,))
-
-
-def _copy_all(into: list[Tensor], values: list[Tensor]) -> None:
-    if into:
-        torch._foreach_copy_(into, values)
-
-
-def _swap(optimizer: Optimizer, old: list[Any], new: list[Any]) -> None:
-    """Have the optimizer update `new` where it has `old`, with the states of those."""
-    of = dict(zip(old, new, strict=True))
-    for group in optimizer.param_groups:
-        group["params"][:] = [of.get(p, p) for p in group["params"]]
-    for before, after in of.items():
-        if before in optimizer.state:
-            optimizer.state[after] = optimizer.state.pop(before)
 
 
 def _states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[int, str], Tensor]:
@@ -141,3 +116,8 @@ def _states(optimizer: Optimizer, parameters: list[Tensor]) -> dict[tuple[int, s
         for key, value in (optimizer.state[p].items() if p in optimizer.state else ())
         if isinstance(value, Tensor) and key != "step" and value.shape == p.shape
     }
+
+
+def _put(optimizer: Optimizer, parameters: list[Tensor], states: dict[tuple[int, str], Tensor]) -> None:
+    for (index, key), value in states.items():
+        optimizer.state[parameters[index]][key] = value

@@ -39,13 +39,6 @@ def test_gradient_of_a_shared_weight_adds_up_in_float():
     assert torch.equal(weight.grad, torch.full((3, 3), 6.0))
 
 
-@pytest.mark.parametrize("trained", [True, False])
-def test_id_of_a_weight_that_is_gone_is_not_mistaken_for_another(trained):
-    with casts(device_type="cpu"):
-        for value in range(20):
-            assert _copy(nn.Parameter(torch.full((2,), float(value)), requires_grad=trained))[0] == value
-
-
 def test_copy_made_without_gradient_does_not_serve_a_forward_with_one(weight):
     with casts(device_type="cpu"):
         with torch.no_grad():

@@ -61,9 +61,6 @@ def master(optimizer) -> torch.Tensor:
     return found
 
 
-# the model
-
-
 # masters
 
 
@@ -93,14 +90,6 @@ def test_gradients_of_a_plain_backward_are_true_ones() -> None:
     model(torch.ones(1, 1)).sum().backward()
     optimizer.step()
     assert model.weight.item() == 0.875
-
-
-def test_gradients_from_a_plain_backward_after_a_scaled_one_are_added() -> None:
-    model, optimizer = started(line())
-    backward(model, optimizer, 2.0)
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-    assert model.weight.item() == 1 - 0.125 * 3
 
 
 def test_error_in_the_backward_leaves_the_gradients_from_before() -> None:
@@ -196,12 +185,3 @@ def test_backend_s_state_holds_masters_and_schedule() -> None:
         step(*both)
     masters = [optimizer.param_groups[0]["params"][0].item() for _, _, optimizer in (first, second)]
     assert masters[0] == masters[1] == 1 - 2 * 2.0**-13
-
-
-def test_rank_0_s_weights_reach_the_masters() -> None:
-    precision, model, optimizer = backend(line())
-    with torch.no_grad():
-        model.weight.detach().copy_(torch.full((1, 1), 2.0))  # what DDP does when it wraps a model
-    precision.backward(model(torch.ones(1, 1)).sum())
-    precision.step(optimizer)
-    assert model.weight.item() == 2 - 0.125

@@ -7,12 +7,10 @@ from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.one_weight import OneWeight
 from torch import nn
 
 from ampcompare.precision import build_precision
-from ampcompare.precision.o1.weights import STATE
 
 HALF, FLOAT = torch.float16, torch.float32
 Case = partial(OneWeight, "apex_o1")
@@ -33,7 +31,8 @@ def test_schedule_moves_once_for_each_backward_not_for_each_step():
     assert case.skipped == 1
 
 
-@pytest.mark.parametrize(("bad", "sync", "fused"), [(0, True, False), (1, False, True), (2, False, False)])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("bad", "sync"), [(0, True), (0, False), (1, False), (2, False)])
 def test_overflow_in_any_micro_batch_skips_the_step(bad, sync, fused):
     case = Case(fused=fused)
     before = case.weight.detach().clone()
@@ -42,16 +41,6 @@ def test_overflow_in_any_micro_batch_skips_the_step(bad, sync, fused):
     case.step()
     assert torch.equal(case.weight, before)
     assert case.skipped == 1
-
-
-def test_options_reach_the_scaler():
-    case = Case(init_scale=2.0**20, max_loss_scale=2.0**10, min_loss_scale=2.0**9, growth_interval=1)
-    assert case.scale == 2.0**10
-    for slope, scale in ((math.inf, 2.0**9), (1.0, 2.0**10)):
-        for _ in range(3):
-            case.backward(slope)
-        case.step()
-        assert case.scale == scale
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -86,8 +75,9 @@ def test_scaled_loss_is_float_whatever_the_loss_was(dtype, shape):
         assert precision.scale(torch.ones(shape, dtype=dtype)).dtype is FLOAT
 
 
-def test_static_scale_counts_and_never_skips():
-    case = Case(loss_scale=128.0)
+@pytest.mark.parametrize("fused", [False, True])
+def test_static_scale_counts_and_never_skips(fused):
+    case = Case(loss_scale=128.0, fused=fused)
     assert not case.precision.scales_dynamically()
     case.backward(1.0)
     assert case.weight.grad.tolist() == [1.0, 1.0]
@@ -123,16 +113,6 @@ def test_state_goes_on_exactly():
     assert resumed.precision.state_dict() == case.precision.state_dict()
     assert resumed.scale == 65536.0
     assert resumed.skipped == 1
-
-
-def test_forward_context_casts_and_bans():
-    precision = build_precision("apex_o1")
-    with precision.forward_context():
-        assert torch.mm(torch.eye(2), torch.eye(2)).dtype is HALF
-        assert STATE.device_type == "cpu"
-        with pytest.raises(NotImplementedError):
-            F.binary_cross_entropy(torch.ones(1, dtype=HALF), torch.ones(1))
-    assert torch.mm(torch.eye(2), torch.eye(2)).dtype is FLOAT
 
 
 def test_a_network_that_begins_with_a_normed_weight_trains():

@@ -123,16 +123,6 @@ def test_out_is_where_the_result_goes_and_is_left_alone():
     assert torch.equal(wide, torch.full((2,), 2.0))
 
 
-def test_each_tensor_is_judged_by_its_own_device():
-    """What lies elsewhere is untouched, and a mix there no reason to refuse it."""
-    elsewhere, single = torch.ones(2, device="meta"), _ones(FLOAT)
-    ((here, there),), _ = _handed(amp.half_function, [single, elsewhere])
-    assert (here.dtype, there is elsewhere) == (HALF, True)
-    foreign = elsewhere.half(), elsewhere.double(), torch.ones(2, dtype=torch.int64)
-    for decorate in (amp.float_function, amp.promote_function):
-        assert _are(_handed(decorate, *foreign)[0], foreign)
-
-
 @contextmanager
 def _disabled() -> Iterator[None]:
     with casts(device_type="cpu"), disable_casts():
@@ -154,9 +144,6 @@ def test_no_rule_does_anything_outside_a_context_disabled_or_to_another_device(c
         assert torch.exp_(input=half) is half
         half += double
         assert half.dtype is HALF
-
-
-# In place
 
 
 # Banned

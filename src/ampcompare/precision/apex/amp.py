@@ -14,11 +14,10 @@ outside the model's forward alone. An initialized optimizer's `step` takes no cl
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
@@ -27,41 +26,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampcompare.precision.casting import (
-    HALF_TYPES,
-    convert_network,
-    save_in_fp32,
-    unwrap_forward,
-    wrap_forward,
-)
-from ampcompare.precision.halves import MasterGradients
+from ampcompare.precision.backends import PrecisionOptions
+from ampcompare.precision.casting import HALF_TYPES, WrappedForward, convert_network, save_in_fp32
+from ampcompare.precision.gradients import Gradients, scaled_backward
 from ampcompare.precision.o1 import patches
-from ampcompare.precision.o1.patches import casts, disable_casts
-from ampcompare.precision.o1.rules import float_, half, promote
+from ampcompare.precision.o1.patches import casts as casts
+from ampcompare.precision.o1.patches import disable_casts as disable_casts
+from ampcompare.precision.o1.rules import float_ as float_function  # noqa: F401
+from ampcompare.precision.o1.rules import half as half_function  # noqa: F401
+from ampcompare.precision.o1.rules import promote as promote_function  # noqa: F401
 from ampcompare.precision.o1.weights import STATE, CastState
-from ampcompare.precision.scaled import Gradients, scaled_backward
 from ampcompare.precision.scaler import MAX_SCALE, LossScaler
-
-__all__ = [
-    "casts",
-    "disable_casts",
-    "float_function",
-    "half_function",
-    "initialize",
-    "load_state_dict",
-    "master_params",
-    "promote_function",
-    "register_float_function",
-    "register_half_function",
-    "register_promote_function",
-    "reset",
-    "scale_loss",
-    "state_dict",
-]
-
-half_function = half
-float_function = float_
-promote_function = promote
 
 
 @dataclass(frozen=True)
@@ -81,8 +56,6 @@ LEVELS = {
     "O2": Properties(torch.float16, False, True, True, "dynamic"),
     "O3": Properties(torch.float16, False, False, False, 1.0),
 }
-
-
 # What the words for an option mean; False says to leave the model's type as it is.
 WORDS: dict[str, dict[str, Any]] = {
     "cast_model_type": {str(t): t for t in (*HALF_TYPES, torch.float32)} | {"False": None},
@@ -97,10 +70,9 @@ REFUSED_BY_O1 = {
 
 @dataclass
 class _State:
-    """What `initialize` set up, and what is to be undone. Without properties nothing is to be done."""
+    """What `initialize` set up, and what is to be undone; whether it was told to do anything, once called."""
 
-    initialized: bool = False
-    properties: Properties | None = None
+    enabled: bool | None = None
     scalers: list[LossScaler] = field(default_factory=list)
     models: WeakSet[nn.Module] = field(default_factory=WeakSet)
     optimizers: WeakSet[Optimizer] = field(default_factory=WeakSet)
@@ -150,15 +122,10 @@ def initialize(
     True
     """
     if not enabled:
-        _state.initialized, _state.properties, _state.scalers = True, None, []
+        _state.enabled, _state.scalers = False, []
         return models if optimizers is None else (models, optimizers)
     chosen = _properties(
-        opt_level,
-        cast_model_type=cast_model_type,
-        patch_torch_functions=patch_torch_functions,
-        keep_batchnorm_fp32=keep_batchnorm_fp32,
-        master_weights=master_weights,
-        loss_scale=loss_scale,
+        opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
     )
     if casts not in ("everywhere", "forward"):
         raise ValueError(f"casts={casts!r}: expected 'everywhere' or 'forward'")
@@ -169,41 +136,35 @@ def initialize(
     optimizer_list = _as_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
     for model in model_list:
         _check_model(model)
-    for kind, things, before in (
-        ("model", model_list, _state.models),
-        ("optimizer", optimizer_list, _state.optimizers),
-    ):
-        if len(set(things) - set(before)) < len(things):
-            what = f"The same {kind} was given to amp.initialize twice"
-            raise RuntimeError(f"{what}; call amp.reset() to start again.")
+    for things, before in ((model_list, _state.models), (optimizer_list, _state.optimizers)):
+        if len({*things} - {*before}) < len(things):
+            what = f"The same {'model' if things is model_list else 'optimizer'} was given to amp.initialize"
+            raise RuntimeError(f"{what} twice; call amp.reset() to start again.")
 
     first = next((parameter for model in model_list for parameter in model.parameters()), None)
     device = torch.device(patches.default_device_type()) if first is None else first.device
-    _state.initialized, _state.properties = True, chosen
-    _state.scalers = [
-        LossScaler(chosen.loss_scale, device=device, min_scale=min_loss_scale, max_scale=max_loss_scale)
-        for _ in range(num_losses)
-    ]
+    bounds: dict[str, Any] = {"min_loss_scale": min_loss_scale, "max_loss_scale": max_loss_scale}
+    asked = PrecisionOptions(chosen.loss_scale, **bounds)
+    _state.enabled, _state.scalers = True, [LossScaler(asked, device) for _ in range(num_losses)]
+    dtype = chosen.cast_model_type
+    how: dict[str, Any] = {"outputs": cast_model_outputs}
+    if dtype is not None:
+        how = {"inputs": dtype, "outputs": cast_model_outputs or torch.float32}
     if chosen.patch_torch_functions:
         _state.undo.enter_context(patches.installed())
+        how |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
     CastState.on = chosen.patch_torch_functions and casts == "everywhere"
     CastState.device_type, CastState.allow_banned = device.type, allow_banned
-    how: dict[str, Any] = {"outputs": cast_model_outputs}
-    if chosen.patch_torch_functions:
-        how |= {"context": patches.casts, "device_type": device.type, "allow_banned": allow_banned}
-    dtype = chosen.cast_model_type
-    if dtype is not None:
-        how |= {"inputs": dtype, "outputs": cast_model_outputs or torch.float32}
     for model in model_list:
         if dtype in HALF_TYPES:
             convert_network(model, dtype, keep_batchnorm_fp32=bool(chosen.keep_batchnorm_fp32))
             for hook in save_in_fp32(model):
                 _state.undo.callback(hook.remove)
-        wrap_forward(model, **how)
+        model.forward = WrappedForward(model, **how)
     for optimizer in optimizer_list:
         if dtype in HALF_TYPES and not chosen.master_weights:
             _recast_state(optimizer)
-        gradients = (MasterGradients if chosen.master_weights else Gradients)(optimizer, device)
+        gradients = Gradients(optimizer, device, has_masters=bool(chosen.master_weights))
         _serve(optimizer, gradients, dynamic=chosen.loss_scale == "dynamic")
     _state.models.update(model_list)
     _state.optimizers.update(optimizer_list)
@@ -225,11 +186,11 @@ def scale_loss(
     overflow makes the next `step` of each of the `optimizers` a skip. With `delay_unscale` gradients stay
     scaled, with `delay_overflow_check` the scale stays, for the next call without it.
     """
-    if not _state.initialized:
+    if _state.enabled is None:
         todo = "model, optimizer = amp.initialize(model, optimizer, opt_level=...) must be called before."
         what = "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized"
         raise RuntimeError(f"{what}: {todo}")
-    if _state.properties is None:
+    if not _state.enabled:
         yield loss
         return
     count = len(_state.scalers)
@@ -237,14 +198,14 @@ def scale_loss(
         why = f"amp.initialize was told num_losses={count}, so 0 to {count - 1} are there"
         raise IndexError(f"loss_id={loss_id}: {why}; pass a larger num_losses")
     optimizer_list = _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
-    if not _state.optimizers.issuperset(optimizer_list):
+    gradients = [vars(optimizer).get("_amp") for optimizer in dict.fromkeys(optimizer_list)]  # each once
+    if None in gradients:
         what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
         raise RuntimeError(f"{what}; initialize it first.")
-    gradients = [vars(optimizer)["_amp"] for optimizer in dict.fromkeys(optimizer_list)]  # each once
     scaler = _state.scalers[loss_id]
-    with scaled_backward(scaler, gradients, delay=delay_unscale):
+    with scaled_backward(scaler, gradients, delay=delay_unscale) as moves:
         yield scaler.scaled(loss)
-    if not (delay_unscale or delay_overflow_check or scaler.does_nothing):
+    if moves and not delay_overflow_check:
         scaler.update()
     STATE.copies.clear()
 
@@ -303,7 +264,8 @@ def reset() -> None:
     for optimizer in _state.optimizers:
         vars(optimizer)["_undo_amp"]()
     for model in _state.models:
-        unwrap_forward(model)
+        if (inner := vars(model).pop("forward").inner) is not None:
+            model.forward = inner
         convert_network(model, torch.float32, keep_batchnorm_fp32=False)
     for optimizer in _state.optimizers:
         _recast_state(optimizer)
@@ -317,31 +279,30 @@ def _serve(optimizer: Optimizer, gradients: Gradients, *, dynamic: bool) -> None
     All lives on the optimizer and nowhere else, so that it dies with it. A copied or unpickled optimizer is a
     plain one, since PyTorch copies no more than state and groups.
     """
-    plain = {name: getattr(optimizer, name) for name in ("step", "zero_grad")}
-    own = plain.keys() & vars(optimizer).keys()
+    own = {name: vars(optimizer).get(name) for name in ("step", "zero_grad")}  # if somebody wrapped them
+    plain_step, plain_zero_grad = optimizer.step, optimizer.zero_grad
 
     def step(optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         if "_amp" not in vars(optimizer):  # after a reset: a scheduler wrapped this one meanwhile
-            return plain["step"](closure)
+            return plain_step(closure)
         if closure is not None:
             what = "Currently, Amp does not support closure use with optimizers"
             raise RuntimeError(f"{what}: call step() alone.")
         with disable_casts():  # the arithmetic of an optimizer is its own
-            result = gradients.step(plain["step"], dynamic=dynamic)
+            result = gradients.step(plain_step, dynamic=dynamic)
         STATE.copies.clear()
         return result
 
     def zero_grad(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-        if not gradients.in_place:
+        if gradients.has_masters:
             gradients.clear()
-        plain["zero_grad"](*args, **kwargs)
+        plain_zero_grad(*args, **kwargs)
 
     def undo() -> None:
         del vars(optimizer)["_amp"], vars(optimizer)["_undo_amp"]
-        for name, ours in patched.items():
-            if vars(optimizer)[name] is ours:
-                delattr(optimizer, name)
-                vars(optimizer).update({name: plain[name]} if name in own else {})
+        for name, before in own.items():
+            if vars(optimizer)[name] is patched[name]:
+                delattr(optimizer, name) if before is None else setattr(optimizer, name, before)
         gradients.release()
 
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
@@ -357,8 +318,8 @@ def _recast_state(optimizer: Optimizer) -> None:
         optimizer.load_state_dict(optimizer.state_dict())
 
 
-def _properties(opt_level: str, **overrides: Any) -> Properties:
-    """The level with the caller's overrides (None: the level's own).
+def _properties(opt_level: str, *overrides: Any) -> Properties:
+    """The level with the caller's overrides, one for each property (None: the level's own).
 
     Raises RuntimeError as apex did; ValueError for a loss scale that is none.
     """
@@ -366,7 +327,8 @@ def _properties(opt_level: str, **overrides: Any) -> Properties:
         note = "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
         known = ", ".join(map(repr, LEVELS))
         raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
-    given = {name: value for name, value in overrides.items() if value is not None}
+    named = zip((property.name for property in fields(Properties)), overrides, strict=True)
+    given = {name: value for name, value in named if value is not None}
     for name in given.keys() & WORDS.keys():
         if str(given[name]) not in WORDS[name]:
             raise RuntimeError(f"{name}={given[name]!r}: expected {', '.join(WORDS[name])} or None")
@@ -379,7 +341,7 @@ def _properties(opt_level: str, **overrides: Any) -> Properties:
         raise RuntimeError("patch_torch_functions=True can only be set by selecting opt_level O1.")
     if "loss_scale" in given:
         given["loss_scale"] = _loss_scale(given["loss_scale"])
-    return dataclasses.replace(LEVELS[opt_level], **given)
+    return replace(LEVELS[opt_level], **given)
 
 
 def _loss_scale(value: Any) -> float | str:
@@ -398,12 +360,12 @@ def _check_model(model: nn.Module) -> None:
             f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be "
             "applied to the model(s) AFTER the model(s) have been returned from amp.initialize."
         )
-    named = [*(("param", *one) for one in model.named_parameters())]
-    for kind, name, tensor in [*named, *(("buffer", *one) for one in model.named_buffers())]:
+    parameters = dict(model.named_parameters())
+    for name, tensor in (parameters | dict(model.named_buffers())).items():
         if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-            found = str(tensor.dtype).removeprefix("torch.")
+            what = f"Found {'param' if name in parameters else 'buffer'} {name} with type"
             raise RuntimeError(
-                f"Found {kind} {name} with type {found}, expected float32. "
+                f"{what} {str(tensor.dtype).removeprefix('torch.')}, expected float32. "
                 "When using amp.initialize, you do not need to call .half() on your model before passing it."
             )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from ampcompare.precision.o1.weights import STATE
 
 _MISSING = object()
 _users = 0
-_registered: dict[tuple[int, str], tuple[Any, str, str]] = {}  # by the user: namespace, name, rule
+_registered: list[tuple[Any, str, str]] = []  # by the user: namespace, name, rule
 _installed: list[tuple[Any, str, Any]] = []  # namespace, name, what its own dict held before
 
 
@@ -37,27 +37,22 @@ def casts(
     the half lists: float16 as in apex, by default; bfloat16 is ours.
     """
     is_outermost = not vars(STATE).get("on")  # also where casts are on everywhere
-    if device_type is None:
-        device_type = STATE.device_type if STATE.on else default_device_type()
-    allow = STATE.allow_banned if allow_banned is None else allow_banned
+    if device_type is None and not STATE.on:
+        device_type = default_device_type()
+    asked = {"device_type": device_type, "allow_banned": allow_banned, "half": half}
     if is_outermost:
         STATE.copies.clear()  # weights may have been edited since in ways that leave no version (`.data`)
     try:
-        with (
-            installed(),
-            _in_force(on=True, half=half or STATE.half, device_type=device_type, allow_banned=allow),
-        ):
+        with installed(), _in_force(on=True, **{k: v for k, v in asked.items() if v is not None}):
             yield
     finally:
         if is_outermost:
             STATE.copies.clear()
 
 
-@contextmanager
-def disable_casts() -> Iterator[None]:
+def disable_casts() -> AbstractContextManager[None]:
     """The context in which no casts are in force, in this thread."""
-    with _in_force(on=False):
-        yield
+    return _in_force(on=False)
 
 
 @contextmanager
@@ -97,7 +92,7 @@ def register(namespace: Any, name: str, rule: str) -> None:
         where = getattr(namespace, "__name__", repr(namespace))
         raise ValueError(f"No function named {name} in module {where}.")
     _take_off()
-    _registered[id(namespace), name] = (namespace, name, rule)
+    _registered.append((namespace, name, rule))
     _put_on()
 
 
@@ -111,8 +106,8 @@ def forget_registered() -> None:
 def _put_on() -> None:
     if not _users:
         return
-    listed = {(id(namespace), name): (namespace, name, rule) for namespace, name, rule in entries()}
-    for namespace, name, rule in (listed | _registered).values():
+    listed = {(id(entry[0]), entry[1]): entry for entry in (*entries(), *_registered)}  # the last counts
+    for namespace, name, rule in listed.values():
         written = inspect.getattr_static(namespace, name, None)  # here or in a base class
         if isinstance(written, staticmethod | classmethod):  # `getattr` would bind a class method
             wrapper: Any = type(written)(RULES[rule](written.__func__))

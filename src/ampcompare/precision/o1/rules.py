@@ -1,15 +1,14 @@
-"""The O1 rules: for each a wrapper around one function, inert while casts are off.
+"""The O1 rules: for each a wrapper around one function, which reads one flag while casts are off.
 
-A wrapper reads one flag when off. When on it touches only floating tensors of the target device (also inside
-lists and tuples whose elements all are floating tensors), returns those of the right type as they are, and
-never changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
+When on it touches only floating tensors of the target device (also inside lists and tuples of nothing else)
+and never changes the caller's arguments. `out=` is where the result goes, not what goes in: it is left alone.
 Half is the type of the context in force: fp16, as in apex, or bf16.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,43 +22,42 @@ Cast = Callable[[Tensor], Tensor]
 Args = Sequence[Any]
 Kwargs = dict[str, Any]
 Arguments = tuple[Args, Kwargs]
-Change = Callable[[str, Args, Kwargs], Arguments]
 FLOAT = torch.float32
 SEQUENCES = (list, tuple)
-NESTED = (Tensor, list, tuple)
 
 
-def _castable(x: Any) -> bool:
-    """Whether x is a floating tensor, or a list or tuple of nothing else (nested ones too)."""
+def _tensors(x: Any) -> list[Tensor]:
+    """The floating tensors that a cast of x looks at: x, or all in a list or tuple of nothing else."""
     if isinstance(x, Tensor):
-        return x.dtype.is_floating_point
-    return isinstance(x, list | tuple) and all(_castable(y) for y in x)
+        return [x] if x.dtype.is_floating_point else []
+    found: list[Tensor] = []
+    if isinstance(x, SEQUENCES):
+        for item in x:
+            if not (inner := _tensors(item)):
+                return []
+            found += inner
+    return found
 
 
-def _floating(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The floating tensors that a cast of these values would look at."""
-    for x in values:
-        if isinstance(x, Tensor):
-            if x.dtype.is_floating_point:
-                yield x
-        elif isinstance(x, SEQUENCES) and _castable(x):
-            yield from _floating(x)
+def _given(args: Args, kwargs: Kwargs) -> list[Tensor]:
+    values = (*args, *(x for key, x in kwargs.items() if key != "out"))
+    return [tensor for x in values for tensor in _tensors(x)]
 
 
 def _map(cast: Cast, x: Any) -> Any:
-    """Cast a castable argument, list and tuple types kept; anything else as it is."""
+    """Cast what is to be cast, list and tuple types kept; anything else as it is."""
     if isinstance(x, Tensor):
         return cast(x)
-    # The look at the first element spares a convolution's stride and padding the walk through `_castable`.
-    if isinstance(x, SEQUENCES) and x and isinstance(x[0], NESTED) and _castable(x):
-        items = [_map(cast, y) for y in x]
-        if all(new is old for new, old in zip(items, x, strict=True)):
-            return x
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
-    return x
+    if not _tensors(x):
+        return x
+    items = [_map(cast, y) for y in x]
+    if all(new is old for new, old in zip(items, x, strict=True)):
+        return x
+    return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
 
 
 def _arguments(cast: Cast, args: Args, kwargs: Kwargs) -> Arguments:
+    # Most are tensors or numbers: those are not worth a call.
     new_args = [
         cast(x) if isinstance(x, Tensor) else _map(cast, x) if isinstance(x, SEQUENCES) else x for x in args
     ]
@@ -90,9 +88,10 @@ def to_float(x: Tensor) -> Tensor:
     return x.to(FLOAT)
 
 
-def rule(change: Change) -> Callable[[Function], Function]:
-    """A rule by what it makes of the arguments of a function while casts are on."""
+def rule(change: Callable[[str, Args, Kwargs], Arguments]) -> Callable[[Function], Function]:
+    """A rule by what it makes of the arguments of a function, of such a name, while casts are on."""
 
+    @functools.wraps(change)
     def wrap(function: Function) -> Function:
         name = getattr(function, "__name__", str(function))
 
@@ -125,51 +124,46 @@ def promote(name: str, args: Args, kwargs: Kwargs) -> Arguments:
 
     Types count, not dimensions: a 0-d fp32 tensor promotes.
     """
-    given = list(_floating([*args, *(x for key, x in kwargs.items() if key != "out")]))
+    given = _given(args, kwargs)
     found = {x.dtype for x in given}
     if len(found) < 2 or not any(map(_is_ours, given)):
         return args, kwargs
     if found != {STATE.half, FLOAT}:
-        names = ", ".join(sorted(map(_name, found)))
-        raise NotImplementedError(
-            f"apex O1 does not know how to promote {{{names}}} in {name}: only a mix of "
-            f"{_name(STATE.half)} and float32 is defined; cast one of the arguments yourself"
-        )
+        what = f"apex O1 does not know how to promote {{{', '.join(sorted(map(_name, found)))}}} in {name}"
+        why = f"only a mix of {_name(STATE.half)} and float32 is defined"
+        raise NotImplementedError(f"{what}: {why}; cast one of the arguments yourself")
     return _arguments(to_float, args, kwargs)
 
 
 @rule
 def match(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Run in the type of the tensor that is changed in place: the other arguments follow it."""
-    target: Any = args[0] if args else kwargs.get("input")
-    return _others(target.dtype, args, kwargs) if _is_ours(target) else (args, kwargs)
+    args, kwargs = _target_first(args, kwargs)
+    return _others(args[0].dtype, args, kwargs) if _is_ours(args[0]) else (args, kwargs)
 
 
 @rule
 def refuse(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Refuse to change a half tensor in place: the result is fp32 and does not fit into it."""
-    target: Any = args[0] if args else kwargs.get("input")
-    if not _is_ours(target):
+    args, kwargs = _target_first(args, kwargs)
+    if not _is_ours(args[0]):
         return args, kwargs
-    if target.dtype is STATE.half:
+    if args[0].dtype is STATE.half:
         instead = name.rstrip("_")
-        raise NotImplementedError(
-            f"apex O1 runs {instead} in float32, so {name} cannot write into a {_name(target.dtype)} tensor; "
-            f"use {instead}, or call .float() first"
-        )
+        why = f"{name} cannot write into a {_name(STATE.half)} tensor"
+        todo = f"use {instead}, or call .float() first"
+        raise NotImplementedError(f"apex O1 runs {instead} in float32, so {why}; {todo}")
     return _others(FLOAT, args, kwargs)
 
 
+def _target_first(args: Args, kwargs: Kwargs) -> Arguments:
+    """The arguments of a function in place, its target the first, also where it was given as `input`."""
+    return (args, kwargs) if args else ((kwargs["input"],), {k: v for k, v in kwargs.items() if k != "input"})
+
+
 def _others(dtype: torch.dtype, args: Args, kwargs: Kwargs) -> Arguments:
-    """Cast all arguments but the target: the first, or the one called `input`."""
-
-    def cast(x: Tensor) -> Tensor:
-        if dtype is STATE.half:
-            return to_half(x)
-        return x.to(dtype) if _is_ours(x) else x
-
-    new_args, new_kwargs = _arguments(cast, args[1:], kwargs)
-    return ([args[0], *new_args], new_kwargs) if args else ([], {**new_kwargs, "input": kwargs["input"]})
+    others, kwargs = _arguments(lambda x: x.to(dtype) if _is_ours(x) else x, args[1:], kwargs)
+    return [args[0], *others], kwargs
 
 
 @rule
@@ -177,20 +171,16 @@ def banned(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     """Refuse half arguments, unless banned functions are allowed: then run in fp32."""
     if STATE.allow_banned:
         return _arguments(to_float, args, kwargs)
-    if any(x.dtype is STATE.half and _is_ours(x) for x in _floating((*args, *kwargs.values()))):
-        raise NotImplementedError(
-            f"apex O1 does not run {name} on {_name(STATE.half)}: the log of a sigmoid output underflows "
-            "there. Drop the sigmoid and use torch.nn.functional.binary_cross_entropy_with_logits "
-            "(BCEWithLogitsLoss), or pass allow_banned=True to run it in float32"
-        )
+    if any(x.dtype is STATE.half and _is_ours(x) for x in _given(args, kwargs)):
+        what = f"apex O1 does not run {name} on {_name(STATE.half)}"
+        why = "the log of a sigmoid output underflows there. Drop the sigmoid and use"
+        use = "torch.nn.functional.binary_cross_entropy_with_logits (BCEWithLogitsLoss)"
+        raise NotImplementedError(f"{what}: {why} {use}, or pass allow_banned=True to run it in float32")
     return args, kwargs
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-# What PyTorch runs in one function where apex saw its parts.
 
 
 @rule
@@ -199,18 +189,17 @@ def attention(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     MultiheadAttention does it where the weights are asked for.
 
     apex added an fp32 mask to the products in fp32, so that a large negative number was no infinity, of which
-    a row full makes NaN: here it stays within half of half's range.
+    a row full makes NaN: here it stays within half of half's range; -inf stays.
     """
+
+    def bounded(mask: Any) -> Any:
+        if not _is_ours(mask) or mask.dtype is STATE.half:
+            return mask
+        return torch.where(mask.isinf(), mask, mask.clamp(min=torch.finfo(STATE.half).min / 2))
+
     place = 0 if name == "baddbmm" else 3
-    args = [_bounded(x) if index == place else x for index, x in enumerate(args)]
-    return _arguments(to_half, args, {k: _bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()})
-
-
-def _bounded(mask: Any) -> Any:
-    """A floating mask of a wider type, no number below what half can hold a sum with; -inf stays."""
-    if not _is_ours(mask) or mask.dtype is STATE.half:
-        return mask
-    return torch.where(mask.isinf(), mask, mask.clamp(min=torch.finfo(STATE.half).min / 2))
+    args = [bounded(x) if index == place else x for index, x in enumerate(args)]
+    return _arguments(to_half, args, {k: bounded(v) if k == "attn_mask" else v for k, v in kwargs.items()})
 
 
 def slow(function: Function) -> Function:
@@ -239,15 +228,5 @@ def recurrent_input(name: str, args: Args, kwargs: Kwargs) -> Arguments:
     return (network, x, *others), kwargs
 
 
-RULES: dict[str, Callable[[Function], Function]] = {
-    "half": half,
-    "float": float_,
-    "promote": promote,
-    "match": match,
-    "refuse": refuse,
-    "banned": banned,
-    "attention": attention,
-    "slow": slow,
-    "recurrent": recurrent,
-    "recurrent_input": recurrent_input,
-}
+LISTED = (half, float_, promote, match, refuse, banned, attention, slow, recurrent, recurrent_input)
+RULES: dict[str, Callable[[Function], Function]] = {f.__name__.rstrip("_"): f for f in LISTED}

@@ -6,8 +6,6 @@ MODULES say how the functions run that its lists did not know.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +23,6 @@ FUNCTIONAL_FLOAT = (
     "margin_ranking_loss multilabel_margin_loss multilabel_soft_margin_loss multi_margin_loss nll_loss "
     "binary_cross_entropy_with_logits smooth_l1_loss soft_margin_loss triplet_margin_loss ctc_loss"
 ).split()
-FUNCTIONAL_BANNED = ["binary_cross_entropy"]
 
 TORCH_HALF = [*CONVOLUTIONS, *"prelu addmm addmv addr matmul mm mv addbmm baddbmm bmm".split()]
 TORCH_FLOAT = (
@@ -43,6 +40,16 @@ TENSOR_PROMOTE = [
     *(f"__{name}__" for name in ("eq", "ge", "gt", "le", "lt", "ne")),
 ]
 TENSOR_PROMOTE_IN_PLACE = [f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv")]
+LISTS: list[tuple[Any, list[str], str, str]] = [
+    (F, FUNCTIONAL_HALF, "half", "match"),
+    (F, FUNCTIONAL_FLOAT, "float", "refuse"),
+    (torch, TORCH_HALF, "half", "match"),
+    (torch, TORCH_FLOAT, "float", "refuse"),
+    (torch, TORCH_PROMOTE, "promote", "match"),
+    (torch.Tensor, TENSOR_HALF, "half", "match"),
+    (torch.Tensor, TENSOR_FLOAT, "float", "refuse"),
+    (torch.Tensor, TENSOR_PROMOTE, "promote", "match"),
+]
 
 # PyTorch made one function of what apex saw in parts. The fused one gives what the parts gave: attention is a
 # product, a softmax and a product (half, fp32 within, half), an RMS norm begins with a power (fp32).
@@ -67,38 +74,15 @@ MODULES: list[tuple[Any, str, str]] = [
 ]
 
 
-def entries() -> Iterator[tuple[Any, str, str]]:
+def entries() -> list[tuple[Any, str, str]]:
     """Every (namespace, name, rule) that exists in this PyTorch; of two for one name the later counts.
 
-    Rules: half, float, promote, banned; for methods that change their tensor, match (cast the other arguments
-    to its type) and refuse (an fp32 function cannot write into a half tensor); the rest is said in `rules`,
-    and `again` in `patches`.
+    Methods that change their tensor have a rule of their own: match (cast the other arguments to its type) or
+    refuse (an fp32 function cannot write into a half tensor).
     """
-    lists: list[tuple[ModuleType | type, list[str], str]] = [
-        (F, FUNCTIONAL_HALF, "half"),
-        (F, FUNCTIONAL_FLOAT, "float"),
-        (F, FUNCTIONAL_BANNED, "banned"),
-        (torch, TORCH_HALF, "half"),
-        (torch, TORCH_FLOAT, "float"),
-        (torch, TORCH_PROMOTE, "promote"),
-        (torch.Tensor, TENSOR_HALF, "half"),
-        (torch.Tensor, TENSOR_FLOAT, "float"),
-        (torch.Tensor, TENSOR_PROMOTE, "promote"),
-        (torch.Tensor, TENSOR_PROMOTE_IN_PLACE, "match"),
-        (torch.Tensor, _in_place(TENSOR_HALF), "match"),
-        (torch.Tensor, _in_place(TENSOR_PROMOTE), "match"),
-        (torch.Tensor, _in_place(TENSOR_FLOAT), "refuse"),
-        (torch, _in_place(TORCH_HALF), "match"),
-        (torch, _in_place(TORCH_PROMOTE), "match"),
-        (torch, _in_place(TORCH_FLOAT), "refuse"),
-    ]
-    for namespace, names, rule in lists:
-        for name in names:
-            if hasattr(namespace, name):
-                yield namespace, name, rule
-    yield from LATER
-    yield from MODULES
-
-
-def _in_place(names: list[str]) -> list[str]:
-    return [f"{name}_" for name in names if not name.startswith("__")]
+    found: list[tuple[Any, str, str]] = [(F, "binary_cross_entropy", "banned")]
+    found += [(torch.Tensor, name, "match") for name in TENSOR_PROMOTE_IN_PLACE]
+    for namespace, names, rule, in_place in LISTS:
+        found += [(namespace, name, rule) for name in names]
+        found += [(namespace, f"{name}_", in_place) for name in names if not name.startswith("__")]
+    return [entry for entry in (*found, *LATER, *MODULES) if hasattr(entry[0], entry[1])]

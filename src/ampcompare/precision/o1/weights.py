@@ -1,9 +1,8 @@
 """Which casts are in force in this thread, and the half copies of fp32 weights that they made: a weight that
 is used twice is cast once, and its gradient adds up in fp32.
 
-The original kept copies until `scale_loss` exited and so served stale ones to a forward after an edit. Here
-they go whenever an outermost context opens or closes and after a step; between those, a changed `_version`
-(any in-place edit that autograd sees) makes a new copy.
+Copies go whenever an outermost context opens or closes and after a step (in apex when `scale_loss` exited);
+between those, a changed `_version` (any in-place edit that autograd sees) makes a new one.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from torch import Tensor
 
 
 class CastState(threading.local):
-    """The casts of the current thread.
-
-    A thread that never entered a context follows the class's own values, which is what `amp.initialize` sets
-    for functions outside a model's forward, as the original did.
-    """
+    """The casts of the current thread; outside any context the class's own, which `amp.initialize` sets."""
 
     on = False
     half = torch.float16
@@ -29,8 +24,8 @@ class CastState(threading.local):
     allow_banned = False
 
     def __init__(self) -> None:
-        # One for each thread: copies belong to the graph that the thread builds. By the weight's id: the
-        # weight, which so keeps it; its version then; the copy.
+        # By the weight's id: the weight, which so stays alive; its version then; the copy. Copies belong to
+        # the graph that the thread builds.
         self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}
 
 

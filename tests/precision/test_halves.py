@@ -1,4 +1,4 @@
-"""bf16 for weights, states and BatchNorm, and stochastic rounding of the update."""
+"""Half weights: types of the parts of a network, what they cost, and stochastic rounding of the update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from ampcompare.precision import build_precision
 from ampcompare.precision.stochastic import mix, random_bits, round_stochastically
 
-BF16 = torch.bfloat16
+HALF, BF16, FLOAT = torch.float16, torch.bfloat16, torch.float32
 
 
 def small_net() -> nn.Module:
@@ -39,17 +39,34 @@ def train(precision, model, optimizer, steps: range) -> list[torch.Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("backend", ["bf16", "bf16_sr"])
-@pytest.mark.parametrize(("keep", "norms"), [(None, BF16), (False, BF16), (True, torch.float32)])
-def test_all_is_bf16_but_batchnorm_where_it_is_asked_for(backend: str, keep, norms) -> None:
-    precision, model, optimizer = prepared(backend, keep_batchnorm_fp32=keep)
-    train(precision, model, optimizer, range(2))
-    assert {p.dtype for layer in (model[0], model[3]) for p in layer.parameters()} == {BF16}
+@pytest.mark.parametrize(
+    ("backend", "half", "own"),
+    [("fp16", HALF, HALF), ("apex_o2", HALF, FLOAT), ("bf16", BF16, BF16), ("bf16_sr", BF16, BF16)],
+)
+@pytest.mark.parametrize("keep", [None, False, True])
+def test_batchnorm_is_kept_in_fp32_where_it_is_asked_for_or_the_backend_s_own(backend, half, own, keep):
+    model, norms = small_net(), {None: own, False: half, True: FLOAT}[keep]
+    precision = build_precision(backend, keep_batchnorm_fp32=keep, loss_scale=1024.0)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    assert {model[0].weight.dtype, model[3].bias.dtype} == {half}
+    assert model(torch.randn(8, 4)).dtype is FLOAT
     assert {t.dtype for t in (*model[1].parameters(), model[1].running_mean, model[1].running_var)} == {norms}
-    assert {optimizer.state[p]["exp_avg_sq"].dtype for p in model[0].parameters()} == {BF16}
-    assert model(torch.randn(8, 4)).dtype is torch.float32
-    assert precision.scale_factor().item() == 1.0
-    assert not precision.scales_dynamically()
+    before = model[1].weight.detach().clone()
+    for _ in range(2):
+        precision.backward(model(torch.randn(8, 4)).square().mean())
+        precision.step(optimizer)
+        optimizer.zero_grad()
+    assert not torch.equal(model[1].weight, before)
+    assert model[1].weight.dtype is norms
+
+
+@pytest.mark.parametrize(("loss_scale", "left"), [(1.0, 0.0), (1024.0, 2.0**-18), ("dynamic", 2.0**-18)])
+def test_tiny_gradient_survives_with_loss_scaling_alone(loss_scale, left) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    precision = build_precision("fp16", loss_scale=loss_scale)
+    precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    precision.backward(model(torch.full((1, 1), 256.0)).sum() * 2.0**-26)
+    assert model.weight.grad.item() == left
 
 
 def drift(backend: str, steps: int) -> float:
