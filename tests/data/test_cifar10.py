@@ -6,7 +6,6 @@ import http.server
 import io
 import pickle
 import socket
-import struct
 import tarfile
 import threading
 from pathlib import Path
@@ -22,29 +21,11 @@ from ampcompare.errors import UserError
 BOTH = {which.name: which for which in (cifar10.CIFAR10, cifar10.CIFAR100)}
 
 
-def python2_pickle(pixels: np.ndarray, key: str, labels: list[int]) -> bytes:
-    """A batch as the real ones are: a dict of byte strings, written by Python 2 with an old NumPy."""
-    rows, columns = pixels.shape
-    return b"".join(
-        [
-            b"\x80\x02}(",  # protocol 2, a dict, a mark
-            b"U" + bytes([len(key)]) + key.encode() + b"](",
-            b"".join(b"K" + bytes([label]) for label in labels) + b"e",
-            b"U\x04data",
-            b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R",
-            b"(K\x01" + b"M" + struct.pack("<H", rows) + b"M" + struct.pack("<H", columns) + b"\x86",
-            b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89",
-            b"T" + struct.pack("<i", pixels.size) + pixels.tobytes() + b"tb",
-            b"u.",
-        ]
-    )
-
-
 class SmallArchive:
     """A miniature of the archive as its authors made it, with torchvision's class told of its checksums."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, which: cifar10.Archive) -> None:
-        self.which, self.reader = which, getattr(datasets, which.reader)
+        self.which, self.reader = which, getattr(datasets, which.name.upper())
         count = SOURCES[which.name].classes
         self.known_md5 = self.reader.tgz_md5
         self.classes = tuple(f"class {i}" for i in range(count))
@@ -57,7 +38,7 @@ class SmallArchive:
         test, meta = ("test_batch", "batches.meta") if is_ten else ("test", "meta")
         key = "labels" if is_ten else "fine_labels"
         parts = {
-            name: python2_pickle(self.pixels[first:end], key, self.labels[first:end])
+            name: pickle.dumps({"data": self.pixels[first:end], key: self.labels[first:end]}, protocol=2)
             for name, first, end in zip([*train, test], ends[:-1], ends[1:], strict=True)
         }
         names = self.reader.meta["key"]

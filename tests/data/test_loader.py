@@ -100,17 +100,3 @@ def test_starting_at_a_batch_equals_skipping_to_it_whatever_the_global_generator
             with subtests.test(kind=kind, start=start):
                 torch.manual_seed(start)
                 assert equal(loader(numbered(10), **kind).epoch(5, start), whole[start:])
-    with pytest.raises(ValueError, match="an epoch has 3 batches"):
-        next(loader(numbered(10)).epoch(0, 4))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"batch_size": 0},
-        {"data": ImageSet(torch.zeros(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64))},
-    ],
-)
-def test_wrong_arguments_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"batch_size=0|expected uint8"):
-        loader(**{"data": numbered(2), **wrong})

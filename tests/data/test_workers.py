@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -70,92 +72,86 @@ def test_the_training_can_end_its_workers():
     assert worker.exitcode == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_that_are_not_forked_hear_the_training_alone_too(tmp_path: Path, method: str):
-    """In a program of its own: what multiprocessing starts besides, it starts once."""
-    (tmp_path / "program.py").write_text(NOT_FORKED)
-    done = subprocess.run(
-        [sys.executable, "program.py", method],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout == "5 more\nexit code 0\n", done.stderr
+DATA = """
+import os, signal, time, torch
 
-
-NOT_FORKED = """
-import os, signal, sys
-import torch
-from torch.utils.data import DataLoader, Dataset
-from ampcompare.data.workers import begin
-
-
-class Signalled(Dataset):
-    number = 4
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, i):
-        if i == self.number:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return torch.zeros(2)
-
-
-if __name__ == "__main__":
-    batches = begin(DataLoader(Signalled(), 2, num_workers=1, multiprocessing_context=sys.argv[1]))
-    next(batches)
-    print(sum(1 for _ in batches), "more", flush=True)
-    data = Signalled()
-    data.number = None  # a signal that waits would swallow that of the training
-    batches = begin(DataLoader(data, 2, num_workers=1, multiprocessing_context=sys.argv[1]))
-    next(batches)
-    (worker,) = batches._workers
-    worker.terminate()
-    worker.join()
-    print("exit code", worker.exitcode, flush=True)
-"""
-
-FATAL = """
-import os, signal, torch
-
-class Fatal(torch.utils.data.Dataset):
+class Signalled(torch.utils.data.Dataset):
     num_classes = 2
+    fatal = False
 
     def __len__(self):
         return 256
 
     def __getitem__(self, i):
-        if i == 40 and torch.utils.data.get_worker_info():
+        time.sleep(0.001)
+        if self.fatal and i == 40 and torch.utils.data.get_worker_info():
             os.kill(os.getpid(), signal.SIGKILL)
         return torch.zeros(3, 32, 32), i % 2
 
-def samples(train):
-    return Fatal()
+class Fatal(Signalled):
+    fatal = True
 
-def loader(train):
-    return torch.utils.data.DataLoader(Fatal(), batch_size=8, num_workers=1)
+def samples(train, kind=Signalled):
+    return kind()
+
+def loader(train, kind=Signalled):
+    return torch.utils.data.DataLoader(kind(), batch_size=8, num_workers=1)
+
+def fatal_samples(train):
+    return samples(train, Fatal)
+
+def fatal_loader(train):
+    return loader(train, Fatal)
 """
+WORDS = [
+    "--config=demo",
+    "batch_size=8",
+    "eval.batch_size=8",
+    "device=cpu",
+    "model.name=tiny",
+    "backend=none",
+]
+WORDS += ["epochs=2", "output_dir=runs", "data.train_limit=null", "data.test_limit=null", "log.every=1"]
+WORDS += ["checkpoint.every_minutes=1e-9"]
+OF_SAMPLES, OF_LOADER = ("samples", ["data.workers=1"]), ("loader", [])
+
+
+def program(folder: Path, name: str, words: list[str], **how: Any) -> subprocess.Popen[str]:
+    (folder / "data.py").write_text(DATA)
+    command = [sys.executable, ROOT / "run_experiment.py", *WORDS, f"data.source=./data.py:{name}", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=folder, **pipes, **how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "words"), [OF_SAMPLES, OF_LOADER])
+def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path, name: str, words: list[str]):
+    """As for want of memory: no mistake in the data. PyTorch raises it wherever the training is by then."""
+    done = program(tmp_path, f"fatal_{name}", [*words, "wandb.mode=disabled"])
+    said, _ = done.communicate()
+    assert done.returncode in (1, 2), said
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert "DataLoader worker" in line
+    assert "Killed" in line
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("samples", ["data.workers=1"]), ("loader", ["data.train_limit=null", "data.test_limit=null"])],
+    ("name", "words", "signum"), [(*OF_SAMPLES, signal.SIGTERM), (*OF_LOADER, signal.SIGUSR1)]
 )
-def test_a_worker_that_is_killed_is_one_line_that_says_how(tmp_path: Path, name: str, words: list[str]):
-    """As for want of memory: no mistake in the data. PyTorch raises it wherever the training is by then."""
-    (tmp_path / "data.py").write_text(FATAL)
-    words = [*words, "--config=demo", f"data.source=./data.py:{name}", "batch_size=8", "device=cpu"]
-    words += ["model.name=tiny", "epochs=50", "wandb.mode=disabled", "output_dir=runs", "backend=none"]
-    command = [sys.executable, ROOT / "run_experiment.py", *words, "eval.batch_size=8"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    assert done.returncode in (1, 2), said
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert "DataLoader worker" in line
-    # PyTorch says how in the exception behind, which Python does not let out of everything.
-    assert "Killed" in line or "(pid not known) has ended" in line
+def test_a_signal_to_the_whole_job_saves_and_the_run_goes_on_from_there(
+    tmp_path: Path, name: str, words: list[str], signum: int
+):
+    job = program(tmp_path, name, [*words, "wandb.mode=offline"], start_new_session=True)
+    while job.poll() is None and not [*tmp_path.glob("runs/checkpoints/*/*")]:
+        time.sleep(0.05)
+    os.killpg(job.pid, signum)
+    said, _ = job.communicate()
+    assert job.returncode == 128 + signum, said
     assert "Traceback" not in said
+    (step,) = re.findall(r"interrupted at step (\d+) .*; go on with resume=auto", said)
+    resumed = program(tmp_path, name, [*words, "wandb.mode=offline", "resume=auto"])
+    said, _ = resumed.communicate()
+    assert resumed.returncode == 0, said
+    assert f"at step {step}" in said

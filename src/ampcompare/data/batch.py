@@ -1,6 +1,4 @@
-"""A batch: inputs and targets, each a tensor or a dict of tensors. Whatever the data are, the first dimension
-of every tensor counts the samples.
-"""
+"""A batch: inputs and targets, each a tensor or a dict of tensors, the samples in the first dimension."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ampcompare.errors import kind_of
 Field: TypeAlias = Tensor | Mapping[str, Tensor]
 Batch: TypeAlias = tuple[Field, Field]
 
-EXPECTED = "expected (inputs, targets), each a tensor or a dict of tensors"
+EXPECTED = "expected (inputs, targets), each a tensor or a dict of tensors, samples first"
 HASHED_BYTES = 2**28  # of one tensor; of larger ones rows evenly spaced: SHA-256 takes 0.2 s for so much
 
 
@@ -54,59 +52,47 @@ def in_layout(tensor: Tensor, channels_last: bool) -> Tensor:
     return tensor
 
 
-def as_batch(found: Any, what: str = "") -> Batch:
+def as_batch(found: Any) -> Batch:
     """The pair as tensors that all have as many samples; float64, which no backend computes in, in float32.
 
-    NumPy arrays become tensors that share their memory. `what` begins the message of Unfit.
+    NumPy arrays become tensors that share their memory where they can. Raises Unfit.
 
     >>> inputs, targets = as_batch((np.zeros((4, 2)), {"a": torch.ones(4)}))
     >>> inputs.dtype, targets["a"].shape
     (torch.float32, torch.Size([4]))
     """
-    inputs, targets = pair_of(found, what)
-    inputs, targets = _as_field(inputs, f"{what}inputs"), _as_field(targets, f"{what}targets")
-    counts = [[len(tensor) for tensor in tensors(field)] for field in (inputs, targets)]
-    if len({*counts[0], *counts[1]}) > 1:
-        there = (" and ".join(map(str, field)) for field in counts)
-        said = " and targets with ".join(there)
-        raise Unfit(f"{what}inputs with {said} samples; expected as many everywhere")
-    if not counts[0][0]:
-        raise Unfit(f"{what}empty; expected at least one sample")
+    pair = zip(("inputs", "targets"), pair_of(found), strict=True)
+    inputs, targets = (_as_field(field, name) for name, field in pair)
+    counts = [len(tensor) for tensor in (*tensors(inputs), *tensors(targets))]
+    if len({*counts}) > 1 or not counts[0]:
+        said = f"the tensors have {', '.join(map(str, counts))} samples"
+        raise Unfit(f"{said}; expected as many everywhere, and at least one")
     return inputs, targets
 
 
-def pair_of(found: Any, what: str = "") -> tuple[Any, Any]:
+def pair_of(found: Any) -> tuple[Any, Any]:
     """Inputs and targets of what is to be both. Raises Unfit."""
     if not isinstance(found, tuple | list) or len(found) != 2:
         size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-        raise Unfit(f"{what}{kind_of(found)}{size}; {EXPECTED}")
+        raise Unfit(f"{kind_of(found)}{size}; {EXPECTED}")
     return found[0], found[1]
 
 
 def _as_field(field: Any, what: str) -> Field:
     if not isinstance(field, Mapping):
         return _as_tensor(field, what)
-    if not field:
-        raise Unfit(f"{what} are an empty dict; {EXPECTED}")
-    for name in field:
-        if not isinstance(name, str):
-            raise Unfit(f"{what} have the key {name!r}; expected names, which the model takes as arguments")
+    if not field or not all(isinstance(name, str) for name in field):
+        said = f"{what} are a dict with the keys {[*field]}"
+        raise Unfit(f"{said}; expected names, which the model takes as arguments")
     return {name: _as_tensor(value, f"{what}[{name!r}]") for name, value in field.items()}
 
 
 def _as_tensor(value: Any, what: str) -> Tensor:
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "biufc":
-            raise Unfit(f"{what} are an array of {value.dtype}; expected numbers")
-        # Tensors are made of them, which take no view that runs backwards.
-        array = np.ascontiguousarray(value).reshape(value.shape)
-        value = torch.from_numpy(array if array.flags.writeable else array.copy())
-    if not isinstance(value, Tensor):
-        raise Unfit(f"{what} are {kind_of(value)}; {EXPECTED}")
-    if value.layout is not torch.strided or value.is_quantized:
-        raise Unfit(f"{what} are no dense tensor ({value.layout}); {EXPECTED}")
-    if value.ndim == 0:
-        raise Unfit(f"{what} have no dimension; expected one whose first counts the samples")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        value = torch.from_numpy(np.require(value, requirements=["C", "W"]))  # it takes no negative strides
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.ndim:
+        kind = f" of {value.dtype}" if isinstance(value, np.ndarray | Tensor) else ""
+        raise Unfit(f"{what} are {kind_of(value)}{kind}; {EXPECTED}, of numbers, dense")
     value = value.detach()
     return value.to(torch.float32) if value.dtype == torch.float64 else value
 

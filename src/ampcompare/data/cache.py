@@ -35,29 +35,28 @@ def load_or_build(source: str, identity: str, build: Callable[[], Dataset]) -> D
 
     identity: text that changes whenever the source's content does. Only `build` can raise.
     """
-    todo = "set AMPCOMPARE_CACHE to a folder with room to load faster next time"
     try:
         path = cached_file(source, identity)
-    except OSError as error:
-        log.warning("no data cache (%s): %s", error, todo)
-        return build()
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            pairs = [(kept[f"{split}_images"], kept[f"{split}_labels"]) for split in ("train", "test")]
-            return Dataset.of_images(pairs[0], pairs[1], tuple(kept["classes"].tolist()))
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except Exception as error:  # any damage at all: a zip reader meets it as one of a dozen exception types
-        log.warning("data cache %s is not usable (%s): building it again", path, reason(error))
+        if path.exists():
+            return _load(path)
+    except Exception as error:  # of a damaged file as any of a dozen exception types
+        log.warning("the data cache cannot be used (%s): building the data anew", reason(error))
     data = build()
     arrays: dict[str, Any] = {"classes": np.array(data.classes)}
     for name, split in (("train", data.train), ("test", data.test)):
         arrays |= {f"{name}_images": split.images.numpy(), f"{name}_labels": split.labels.numpy()}
     try:
+        path = cached_file(source, identity)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             np.savez(file, **arrays)
     except OSError as error:
-        what = "cannot keep the decoded data in %s (%s): going on without; %s"
-        log.warning(what, path.parent, reason(error), todo)
+        todo = "set AMPCOMPARE_CACHE to a folder with room to load faster next time"
+        log.warning("cannot keep the decoded data (%s): %s", reason(error), todo)
     return data
+
+
+def _load(path: Path) -> Dataset:
+    with np.load(path, allow_pickle=False) as kept:
+        train, test = ((kept[f"{split}_images"], kept[f"{split}_labels"]) for split in ("train", "test"))
+        return Dataset.of_images(train, test, tuple(kept["classes"].tolist()))

@@ -71,10 +71,8 @@ def _given(builder: given.Builder, limits: Mapping[str, int | None]) -> Dataset:
     except ValueError as problem:
         raise plugins.DATA.refusal(source, str(problem)) from None
     # The training data of a function that takes the seed may be others with each: the test data tell them.
-    of_train = train.fingerprint(classes)
-    names = [f"{len(train)} {train.counts}", test.fingerprint(classes)]
-    if not (is_seeded := builder.names("seed")):
-        names.append(of_train)
+    of_train, is_seeded = train.fingerprint(classes), builder.names("seed")
+    names = [f"{len(train)} {train.counts}", test.fingerprint(classes), *([] if is_seeded else [of_train])]
     fingerprint = f"{digest(repr(names))}-{len(train)}-{len(test)}"
     recorded = {"data_fingerprint": fingerprint}
     if not (isinstance(train, TensorSet) and isinstance(test, TensorSet)):

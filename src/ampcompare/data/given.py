@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +13,13 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from ampcompare import plugins
 from ampcompare.calling import call, signature_of, takes
-from ampcompare.data.batch import EXPECTED, Unfit, as_batch, names_of
-from ampcompare.data.splits import MOST_CLASSES, BatchSet, ImageSet, SampleSet, TensorSet
+from ampcompare.data.batch import Unfit, as_batch, names_of
+from ampcompare.data.reading import asked
+from ampcompare.data.splits import MOST_CLASSES, BatchSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError, kind_of
 
-Form: TypeAlias = TensorSet | SampleSet | BatchSet
-
 KWARGS = "data.kwargs"
-FORMS = "tensors, a map-style Dataset or a DataLoader"
+FORMS = "tensors, a map-style Dataset with a __len__ or a DataLoader"
 IGNORED = -100  # a target that PyTorch's losses leave out
 _SIGNED = (torch.int64, torch.int32, torch.int16, torch.int8)
 WHOLE = (*_SIGNED, torch.uint8, torch.uint16, torch.uint32)  # not bool: a yes or no may be of one output
@@ -38,66 +37,44 @@ class Builder:
         self.found = plugins.load(plugins.DATA, name)
         if "train" in kwargs:
             raise UserError(f"{KWARGS}.train: {name} is called with both, true and false; leave it out")
+        self.signature = signature_of(self.found.value)
 
     def names(self, argument: str) -> bool:
         """Whether the function's signature names the argument."""
-        signature = signature_of(self.found.value)
-        return signature is not None and argument in signature.parameters
+        return argument in self.signature.parameters
 
-    def split(self, train: bool) -> Form:
+    def split(self, train: bool) -> Split:
         """What it returns for a split, as what it is. Raises UserError."""
         function: Any = self.found.value
         common = {"batch_size": self.batch_sizes[0 if train else 1], "seed": self.seed}
         ours = {name: value for name, value in common.items() if self.names(name)}
-        signature = signature_of(function)
-        if signature is None or takes(signature, "train"):
+        if takes(self.signature, "train"):
             ours["train"] = train
         else:  # the first argument, called otherwise
             function = partial(function, train)
-        with plugins.blame(plugins.DATA, self.name, f"no data for train={train}", self.found.file):
-            found = call(function, self.kwargs, key=KWARGS, name=self.name, ours=ours)
-        try:
-            return self._form_of(found)
-        except Unfit as problem:
-            raise plugins.DATA.refusal(self.name, f"train={train}: {problem}") from None
+        with asked(self.name, f"data for train={train}", self.found.file):
+            return self._form_of(call(function, self.kwargs, key=KWARGS, name=self.name, ours=ours))
 
-    def _form_of(self, found: Any) -> Form:
+    def _form_of(self, found: Any) -> Split:
         if type(found) is Subset and type(found.dataset) is TensorDataset:
             found = found.dataset[torch.as_tensor(found.indices)]
         elif type(found) is TensorDataset:  # PyTorch's own hold nothing random
             found = found.tensors
         if _is_pair(found):
-            return TensorSet(*as_batch(tuple(map(_as_array, found)), "the data: "))
-        is_one = found is None or isinstance(found, Mapping | str)
+            return TensorSet(*as_batch(tuple(np.asarray(x) if isinstance(x, list) else x for x in found)))
         is_map = hasattr(found, "__getitem__") and hasattr(found, "__len__")
-        if is_one or not (is_map or hasattr(found, "__iter__")):
-            raise Unfit(f"returned {'None' if found is None else kind_of(found)}; expected {FORMS}")
+        if isinstance(found, Mapping | str) or not (is_map or hasattr(found, "__iter__")):
+            raise Unfit(f"{kind_of(found)}; expected {FORMS}")
+        if (length := len(found)) < 1:
+            raise Unfit(f"{kind_of(found)} of {length}; expected at least one sample")
         if is_map and not isinstance(found, DataLoader | IterableDataset):
-            self._check_length(found, "; expected at least one sample")
             return SampleSet(found, self.found.file)
-        length = self._check_length(found, " batches; expected at least one")
         return BatchSet(found, self.name, self.found.file, _count(found, length), _batch_size(found))
 
-    def _check_length(self, found: Any, counted: str) -> int:
-        kind = kind_of(found)
-        try:
-            length = len(found)
-        except Exception as problem:
-            why = plugins.what_happened(problem, self.found.file)
-            raise Unfit(f"{kind} without a length ({why}); an epoch needs a __len__") from None
-        if length < 1:
-            raise Unfit(f"{kind} of {length}{counted}")
-        return length
-
-    def look_at(self, split: Form, train: bool) -> None:
-        """Make its beginning. Raises Unfit or UserError for whatever is wrong with it."""
-        try:
+    def look_at(self, split: Split, train: bool) -> None:
+        """Make its beginning. Raises UserError for whatever is wrong with it."""
+        with asked(self.name, f"first samples for train={train}", self.found.file):
             split.content  # noqa: B018 - it is kept
-        except UserError:
-            raise
-        except (Exception, SystemExit) as problem:
-            why = f"no first samples ({plugins.what_happened(problem, self.found.file)})"
-            raise Unfit(f"train={train}: {problem if isinstance(problem, Unfit) else why}") from None
 
 
 def _is_pair(found: Any) -> bool:
@@ -107,40 +84,29 @@ def _is_pair(found: Any) -> bool:
     return isinstance(found, list) and len(found) == 2 and all(isinstance(field, fields) for field in found)
 
 
-def _as_array(field: Any) -> Any:
-    """Lists of numbers as an array."""
-    try:
-        return np.asarray(field) if isinstance(field, list) else field
-    except ValueError as problem:
-        raise Unfit(f"a list that is no array ({problem}); {EXPECTED}") from None
-
-
 def _count(loader: Any, batches: int) -> int | None:
     """The samples of an epoch of PyTorch's own batches, None where others are cut."""
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
-        return None
-    if loader.batch_size is None:
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or not loader.batch_size:
         return None
     return batches * loader.batch_size if loader.drop_last else len(loader.sampler)  # type: ignore[arg-type]
 
 
 def _batch_size(loader: Any) -> int | None:
-    size = getattr(loader, "batch_size", None)
-    if size is None:  # of a batch sampler like PyTorch's
-        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    return size if type(size) is int and size > 0 else None
+    """Its own, or that of a batch sampler like PyTorch's."""
+    own = getattr(loader, "batch_size", None)
+    return own or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
 
 
-def are_images(split: Form) -> bool:
+def are_images(split: Any) -> bool:
     """RGB images as bytes with a label each: ours to augment and normalise."""
-    if not isinstance(split, TensorSet) or not isinstance(split.inputs, Tensor):
+    if not (isinstance(split, TensorSet) and all(isinstance(part, Tensor) for part in split.sample)):
         return False
     images, labels = split.inputs, split.targets
-    is_labels = isinstance(labels, Tensor) and labels.dtype in WHOLE and labels.ndim == 1
+    is_labels = labels.dtype in WHOLE and labels.ndim == 1
     return is_labels and images.dtype == torch.uint8 and images.ndim == 4 and images.shape[1] == 3
 
 
-def classes_of(train: Form, test: Form) -> tuple[str, ...]:
+def classes_of(train: Split, test: Split) -> tuple[str, ...]:
     """The classes of both splits, empty where the targets are no classes. Raises Unfit."""
     named = [names_of(split.sample) for split in (train, test)]
     if named[0] != named[1]:
@@ -154,41 +120,35 @@ def classes_of(train: Form, test: Form) -> tuple[str, ...]:
 
 def _numbered(*targets: Any) -> tuple[str, ...]:
     """The classes of whole-number targets [N], by their numbers; none where targets are something else."""
-    found = []
-    for target in targets:
-        if not isinstance(target, Tensor) or target.dtype not in WHOLE or target.ndim != 1 or not len(target):
-            return ()
-        found.append(target.long())  # PyTorch compares few of the unsigned ones
-    numbers = torch.cat(found)
+    if not all(isinstance(t, Tensor) and t.dtype in WHOLE and t.ndim == 1 and len(t) for t in targets):
+        return ()
+    numbers = torch.cat([target.long() for target in targets])  # PyTorch compares few of the unsigned ones
     count = 1 + int(numbers.max())
-    counted = numbers[numbers != IGNORED]
-    is_negative = bool((counted < 0).any())
+    is_negative = bool((numbers[numbers != IGNORED] < 0).any())
     return tuple(map(str, range(count))) if not is_negative and count <= MOST_CLASSES else ()
 
 
-def _tensor(targets: Any) -> Tensor | None:
+def _held(data: Any) -> Tensor | None:
+    """The `targets` that a data set holds of all its samples, as torchvision's do."""
     try:
-        return torch.as_tensor(targets)
-    except (TypeError, ValueError, RuntimeError):
+        return torch.as_tensor(data.targets)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
         return None
 
 
-def labels_of(split: ImageSet | TensorSet | SampleSet) -> np.ndarray:
+def labels_of(split: TensorSet | SampleSet) -> np.ndarray:
     """The class of each sample, int64 [N], where that is known without loading it: of tensors, and of a data
     set that holds all of them as `targets`; else zeros. What the loss leaves out is of the first class.
     """
-    if isinstance(split, ImageSet):
-        return split.labels.numpy()
-    targets = split.targets if isinstance(split, TensorSet) else getattr(split.data, "targets", None)
-    labels = _tensor(targets) if not isinstance(targets, Mapping) else None
-    if labels is None or not _numbered(labels) or len(labels) != len(split):
+    labels: Any = split.targets if isinstance(split, TensorSet) else _held(split.data)
+    if not _numbered(labels) or len(labels) != len(split):
         return np.zeros(len(split), np.int64)
     return labels.long().clamp(min=0).numpy()
 
 
-def _named(split: Form) -> tuple[str, ...]:
-    """The classes that a data set says it has: by `classes`, `num_classes`, or the `targets` of all samples,
-    as torchvision's have them; of a subset or a loader, those of the whole.
+def _named(split: Split) -> tuple[str, ...]:
+    """The classes that a data set says it has: by `classes`, `num_classes`, or the `targets` of all samples;
+    of a subset or a loader, those of the whole.
     """
     data = split.data if isinstance(split, SampleSet) else getattr(split, "loader", None)
     while data is not None:
@@ -198,8 +158,7 @@ def _named(split: Form) -> tuple[str, ...]:
             return found if len(set(found)) == len(found) <= MOST_CLASSES else ()
         if type(number) is int and 0 < number <= MOST_CLASSES:
             return tuple(map(str, range(number)))
-        targets = getattr(data, "targets", None)
-        if targets is not None and (classes := _numbered(_tensor(targets))):
+        if classes := _numbered(_held(data)):
             return classes
         data = getattr(data, "dataset", None)
     return ()

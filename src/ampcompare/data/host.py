@@ -1,13 +1,13 @@
 """Batches made on the host: of a map-style data set by workers, or by somebody's own loader.
 
-Both have the interface of the loaders on the device but for plans, and so none of their batches can be part
-of a captured CUDA graph. A wait is one of the host for the data, never for the device.
+They have no plans, and so none of their batches can be part of a captured CUDA graph. A wait is one of the
+host for the data, never for the device.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,128 +32,16 @@ class _Fetch(TorchDataset[Any]):
         return self.data.batch(places)
 
 
-class _Queue:
-    """The sampler of a DataLoader that lives longer than an epoch: what is to be fetched next."""
-
-    places: Iterable[Places] = ()
-
-    def __iter__(self) -> Iterator[Places]:
-        return iter(self.places)
-
-
-class SampleLoader(Shares):
-    """Batches of a map-style data set (or of tensors too large for the device), made by `workers` processes.
-
-    Order and random choices are functions of (seed, epoch, position): the same batches with any number of
-    workers and processes, and from batch k on after a resume. 0 workers: this process makes them.
-    """
-
-    def __init__(self, data: SampleSet | TensorSet, *, name: str, workers: int = 0, **how: Any) -> None:
-        """`how`: as for `Shares`."""
-        super().__init__(len(data), **how)
-        self.name, self.file = name, getattr(data, "file", None)
-        self._onto = Onto(self.device, self.pinned, self.channels_last)
-        self._queue = _Queue()
-        # Forked, they have the modules of files, which no other process can import by name.
-        forks = workers and "fork" in multiprocessing.get_all_start_methods()
-        self._loader = DataLoader(
-            _Fetch(data),
-            batch_size=None,
-            sampler=self._queue,
-            num_workers=workers,
-            pin_memory=self.pinned,
-            multiprocessing_context="fork" if forks else None,
-            generator=torch.Generator(),  # else each epoch would draw from the global one
-            persistent_workers=workers > 0,
-        )
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        order = draw_order(self.sample_count, self.seed, epoch, self.shuffle)
-        places = (
-            Places(self.seed, epoch, own.start, own.step, order[own].tolist()) for own in self.slices(start)
-        )
-        self._queue.places = (place for place in places if place.indices)
-        for batch in read(self._loader, self.name, self.file, epoch, first=start):
-            yield self._onto.put(batch)
-
-
-class BatchLoader:
-    """Somebody's loader, as it is, its batches put on the device.
-
-    Its generators are seeded as an epoch begins, of (seed, epoch); batch k of an epoch is had by skipping k.
-    Several processes all run it, and each keeps its share of each batch.
-    """
-
-    def __init__(
-        self,
-        data: BatchSet,
-        *,
-        device: torch.device | str,
-        seed: int = 0,
-        channels_last: bool = False,
-        pinned: bool = False,
-        rank: int = 0,
-        processes: int = 1,
-        trains: bool = True,
-    ) -> None:
-        self.data, self.name, self.seed, self.trains = data, data.name, seed, trains
-        self.rank, self.processes = rank, processes
-        self.batch_size = data.batch_size or count_samples(data.sample[0])
-        self._onto = Onto(torch.device(device), pinned, channels_last)
-        self._sizes: list[int] = []  # of the batches of the last epoch from its beginning
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    @property
-    def sample_count(self) -> int:
-        """Samples in an epoch: as many as the last whole one had, as it tells, or of equal batches."""
-        if len(self._sizes) == len(self):
-            return sum(self._sizes)
-        return len(self) * self.batch_size if self.data.samples is None else self.data.samples
-
-    def positions(self) -> Tensor:
-        """Where this process's samples lay in the last whole epoch, int64 [own] on the CPU."""
-        every = torch.arange(sum(self._sizes)).split(self._sizes)
-        return torch.cat([batch[self.rank :: self.processes] for batch in every])
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield inputs and targets, [B, ...] each, from batch `start` on."""
-        yield from (batch for batch, _ in self.shares(epoch, start))
-
-    def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        """The same with the samples of each batch in all processes."""
-        if not 0 <= start <= len(self):
-            raise ValueError(f"start={start}: an epoch has {len(self)} batches")
-        self._sizes = []
-        batches = read(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
-        for number in range(len(self)):
-            if (whole := next(batches, None)) is None:
-                why = f"gave {number} of the {len(self)} batches that its len promises in epoch {epoch}"
-                todo = "it has to begin anew each time, and to tell its length"
-                raise plugins.DATA.refusal(self.name, f"the loader {why}; {todo}")
-            size = count_samples(whole[0])
-            self._sizes.append(size)
-            if number < start:
-                continue
-            if self.trains and size < self.processes:
-                why = f"has {size} samples, fewer than the {self.processes} processes"
-                raise plugins.DATA.refusal(self.name, f"batch {number} of epoch {epoch} {why}")
-            inputs, targets = (each(field, lambda t: t[self.rank :: self.processes]) for field in whole)
-            if count_samples(inputs):
-                yield self._onto.put((inputs, targets)), size
-
-
-class Onto:
-    """Puts batches on a device. With `pinned` the copies are queued on a stream of their own.
+class _FromHost(Shares):
+    """Batches put on the device. With `pinned` the copies are queued on a stream of their own.
 
     The host makes the next batch while the device works on the steps that are queued, and the copy runs
     beside them: the step's stream waits for the copy, the host for nothing.
     """
 
-    def __init__(self, device: torch.device, pinned: bool, channels_last: bool) -> None:
-        self.device, self.channels_last = device, channels_last
-        self.stream = torch.cuda.Stream(device) if pinned else None
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.stream = torch.cuda.Stream(self.device) if self.pinned else None
 
     def put(self, batch: Batch) -> Batch:
         """The batch on the device, copied when it is asked for: behind the step that is under way."""
@@ -173,3 +61,85 @@ class Onto:
         # Pinned memory that is let go is given out again only when its copy is done.
         moved = tensor.to(self.device, non_blocking=self.stream is not None)
         return in_layout(moved, self.channels_last)
+
+
+class SampleLoader(_FromHost):
+    """Batches of a map-style data set (or of tensors too large for the device), made by `workers` processes.
+
+    Order and random choices are functions of (seed, epoch, position): the same batches with any number of
+    workers and processes, and from batch k on after a resume. 0 workers: this process makes them.
+    """
+
+    def __init__(self, data: SampleSet | TensorSet, *, name: str, workers: int = 0, **how: Any) -> None:
+        """`how`: as for `Shares`."""
+        super().__init__(sample_count=len(data), **how)
+        self.name, self.file = name, getattr(data, "file", None)
+        self._places: list[Places] = []  # the sampler of a DataLoader that lives longer than an epoch
+        # Forked, they have the modules of files, which no other process can import by name.
+        forks = workers and "fork" in multiprocessing.get_all_start_methods()
+        self._loader = DataLoader(
+            _Fetch(data),
+            batch_size=None,
+            sampler=self._places,
+            num_workers=workers,
+            pin_memory=self.pinned,
+            multiprocessing_context="fork" if forks else None,
+            generator=torch.Generator(),  # else each epoch would draw from the global one
+            persistent_workers=workers > 0,
+        )
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        order = draw_order(self.sample_count, self.seed, epoch, self.shuffle)
+        places = (
+            Places(self.seed, epoch, own.start, own.step, order[own].tolist()) for own in self.slices(start)
+        )
+        self._places[:] = (place for place in places if place.indices)
+        yield from map(self.put, read(self._loader, self.name, self.file, epoch, first=start))
+
+
+class BatchLoader(_FromHost):
+    """Somebody's loader, as it is, its batches put on the device.
+
+    Its generators are seeded as an epoch begins, of (seed, epoch); batch k of an epoch is had by skipping k.
+    Several processes all run it, and each keeps its share of each batch. `sample_count` is that of the last
+    whole epoch; before one, what the loader tells, or that of equal batches.
+    """
+
+    def __init__(self, data: BatchSet, *, trains: bool = True, **how: Any) -> None:
+        """`how`: as for `Shares`, but for the batch size."""
+        size = data.batch_size or count_samples(data.sample[0])
+        count = len(data) * size if data.samples is None else data.samples
+        super().__init__(sample_count=count, batch_size=size, **how)
+        self.data, self.name, self.trains = data, data.name, trains
+        self._sizes: list[int] = []  # of the batches of the last whole epoch
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def positions(self) -> Tensor:
+        """Where this process's samples lay in the last whole epoch, int64 [own] on the CPU."""
+        every = torch.arange(sum(self._sizes)).split(self._sizes)
+        return torch.cat([batch[self.rank :: self.processes] for batch in every])
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        yield from (batch for batch, _ in self.shares(epoch, start))
+
+    def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
+        sizes: list[int] = []
+        batches = read(self.data.loader, self.name, self.data.file, epoch, seed=self.seed)
+        for number in range(len(self)):
+            if (whole := next(batches, None)) is None:
+                why = f"gave {number} of the {len(self)} batches that its len promises in epoch {epoch}"
+                todo = "it has to begin anew each time, and to tell its length"
+                raise plugins.DATA.refusal(self.name, f"the loader {why}; {todo}")
+            sizes.append(size := count_samples(whole[0]))
+            if len(sizes) == len(self):
+                self._sizes, self.sample_count = sizes, sum(sizes)
+            if number < start:
+                continue
+            if self.trains and size < self.processes:
+                why = f"has {size} samples, fewer than the {self.processes} processes"
+                raise plugins.DATA.refusal(self.name, f"batch {number} of epoch {epoch} {why}")
+            inputs, targets = (each(field, lambda t: t[self.rank :: self.processes]) for field in whole)
+            if count_samples(inputs):
+                yield self.put((inputs, targets)), size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,126 +42,100 @@ def _generator(seed: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(mixed) % 2**63)
 
 
+@dataclass(kw_only=True)
 class Shares:
     """Batches of `batch_size`, the last, short one kept, so that each sample comes exactly once.
 
     With several processes each takes its share of the same batches: every `processes`-th sample from `rank`
-    on. Raises ValueError for a batch size below 1.
+    on. `sample_count` in an epoch is that of all processes.
     """
 
-    def __init__(
-        self,
-        sample_count: int,
-        *,
-        batch_size: int,
-        device: torch.device | str,
-        shuffle: bool = False,
-        seed: int = 0,
-        channels_last: bool = False,
-        pinned: bool = False,
-        rank: int = 0,
-        processes: int = 1,
-    ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: must be at least 1")
-        self.sample_count = sample_count  # in an epoch, of all processes
-        self.batch_size, self.rank, self.processes = batch_size, rank, processes
-        self.device, self.pinned, self.channels_last = torch.device(device), pinned, channels_last
-        self.shuffle, self.seed = shuffle, seed
+    sample_count: int
+    batch_size: int
+    device: torch.device | str
+    shuffle: bool = False
+    seed: int = 0
+    channels_last: bool = False
+    pinned: bool = False
+    rank: int = 0
+    processes: int = 1
 
     def __len__(self) -> int:
         """Batches in an epoch."""
         return -(-self.sample_count // self.batch_size)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield inputs and targets, [B, ...] each, from batch `start` on: the same as skipping `start`."""
         raise NotImplementedError
 
     def shares(self, epoch: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
         """The same with the samples of each batch in all processes together."""
-        return zip(self.epoch(epoch, start), self.whole_sizes()[start:], strict=True)
+        sizes = (min(self.batch_size, self.sample_count - first) for first in self._firsts(start))
+        return zip(self.epoch(epoch, start), sizes, strict=True)
 
     def positions(self) -> Tensor:
         """Where this loader's samples lie in an epoch of all processes, int64 [own] on the CPU."""
         every = torch.arange(self.sample_count)
         return torch.cat([every[batch] for batch in self.slices()])
 
-    def whole_sizes(self) -> list[int]:
-        """Samples of each batch of an epoch, in all processes together."""
-        return [min(self.batch_size, self.sample_count - first) for first in self._firsts()]
-
-    def _firsts(self) -> range:
-        return range(0, self.sample_count, self.batch_size)
-
     def slices(self, start: int = 0) -> list[slice]:
         """Where this process's share of each batch from number `start` on lies in an epoch."""
-        if not 0 <= start <= len(self):
-            raise ValueError(f"start={start}: an epoch has {len(self)} batches")
-        firsts, size, count = self._firsts()[start:], self.batch_size, self.sample_count
+        size, count = self.batch_size, self.sample_count
+        firsts = self._firsts(start)
         return [slice(first + self.rank, min(first + size, count), self.processes) for first in firsts]
 
+    def _firsts(self, start: int) -> range:
+        return range(0, self.sample_count, self.batch_size)[start:]
 
-class Planned(Shares):
-    """Batches made on the device, each of some columns of an epoch's plan.
+
+class TensorLoader(Shares):
+    """Batches of tensors that lie on the device whole, gathered there by some columns of an epoch's plan. An
+    epoch has the order that images of the same seed have.
 
     `pinned`: an epoch's plan goes to the device by pinned memory, behind what is queued there. Nothing in an
     epoch waits for the device.
     """
 
-    def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
-        """Yield what `batch` makes the batches of an epoch of: int64 [rows, B], on the device."""
-        slices, plan = self.slices(start), self.draw(epoch)
-        # From pinned memory the copy is queued and the host goes on.
-        plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
-        yield from (plan[:, batch] for batch in slices)
-
-    def draw(self, epoch: int) -> Tensor:
-        """All random choices of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
-        return draw_plan(self.sample_count, self.seed, epoch, self.shuffle)
-
-
-class TensorLoader(Planned):
-    """Batches of tensors that lie on the device whole, gathered there; the tensors of a batch are its own.
-
-    An epoch has the order that images of the same seed have.
-    """
-
     def __init__(self, data: TensorSet, **how: Any) -> None:
-        """`how`: as for `Planned`."""
-        super().__init__(len(data), **how)
+        """`how`: as for `Shares`."""
+        super().__init__(sample_count=len(data), **how)
         # sync: once, before training; pageable memory to the device. On a CPU they stay where they are.
         self.inputs, self.targets = (each(field, self._placed) for field in (data.inputs, data.targets))
 
     def _placed(self, tensor: Tensor) -> Tensor:
         return in_layout(tensor.to(self.device), self.channels_last)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield inputs and targets, [B, ...] each, from batch `start` on: the same as skipping `start`."""
-        for plan in self.plans(epoch, start):
-            if plan.shape[1]:  # fewer samples than processes: nothing for some
-                yield self.batch(plan)
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        # Fewer samples than processes: nothing for some.
+        return (self.batch(plan) for plan in self.plans(epoch, start) if plan.shape[1])
+
+    def plans(self, epoch: int, start: int = 0) -> Iterator[Tensor]:
+        """Yield what `batch` makes the batches of an epoch of: int64 [rows, B], on the device."""
+        plan = self.draw(epoch)
+        # From pinned memory the copy is queued and the host goes on.
+        plan = plan.pin_memory().to(self.device, non_blocking=True) if self.pinned else plan.to(self.device)
+        yield from (plan[:, batch] for batch in self.slices(start))
+
+    def draw(self, epoch: int) -> Tensor:
+        """All random choices of an epoch, int64 [rows, samples] on the CPU; the first row is the order."""
+        return draw_order(self.sample_count, self.seed, epoch, self.shuffle)[None]
 
     def batch(self, plan: Tensor) -> Batch:
-        """The batch of some columns of a plan, int64 [1, B] on the device; safe inside a captured graph."""
-        index = plan[0]
+        """The batch of columns of a plan, int64 [rows, B] on the device; safe inside a captured graph."""
 
         def gathered(tensor: Tensor) -> Tensor:
             if self.channels_last and is_image(tensor):
                 # Gathered as it lies; index_select would turn it back.
-                return tensor.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
-            return tensor.index_select(0, index)
+                return tensor.permute(0, 2, 3, 1).index_select(0, plan[0]).permute(0, 3, 1, 2)
+            return tensor.index_select(0, plan[0])
 
         return each(self.inputs, gathered), each(self.targets, gathered)
 
-    def draw(self, epoch: int) -> Tensor:
-        return draw_order(self.sample_count, self.seed, epoch, self.shuffle)[None]
 
-
-class DeviceLoader(Planned):
-    """Batches of normalised images for training (`augment`, `shuffle`) or evaluation (neither).
-
-    Augmentation is a crop with padding 4 and a horizontal flip with probability one half, per sample.
-    Raises ValueError for a batch size below 1 or tensors that are no uint8 RGB images with int64 labels.
+class DeviceLoader(TensorLoader):
+    """Batches of normalised images, float32 [B, C, H, W], and labels, int64 [B], for training (`augment`,
+    `shuffle`) or evaluation (neither). Augmentation is a crop with padding 4 and a horizontal flip with
+    probability one half, per sample.
     """
 
     def __init__(
@@ -172,34 +147,17 @@ class DeviceLoader(Planned):
         augment: bool = False,
         **how: Any,
     ) -> None:
-        super().__init__(len(data), **how)
-        if data.images.dtype != torch.uint8 or data.images.ndim != 4 or data.labels.dtype != torch.int64:
-            raise ValueError("expected uint8 images [N, C, H, W] and int64 labels [N]")
+        """`how`: as for `Shares`."""
+        super().__init__(data, **how)
         self.augment = augment
-        # sync: once, before training; pageable memory to the device.
-        self.images = data.images.to(self.device)
-        self.labels = data.labels.to(self.device)
         self.scale, self.shift = normalization(mean, std, self.device)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images, float32 [B, C, H, W], and labels, int64 [B], from batch `start` on.
-
-        Starting at batch k gives the same batches as skipping k. Nothing in here waits for the device.
-        """
-        if self.augment or self.shuffle:
-            for plan in self.plans(epoch, start):
-                yield self.batch(plan)
-            return
-        for batch in self.slices(start):
-            images, labels = self.images[batch], self.labels[batch]
-            if len(labels):  # fewer images than processes: nothing for some
-                yield normalize(images, self.scale, self.shift, self.channels_last), labels
+    def draw(self, epoch: int) -> Tensor:
+        return draw_plan(self.sample_count, self.seed, epoch, self.shuffle)
 
     def batch(self, plan: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch of some columns of a plan, int64 [4, B] on the device; safe inside a captured graph."""
-        index, top, left, flip = plan.unbind(0)
-        labels = self.labels.index_select(0, index)
-        images = self.images.index_select(0, index)
+        images: Any
+        images, labels = super().batch(plan)
         if self.augment:
-            images = batch_flip(batch_crop(images, top, left, PADDING), flip)
-        return normalize(images, self.scale, self.shift, self.channels_last), labels
+            images = batch_flip(batch_crop(images, plan[1], plan[2], PADDING), plan[3])
+        return normalize(images, self.scale, self.shift, self.channels_last), labels  # type: ignore[return-value]

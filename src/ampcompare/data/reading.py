@@ -1,4 +1,4 @@
-"""Other people's loaders, read: their random choices seeded, and what goes wrong in them in one line.
+"""Other people's data, read: their random choices seeded, and what goes wrong in them in one line.
 
 A data set draws its crops from the global generators of Python, NumPy and PyTorch (the CPU's), a DataLoader
 its order. Seeded by where in the training they are asked, they give the same at the same place, in any
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,9 +20,34 @@ import torch
 
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, Unfit, as_batch
-from ampcompare.data.workers import begin, loss_of_worker
+from ampcompare.data.workers import begin, is_loss_of_worker
+from ampcompare.errors import UserError, what_happened
 
 END = object()
+SECONDS = 1.0  # between the end of a process's connections and the word of its death
+
+
+@contextmanager
+def asked(name: str, what: str, file: Path | None, workers: int = 0) -> Iterator[None]:
+    """Somebody's code is asked for `what`. UserError for whatever it raises, below its traceback, and for
+    what is Unfit; RuntimeError for the loss of a worker, which is no mistake in the data: it may come of a
+    signal to the whole job, or of a want of memory.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as problem:
+        text, of_worker = str(problem), "Caught "  # so PyTorch begins what a worker has met
+        if is_loss_of_worker(problem):
+            raise problem.__cause__ or problem from None  # of two words the one that says of what it died
+        if workers and isinstance(problem, ConnectionError | EOFError) and not text.startswith(of_worker):
+            time.sleep(SECONDS)  # PyTorch raises the loss of a worker here, when the system says so
+        if isinstance(problem, Unfit):
+            raise plugins.DATA.refusal(name, f"{what}: {text.partition('Unfit: ')[2] or text}") from None
+        last = text.rstrip().rpartition("\n")[2]
+        why = last if text.startswith(of_worker) else what_happened(problem, file)
+        raise plugins.DATA.refusal(name, f"no {what} ({why})").showing(problem) from None
 
 
 def mix(*words: int) -> int:
@@ -50,24 +75,18 @@ class Randomness:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        outside = _states()
-        if self._states:
-            _set_states(self._states)
+        outside = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        self._set(self._states or outside)
         try:
             yield
         finally:
-            self._states = _states()
-            _set_states(outside)
+            self._states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+            self._set(outside)
 
-
-def _states() -> tuple[Any, ...]:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()
-
-
-def _set_states(states: tuple[Any, ...]) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
+    def _set(self, states: tuple[Any, ...]) -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 def read(
@@ -76,30 +95,22 @@ def read(
     """The batches of a loader on the host, the first one called number `first` in messages.
 
     Of somebody's own loader (`seed`) the random choices are those of (seed, epoch): samplers and in-process
-    loaders draw from the global generators while they are read. Raises UserError for whatever it raises, and
-    for what is no batch; RuntimeError for the loss of a worker, which is no mistake in the data: it may come
-    of a signal to the whole job, or of a want of memory.
+    loaders draw from the global generators while they are read. Raises as `asked` does.
     """
-    randomness = Randomness(mix(seed or 0, epoch))
-    draws_here = seed is not None or not loader.num_workers
+    randomness, workers = Randomness(mix(seed or 0, epoch)), getattr(loader, "num_workers", 0)
+    draws_here = seed is not None or not workers
     batches, number = None, first
     while True:
-        try:
+        with asked(name, f"batch {number} of epoch {epoch}", file, workers):
             with randomness.on() if draws_here else nullcontext():
                 if batches is None:
                     if seed is not None:
                         _seed(loader, mix(seed, epoch), epoch)
                     batches = begin(loader)
-                found = next(batches, END)
+                found: Any = next(batches, END)
             if found is END:
                 return
-            batch: Any = found if seed is None else as_batch(found)
-        except (Exception, SystemExit) as problem:
-            if lost := loss_of_worker(problem, getattr(loader, "num_workers", 0)):
-                raise lost from None
-            what, words = f"batch {number} of epoch {epoch}", _words(problem, file)
-            said = f"{what}: {words}" if isinstance(problem, Unfit) else f"no {what} ({words})"
-            raise plugins.DATA.refusal(name, said) from None
+            batch = found if seed is None else as_batch(found)
         yield batch
         number += 1
 
@@ -113,16 +124,3 @@ def _seed(loader: Any, seed: int, epoch: int) -> None:
             generator.manual_seed(seed)
         if callable(tell := getattr(part, "set_epoch", None)):
             tell(epoch)
-
-
-def _words(problem: BaseException, file: Path | None) -> str:
-    """What happened, in a worker too: PyTorch puts the traceback from there in the message."""
-    text = str(problem)
-    if not (caught := re.match(r"Caught (\w+) in ", text)):
-        return text if isinstance(problem, Unfit) else plugins.what_happened(problem, file)
-    places = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', text)
-    said = [line for line in text.splitlines() if re.match(rf"(\w+\.)*{caught[1]}\b", line)]
-    what = said[-1][:300] if said else caught[1]
-    if isinstance(problem, Unfit):
-        return what.partition(": ")[2]
-    return f"line {places[-1]}: {what}" if places else what

@@ -31,6 +31,7 @@ from ampcompare.data.batch import (
     tensors,
 )
 from ampcompare.data.reading import Randomness, mix, read, seed_all
+from ampcompare.errors import kind_of
 
 MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
 LOOKED_AT = 1_000  # images that the fingerprint of a split reads: of CIFAR-10's it takes 10 ms
@@ -47,28 +48,8 @@ class Places(NamedTuple):
     indices: list[int]
 
 
-@dataclass(frozen=True)
-class ImageSet:
-    """images: uint8 [N, 3, H, W]; labels: int64 [N], indices into the data set's classes."""
-
-    images: Tensor
-    labels: Tensor
-    counts = "images"
-
-    def __len__(self) -> int:
-        return self.labels.shape[0]
-
-    def fingerprint(self, classes: tuple[str, ...]) -> str:
-        """Names the split: its classes, every label in order, and images evenly spaced over it."""
-        looked_at = self.images[:: -(-len(self) // LOOKED_AT)]
-        return digest(repr((classes, tuple(self.images.shape))), self.labels, looked_at)
-
-    def take(self, indices: np.ndarray) -> ImageSet:
-        return ImageSet(self.images[indices], self.labels[indices])
-
-
-class _OfOthers:
-    """What is not images of ours: named by its classes, its length and its `content`."""
+class _Split:
+    """Named by its classes, its length and its `content`."""
 
     counts = "samples"
 
@@ -94,7 +75,7 @@ class _OfOthers:
 
 
 @dataclass(frozen=True)
-class TensorSet(_OfOthers):
+class TensorSet(_Split):
     """Inputs and targets of a whole split, [N, ...] each, on the host."""
 
     inputs: Any
@@ -116,14 +97,34 @@ class TensorSet(_OfOthers):
 
     def take(self, indices: np.ndarray | list[int]) -> TensorSet:
         index = torch.as_tensor(indices)
-        return TensorSet(*(each(part, lambda tensor: tensor[index]) for part in self.sample))
+        return type(self)(*(each(part, lambda tensor: tensor[index]) for part in self.sample))
 
     def batch(self, places: Places) -> Batch:
         return self.take(places.indices).sample
 
 
 @dataclass(frozen=True)
-class SampleSet(_OfOthers):
+class ImageSet(TensorSet):
+    """Images, uint8 [N, 3, H, W], and labels, int64 [N], indices into the data set's classes."""
+
+    counts = "images"
+
+    @property
+    def images(self) -> Tensor:
+        return self.inputs
+
+    @property
+    def labels(self) -> Tensor:
+        return self.targets
+
+    def fingerprint(self, classes: tuple[str, ...]) -> str:
+        """Names the split: its classes, every label in order, and images evenly spaced over it."""
+        looked_at = self.images[:: -(-len(self) // LOOKED_AT)]
+        return digest(repr((classes, tuple(self.images.shape))), self.labels, looked_at)
+
+
+@dataclass(frozen=True)
+class SampleSet(_Split):
     """A map-style data set: `data[i]` is one sample, `(inputs, targets)`, made anew each time."""
 
     data: Any
@@ -147,18 +148,18 @@ class SampleSet(_OfOthers):
         samples = []
         for number, index in enumerate(places.indices):
             seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
-            samples.append(pair_of(self.data[index], "a sample is "))
+            samples.append(pair_of(self.data[index]))
         try:
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:
             todo = "have the function return a DataLoader with a collate_fn for them"
             raise Unfit(f"its samples do not make one tensor ({problem}); {todo}") from None
-        return as_batch(found, "a batch of its samples: ")
+        return as_batch(found)
 
 
 @dataclass(frozen=True)
-class BatchSet(_OfOthers):
-    """Somebody's loader, which gives whole batches in an order of its own. `len` counts batches.
+class BatchSet(_Split):
+    """Somebody's loader, which gives whole batches in an order of its own.
 
     `samples` in an epoch, where the loader tells; `batch_size`, where it has one.
     """
@@ -176,9 +177,7 @@ class BatchSet(_OfOthers):
     def look(self) -> Batch:
         first = next(read(self.loader, self.name, self.file, 0, seed=0), None)
         if first is None:
-            kind = type(self.loader).__name__
-            what = f"a {kind} of {len(self)} batches that gave none"
-            raise Unfit(f"{what}; it has to begin anew each time")
+            raise Unfit(f"{kind_of(self.loader)} that gave no batch; it has to begin anew each time")
         return first
 
     @cached_property
@@ -186,7 +185,7 @@ class BatchSet(_OfOthers):
         return f"{self.samples} {super().content}"
 
 
-Split: TypeAlias = ImageSet | TensorSet | SampleSet | BatchSet
+Split: TypeAlias = TensorSet | SampleSet | BatchSet
 
 
 @dataclass(frozen=True)
@@ -219,13 +218,10 @@ class Dataset:
         shapes = [tuple(split.images.shape) for split in splits]
         if shapes[0][1:] != shapes[1][1:]:
             raise ValueError("training and test images differ in size")
-        if classes is None:
-            most = max(int(split.labels.max()) for split in splits)
-            if most >= MOST_CLASSES:
-                raise ValueError(f"label {most}: expected the numbers of at most {MOST_CLASSES:,} classes")
-            classes = tuple(map(str, range(most + 1)))
-        for name, labels in zip(("train", "test"), (split.labels for split in splits), strict=True):
-            if labels.min() < 0 or labels.max() >= len(classes):
-                raise ValueError(f"a {name} label is outside 0..{len(classes) - 1}")
-        tensors = (tensor for split in splits for tensor in (split.images, split.labels))
-        return cls(splits[0], splits[1], classes, fingerprint=digest(repr((classes, *shapes)), *tensors))
+        labels = torch.cat([split.labels for split in splits])
+        most = MOST_CLASSES if classes is None else len(classes)
+        if labels.min() < 0 or labels.max() >= most:
+            raise ValueError(f"labels from {labels.min()} to {labels.max()}: expected 0 to {most - 1}")
+        classes = tuple(map(str, range(int(labels.max()) + 1))) if classes is None else classes
+        parts = (tensor for split in splits for tensor in (split.images, split.labels))
+        return cls(splits[0], splits[1], classes, fingerprint=digest(repr((classes, *shapes)), *parts))

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from torch.utils.data import DataLoader
 
 FOR_THE_TRAINING = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 HELD = (*FOR_THE_TRAINING, signal.SIGTERM)
-SECONDS = 1.0  # between the end of a process's connections and the word of its death
 
 
 def begin(loader: Any) -> Iterator[Any]:
@@ -56,7 +54,7 @@ class _WorkOn:
 
 
 def _end_when_told(training: int) -> None:
-    """Wait for a SIGTERM of the training itself: PyTorch sends it to a worker that does not end."""
+    """Wait for a SIGTERM of the training: Python, which joins its workers as it ends, sends it first."""
     while signal.sigwaitinfo([signal.SIGTERM]).si_pid != training:
         pass
     os._exit(0)
@@ -65,18 +63,3 @@ def _end_when_told(training: int) -> None:
 def is_loss_of_worker(problem: BaseException) -> bool:
     """Whether it is PyTorch's word that a worker has died: raised wherever the main thread is by then."""
     return isinstance(problem, RuntimeError) and str(problem).startswith("DataLoader worker (pid")
-
-
-def loss_of_worker(problem: BaseException, workers: int) -> BaseException | None:
-    """PyTorch's word on the death of a worker, where an exception in the middle of the data comes of one."""
-    if is_loss_of_worker(problem):
-        cause = problem.__cause__  # of two words the one that says of what it died
-        return cause if cause is not None and is_loss_of_worker(cause) else problem
-    # A tensor of its that was not fetched yet. What the worker itself met begins otherwise.
-    if workers and isinstance(problem, ConnectionError | EOFError) and not str(problem).startswith("Caught "):
-        try:
-            time.sleep(SECONDS)  # PyTorch raises it here, when the system says so
-        except RuntimeError as told:
-            return told
-        return RuntimeError("DataLoader worker (pid not known) has ended, and the connection to it")
-    return None

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from ampcompare import plugins
 from ampcompare.calling import call
-from ampcompare.errors import UserError, kind_of
+from ampcompare.errors import UserError, did_you_mean, kind_of
 from ampcompare.metrics import MODEL_PARAMETERS
 from ampcompare.models.ours import OURS, RESNETS
 
 KWARGS = "model.kwargs"
-MOST_NEAR = 3
 
 
 @dataclass(frozen=True)
@@ -48,13 +45,9 @@ def built(name: str, num_classes: int | None, kwargs: Mapping[str, Any]) -> nn.M
         what += f" with the weights of {KWARGS}.{builder.weights}={kwargs[builder.weights]!r}"
     with plugins.blame(plugins.MODELS, name, what, builder.file):
         model = call(builder.build, kwargs, key=KWARGS, name=name, ours=ours)
-    if not isinstance(model, nn.Module):
-        raise plugins.MODELS.refusal(name, f"returned {kind_of(model)}; expected a torch.nn.Module")
-    if lazy := [key for key, value in model.named_parameters() if is_lazy(value)]:
-        todo = "call it once on a batch before it is returned"
-        raise plugins.MODELS.refusal(name, f"{lazy[0]} has no shape yet (a lazy module); {todo}")
-    if not any(p.requires_grad for p in model.parameters()):
-        raise plugins.MODELS.refusal(name, "has no parameter to train")
+    if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
+        expected = "expected a torch.nn.Module that has a parameter to train"
+        raise plugins.MODELS.refusal(name, f"returned {kind_of(model)}; {expected}")
     return model
 
 
@@ -101,6 +94,5 @@ def _of_torchvision(name: str, short: str) -> Builder:
 
 
 def _unknown(name: str, short: str, known: Collection[str]) -> UserError:
-    near = get_close_matches(short.lower(), known, MOST_NEAR)
-    said = f"did you mean {' or '.join(near)}?" if near else f"it has {len(known):,}"
+    said = did_you_mean(short.lower(), known) or f"it has {len(known):,}"
     return plugins.MODELS.refusal(name, f"{name.partition(':')[0]} has no network of this name; {said}")

@@ -32,7 +32,7 @@ def make_loader(
     config: Config, split: Split, device: torch.device, *, training: bool, world: World | None = None
 ) -> Any:
     """The loader of the training or the test split as the config says: of images and tensors one that makes
-    its batches on the device (`Planned`), else a SampleLoader or BatchLoader.
+    its batches on the device (`TensorLoader`), else a SampleLoader or BatchLoader.
     """
     how: dict[str, Any] = {
         "device": device,

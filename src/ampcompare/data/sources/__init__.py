@@ -2,13 +2,14 @@
 
 A new source is one new file and one entry. One that comes from elsewhere (`ampcompare.plugins`) is a function
 that `data.given` calls. The entries load neither torch nor NumPy, so that the options, `--help` and the
-report may ask them too; a source's own file is imported when it is loaded.
+report may ask them too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
@@ -51,28 +52,15 @@ class Source:
                 raise UserError(f"{said}={value!r}: {expected}")
 
 
-def _cifar10(root: str | None, *limits: int | None) -> Dataset:
-    from ampcompare.data.sources import cifar10
+def _from(module: str, constant: str = "") -> Load:
+    """A source's own file, imported when it is loaded: its `load`."""
 
-    return cifar10.load(root, cifar10.CIFAR10)
+    def load(*asked: Any, **kwargs: Any) -> Dataset:
+        file: Any = import_module(f"ampcompare.data.sources.{module}")
+        which = {"which": getattr(file, constant)} if constant else {}
+        return file.load(*asked, **which, **kwargs)
 
-
-def _cifar100(root: str | None, *limits: int | None) -> Dataset:
-    from ampcompare.data.sources import cifar10
-
-    return cifar10.load(root, cifar10.CIFAR100)
-
-
-def _image_folder(root: str | None, *limits: int | None) -> Dataset:
-    from ampcompare.data.sources import image_folder
-
-    return image_folder.load(root)
-
-
-def _synthetic(root: str | None, train_limit: int | None, test_limit: int | None, size: int = 32) -> Dataset:
-    from ampcompare.data.sources import synthetic
-
-    return synthetic.load(train_limit, test_limit, size=size)
+    return load
 
 
 _SIZES: dict[str, Any] = {"train_images": 50_000, "test_images": 10_000}
@@ -82,10 +70,10 @@ _MADE_UP: dict[str, Any] = {"is_made_up": True, "classes": 10, **_SIZES}
 _FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
 _SIZE = {"size": range(8, 1025)}
 _EVERY = (
-    Source("cifar10", "CIFAR-10", "cifar", _cifar10, **_TEN),
-    Source("cifar100", "CIFAR-100", "cifar100", _cifar100, **_HUNDRED),
-    Source("image_folder", "image folder", "images", _image_folder, _FOLDER, needs_root=True),
-    Source("synthetic", "synthetic data", "synthetic", _synthetic, arguments=_SIZE, **_MADE_UP),
+    Source("cifar10", "CIFAR-10", "cifar", _from("cifar10", "CIFAR10"), **_TEN),
+    Source("cifar100", "CIFAR-100", "cifar100", _from("cifar10", "CIFAR100"), **_HUNDRED),
+    Source("image_folder", "image folder", "images", _from("image_folder"), _FOLDER, needs_root=True),
+    Source("synthetic", "synthetic data", "synthetic", _from("synthetic"), arguments=_SIZE, **_MADE_UP),
 )
 SOURCES: dict[str, Source] = {source.name: source for source in _EVERY}
 

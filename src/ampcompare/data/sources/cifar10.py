@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ampcompare.data.cache import cached_file, load_or_build
 from ampcompare.data.splits import Dataset
-from ampcompare.errors import UserError
+from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
 
 # Without an answer for so long there is no network; applies to each connection and read, not to the whole.
@@ -21,29 +21,26 @@ log = logging.getLogger("ampcompare")
 
 
 class Archive(NamedTuple):
-    """One of the two. `reader` is its class in torchvision, which knows the rest too, and takes seconds to
-    import; `folder` what its archive unpacks into.
-    """
+    """One of the two, as torchvision, which takes seconds to import, has it: `file` unpacks to `folder`."""
 
     name: str  # data.source
     label: str
-    reader: str
     file: str
     folder: str
     md5: str
 
 
 CIFAR10 = Archive(
-    *("cifar10", "CIFAR-10", "CIFAR10", "cifar-10-python.tar.gz", "cifar-10-batches-py"),
+    *("cifar10", "CIFAR-10", "cifar-10-python.tar.gz", "cifar-10-batches-py"),
     md5="c58f30108f718f92721af3b95e74349a",
 )
 CIFAR100 = Archive(
-    *("cifar100", "CIFAR-100", "CIFAR100", "cifar-100-python.tar.gz", "cifar-100-python"),
+    *("cifar100", "CIFAR-100", "cifar-100-python.tar.gz", "cifar-100-python"),
     md5="eb9058c3a382ffc7106e4002c42a8d85",
 )
 
 
-def load(root: str | None, which: Archive) -> Dataset:
+def load(root: str | None, *limits: int | None, which: Archive = CIFAR10) -> Dataset:
     """The 50,000 training and 10,000 test images, 3x32x32, from `root` (by default the cache folder).
 
     torchvision looks in `root` for the unpacked batches, then for their archive, then downloads that; it
@@ -62,30 +59,26 @@ def find(which: Archive) -> tuple[Path | None, Path]:
 
 
 def _read(root: str | None, which: Archive) -> Dataset:
+    from torchvision import datasets
+
     folder: Path | str = root or "the cache folder"
     before = socket.getdefaulttimeout()
     try:
         folder = Path(root).expanduser() if root else cache_folder()
-        from torchvision import datasets
-
-        reader = getattr(datasets, which.reader)
         log.info("reading %s in %s, this once (fetching it if it is not there)", which.label, folder)
         # torchvision opens connections without one and would wait for ever behind a silent firewall.
         socket.setdefaulttimeout(NETWORK_TIMEOUT_SECONDS)
+        reader = getattr(datasets, which.name.upper())
         train, test = (reader(str(folder), train=train, download=True) for train in (True, False))
     except Exception as error:  # network, disk, archive and unpickling errors; all have the same cure
-        reason = " ".join(str(error).split()) or type(error).__name__
-        what = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason})"
+        what = f"{which.label} is not in {str(folder)!r} and cannot be fetched ({reason(error)})"
         todo = f"put {which.file} (MD5 {which.md5}) into that folder or set data.root to one that holds it"
         raise UserError(
             f"data.source={which.name}: {what}: {todo}; data.source=synthetic needs no data"
         ) from error
     finally:
         socket.setdefaulttimeout(before)
-    return Dataset.of_images(_pair(train), _pair(test), tuple(train.classes))
-
-
-def _pair(split: Any) -> tuple[np.ndarray, np.ndarray]:
     # torchvision holds a transposed view of the original [N, 3, 32, 32]: turning it back copies nothing.
-    images = np.ascontiguousarray(split.data.transpose(0, 3, 1, 2))
-    return images, np.array(split.targets, np.int64)
+    images = (np.ascontiguousarray(split.data.transpose(0, 3, 1, 2)) for split in (train, test))
+    pairs = [*zip(images, (np.array(split.targets, np.int64) for split in (train, test)), strict=True)]
+    return Dataset.of_images(pairs[0], pairs[1], tuple(train.classes))

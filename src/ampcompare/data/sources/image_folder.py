@@ -22,7 +22,7 @@ from ampcompare.data.splits import Dataset
 from ampcompare.errors import UserError, reason
 
 SPLITS = ("train", "test")
-EXPECTED = "train/<class>/<image> and test/<class>/<image>"
+EXPECTED = "give a folder or a tar or zip archive of train/<class>/<image> and test/<class>/<image>"
 # Only decoders of plain pictures: Pillow would also hand an EPS file to Ghostscript, which runs programs.
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -32,16 +32,14 @@ DEEP_MODES = ("I", "F")
 log = logging.getLogger("ampcompare")
 
 
-def load(root: str | None) -> Dataset:
+def load(root: str | None, *limits: int | None) -> Dataset:
     """Decode the folder or archive at `root`, or read what an earlier call kept of the same content.
 
     Raises UserError for a root that is missing, unreadable or no such folder, and for images that do not
     decode, are of another size than the first, or have more than 8 bits a channel.
     """
-    todo = f"give a folder or a tar or zip archive of {EXPECTED}"
     if not root:
-        raise UserError(f"data.root is not set: {todo}")
-    where = f"data.root={root!r}"
+        raise UserError(f"data.root is not set: {EXPECTED}")
     try:
         path = Path(root).expanduser()
         if path.is_dir():
@@ -49,10 +47,20 @@ def load(root: str | None) -> Dataset:
         else:
             with path.open("rb") as file:
                 identity = f"archive {hashlib.file_digest(file, 'sha256').hexdigest()}"
-        return load_or_build("image_folder", identity, lambda: _read(path, where))
-    except (OSError, ValueError, RuntimeError) as error:  # the last: an unknown ~user, an encrypted zip file
+        return load_or_build("image_folder", identity, lambda: _read(path))
+    except Unreadable as problem:
+        raise UserError(f"data.root={root!r}: {problem}") from problem
+    except READING as error:
         which = f": {error.filename!r}" if isinstance(error, OSError) and error.filename else ""
-        raise UserError(f"{where}: cannot be read ({reason(error)}{which}): {todo}") from error
+        raise UserError(f"data.root={root!r}: cannot be read ({reason(error)}{which}): {EXPECTED}") from error
+
+
+class Unreadable(Exception):
+    """What is wrong with an image or a class."""
+
+
+# RuntimeError: an unknown ~user, an encrypted zip file; ValueError: a NUL in the name.
+READING = (OSError, ValueError, RuntimeError, EOFError, tarfile.TarError, zipfile.BadZipFile)
 
 
 def _listing(root: Path) -> str:
@@ -79,15 +87,12 @@ def _unpacked(path: Path) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="ampcompare-") as made:
-        try:
-            if zipfile.is_zipfile(path):
-                with zipfile.ZipFile(path) as zipped:
-                    zipped.extractall(made)
-            else:
-                with tarfile.open(path) as tarred:
-                    tarred.extractall(made, filter="data")
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-            raise ValueError(f"corrupt, truncated or no tar or zip archive: {reason(error)}") from error
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as zipped:
+                zipped.extractall(made)
+        else:
+            with tarfile.open(path) as tarred:
+                tarred.extractall(made, filter="data")
         inner = [entry for entry in Path(made).iterdir() if not _is_hidden(entry.name)]
         leads = len(inner) == 1 and inner[0].is_dir() and inner[0].name not in SPLITS
         yield inner[0] if leads else Path(made)
@@ -103,48 +108,39 @@ def _is_image(path: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not _is_hidden(name) and os.path.isfile(path)  # no pipe
 
 
-def _read(path: Path, where: str) -> Dataset:
+def _read(path: Path) -> Dataset:
     # Imported here: it takes seconds and 160 MB, and decoded data that were kept do without.
     from torchvision.datasets import ImageFolder
 
     with _unpacked(path) as folder:
-        for split in SPLITS:
-            if not (folder / split).is_dir():
-                found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
-                what = f"there is no folder {split!r} in it (found: {found})"
-                raise UserError(f"{where}: {what}: expected {EXPECTED}")
         train, test = (ImageFolder(str(folder / split), is_valid_file=_is_image) for split in SPLITS)
-        for name in sorted({*train.classes} ^ {*test.classes}):
-            has, lacks = SPLITS if name in train.classes else SPLITS[::-1]
-            what = f"class folder {name!r} is in {has!r} but not in {lacks!r}"
-            raise UserError(f"{where}: {what}: each class needs images in both")
-        "".join(train.classes).encode()  # a name that is not UTF-8 could go into no record
-        log.info("%s: decoding %s images, this once", where, f"{len(train) + len(test):,}")
-        height, width, _ = _pixels(train.samples[0][0], folder, where).shape
+        if apart := sorted({*train.classes} ^ {*test.classes}):
+            raise Unreadable(f"class folder {apart[0]!r} is in one of train and test: each needs all classes")
+        log.info("decoding %s images, this once", f"{len(train) + len(test):,}")
+        size = _pixels(train.samples[0][0], folder).shape[:2]
         pairs = []
         for split in (train, test):
-            images = np.empty((len(split), 3, height, width), np.uint8)
+            images = np.empty((len(split), 3, *size), np.uint8)
             for index, (name, _) in enumerate(split.samples):
-                pixels = _pixels(name, folder, where)
-                if pixels.shape[:2] != (height, width):
-                    size = f"{pixels.shape[1]}x{pixels.shape[0]}"
-                    what = f"image {os.path.relpath(name, folder)!r} is {size} pixels but the first one is"
-                    todo = "all images must have one size; resize them first"
-                    raise UserError(f"{where}: {what} {width}x{height}: {todo}")
+                pixels = _pixels(name, folder)
+                if pixels.shape[:2] != size:
+                    (height, width), first = pixels.shape[:2], f"{size[1]}x{size[0]}"
+                    what = f"image {os.path.relpath(name, folder)!r} is {width}x{height} pixels"
+                    raise Unreadable(f"{what} but the first one is {first}: resize them to one size first")
                 images[index] = pixels.transpose(2, 0, 1)
             pairs.append((images, np.array(split.targets, np.int64)))
         return Dataset.of_images(pairs[0], pairs[1], tuple(train.classes))
 
 
-def _pixels(path: str, folder: Path, where: str) -> np.ndarray:
+def _pixels(path: str, folder: Path) -> np.ndarray:
     """RGB, uint8 [H, W, 3]."""
     from PIL import Image
 
-    said = f"{where}: image {os.path.relpath(path, folder)!r}"
+    said = f"image {os.path.relpath(path, folder)!r}"
     try:
         image: Any = Image.open(path, formats=FORMATS)
         if not image.mode.startswith(DEEP_MODES):
             return np.asarray(image.convert("RGB"))
     except Exception as error:  # a decoder meets damage as any of a dozen exception types
-        raise UserError(f"{said} does not decode ({reason(error)}): replace it or remove it") from error
-    raise UserError(f"{said} has more than 8 bits a channel: convert it to 8 bits first")
+        raise Unreadable(f"{said} does not decode ({reason(error)}): replace it or remove it") from error
+    raise Unreadable(f"{said} has more than 8 bits a channel: convert it to 8 bits first")
