@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ampcompare.checkpoint.files import Store
-from ampcompare.checkpoint.resume import MAY_DIFFER
+from ampcompare.checkpoint.store import MAY_DIFFER, Store
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import LEAVES
 from ampcompare.errors import UserError
@@ -83,11 +82,52 @@ def test_a_given_run_goes_on_with_more_steps(play, tmp_path: Path, monkeypatch):
     assert "going on with run job-7 at step 4" in play("resume=auto", "max_steps=6")
 
 
-def test_never_starts_a_new_run_and_says_that_there_is_an_unfinished_one(play, tmp_path: Path):
+def test_never_says_that_there_is_an_unfinished_run_without_reading_its_checkpoints(play, tmp_path: Path):
     play(until=6)
     (name,) = folders(tmp_path)
+    for file in tmp_path.rglob("*.pt"):
+        file.write_bytes(b"not one")
     assert f"run {name} of this config stopped at step 4: resume=auto goes on with it" in play()
     assert len(folders(tmp_path)) == 2
+    assert (tmp_path / "checkpoints" / name / "step-000000004.best.pt").read_bytes() == b"not one"
+
+
+@pytest.fixture
+def of_others(tmp_path: Path) -> Path:
+    """What may lie in a shared output_dir: folders that cannot be read, files that go while they are seen."""
+    top = tmp_path / "checkpoints"
+    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 3, "identity": 7}', b"\xff"]):
+        (top / f"other{number}").mkdir(parents=True)
+        (top / f"other{number}" / "run.json").write_bytes(content)
+        (top / f"other{number}" / "step-000000009.pt").write_bytes(b"x")
+    (top / "folder" / "run.json").mkdir(parents=True)
+    (top / "folder" / "step-000000009.pt").symlink_to("gone")
+    (top / "gone").symlink_to("nowhere")
+    (top / "file").write_text("in the way")
+    return top
+
+
+@pytest.mark.parametrize("resume", ["never", "auto"])
+def test_what_cannot_be_read_of_others_keeps_no_run_from_its_own(play, of_others: Path, resume: str):
+    before = {p: p.lstat().st_mtime_ns for p in of_others.rglob("*") if not p.is_dir()}
+    said = play(f"resume={resume}")
+    assert ("this is a new run; run" in said) == (resume == "auto")
+    assert {p: p.lstat().st_mtime_ns for p in before} == before
+    assert len(list(of_others.iterdir())) == 9  # its own beside them
+
+
+def test_an_earlier_version_s_unfinished_run_is_refused_by_its_format(play, tmp_path: Path, monkeypatch):
+    play(until=6)
+    (name,) = folders(tmp_path)
+    folder = tmp_path / "checkpoints" / name
+    (folder / "run.json").unlink()  # there was none
+    why = f"resume=auto: run {name} has checkpoints of format 2, this version reads 3; finish it with"
+    assert why in refusal(play, "resume=auto")
+    assert "stopped at" not in play("resume=never")
+    (folder / "recorded").write_text("4")  # so it said that it had ended
+    assert "format" not in play("resume=auto", "max_steps=2")
+    monkeypatch.setenv("WANDB_RUN_ID", name)
+    assert why in refusal(play, "resume=auto")
 
 
 def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_path: Path):
@@ -144,7 +184,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, tmp_path: Pa
     state = store.load(print)
     assert state
     del state["optimizer"]
-    store.save(state, best=True)
+    store.save(state, {}, best=True)
     assert "does not fit this program" in refusal(play, "resume=auto")
 
 
@@ -154,8 +194,8 @@ def test_a_run_that_goes_on_elsewhere_keeps_its_predictions_and_the_machine_of_b
     state = store.load(print)
     assert state
     assert len(state["fit"]["answers"]) > 0  # of the evaluation at step 4
-    machine, elsewhere = state["environment"]["machine"], {"host": "0123456789ab", "gpu": None}
-    store.save(state | {"environment": state["environment"] | {"machine": elsewhere}}, best=True)
+    machine, elsewhere = state["machine"], {"host": "0123456789ab", "gpu": None}
+    store.save(state | {"machine": elsewhere}, {}, best=True)
     out = tmp_path / "out"
     assert "at step 4" in play("resume=auto", "wandb.mode=offline", copied(tmp_path, out))
     (record,) = load_runs([out])

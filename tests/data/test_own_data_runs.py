@@ -16,12 +16,12 @@ from support.own_data import OWN
 from support.quick import ROOT
 
 from ampcompare import metrics
-from ampcompare.checkpoint.files import Store, read
+from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
 from ampcompare.data.host import SampleLoader
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.train.build import load_data

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine import device as answers
-from ampcompare.machine.device import has_float64, mark, wait_for
+from ampcompare.machine.device import Memory, has_float64, marker, wait_for
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.fit import Fit
 
@@ -64,8 +64,15 @@ def test_mps_has_no_float64_and_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     wait_for(CPU)
     assert waits == []
     wait_for(MPS)
-    assert isinstance(mark(MPS), float)
+    assert isinstance(marker(MPS)(), float)
     assert len(waits) == 2
+
+
+def test_mps_keeps_no_peak_and_none_is_logged(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * 2**20)
+    memory = Memory(MPS)
+    memory.reset()
+    assert (memory.peak_mib(), memory.reserved_mib()) == (None, 3)
 
 
 # In precision/ the kind is what autocast and the casts are for.

@@ -20,8 +20,8 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.machine import processes as distributed
-from ampcompare.machine.processes import (
+from ampcompare.machine import world as distributed
+from ampcompare.machine.world import (
     CollectiveFlags,
     World,
     check_config,
@@ -30,7 +30,6 @@ from ampcompare.machine.processes import (
     join,
 )
 from ampcompare.records import load_runs
-from ampcompare.train.interval import Interval
 
 TWO = World(rank=1, size=2, local_rank=1)
 
@@ -269,15 +268,3 @@ class Alike(World):
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.mul_(self.size)
-
-
-def test_the_losses_of_a_checkpoint_are_those_that_were_computed_by_any_number_of_processes():
-    for size in range(2, 9):
-        losses = [torch.tensor(0.1 * n) for n in range(1, 50)]
-        interval, resumed = Interval(Alike(0, size)), Interval(Alike(0, size))
-        for loss in losses:
-            interval.add(loss, [(torch.eye(2), torch.tensor([0, 0]))], 2 * size)
-        state = interval.state_dict()
-        resumed.load_state_dict(state, torch.device("cpu"))
-        assert torch.equal(resumed.state_dict()["losses"], state["losses"])
-        assert resumed.close({}).read().loss == interval.close({}).read().loss
