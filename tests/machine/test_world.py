@@ -1,12 +1,8 @@
-"""Two processes on the CPU train what one does with the whole batch."""
+"""Several processes: how they meet, what they are refused, how they agree."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.distributed_worker import CASES
 from support.quick import ROOT
+from support.torchrun import torchrun
 from support.wandb_server.clients import wait_until
 
 from ampcompare.config.load import load_config
@@ -28,85 +24,11 @@ from ampcompare.machine.world import (
     check_last_batch,
     device_name,
     join,
+    this_world,
 )
 from ampcompare.records import load_runs
 
 TWO = World(rank=1, size=2, local_rank=1)
-
-
-def torchrun(processes: int, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*start, *command], capture_output=True, text=True, env=environment)
-    assert not check or done.returncode == 0, done.stderr
-    return done
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict, dict]:
-    """What one process found, and each of two."""
-    alone, together = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("together")
-    worker = str(ROOT / "tests" / "support" / "distributed_worker.py")
-    torchrun(1, worker, str(alone))
-    torchrun(2, worker, str(together))
-    one, first, second = (
-        json.loads(path.read_text())
-        for path in (alone / "rank0.json", together / "rank0.json", together / "rank1.json")
-    )
-    return one, first, second
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in CASES if case != "not finite"])
-def test_two_processes_log_what_one_does(runs: tuple[dict, dict, dict], case: str):
-    one, first, _ = (found[case] for found in runs)
-    tolerance = 1e-5 if case == "none" else 2e-2
-    for key in (
-        "train/loss",
-        "train/accuracy",
-        "eval/loss",
-        "eval/accuracy",
-        "amp/scale_factor",
-        "amp/skipped_steps",
-    ):
-        ours, truth = ([row[key] for row in found["rows"] if key in row] for found in (first, one))
-        absolute = 0.04 if "accuracy" in key else 0.0  # a single image
-        assert ours == pytest.approx(truth, rel=tolerance, abs=absolute), key
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", list(CASES))
-def test_both_processes_have_the_same_rows_weights_and_skipped_steps(
-    runs: tuple[dict, dict, dict], case: str
-):
-    _, first, second = (found[case] for found in runs)
-    keys = [k for k in first["rows"][0] if not k.startswith(("time/", "throughput/", "memory/"))]
-    for ours, theirs in zip(first["rows"], second["rows"], strict=True):
-        assert repr([ours.get(k) for k in keys]) == repr([theirs.get(k) for k in keys])
-    assert repr(first["weights"]) == repr(second["weights"])
-    if "overflow" in case:
-        assert first["rows"][-2]["amp/skipped_steps"] > 0 or first["rows"][-1].get("amp/skipped_steps", 0) > 0
-
-
-@pytest.mark.slow
-def test_two_processes_answer_the_test_images_in_their_order(runs: tuple[dict, dict, dict]):
-    """Their answers are those that the accuracy counted, image by image."""
-    one, first, second = (found["none"] for found in runs)
-    assert first["answers"] == second["answers"]
-    assert len(first["answers"]) == 33
-    for found in (one, first):
-        right = [a == b for a, b in zip(found["answers"], found["labels"], strict=True)]
-        assert sum(right) / 33 == pytest.approx(found["rows"][-1]["eval/accuracy"])
-    same = [a == b for a, b in zip(one["answers"], first["answers"], strict=True)]
-    assert sum(same) >= 32  # gradients added up in another order may turn an image
-
-
-@pytest.mark.slow
-def test_every_image_is_seen_once_by_one_of_them(runs: tuple[dict, dict, dict]):
-    one, first, second = (found["none"]["seen"] for found in runs)
-    for whole, ours, theirs in zip(one, first, second, strict=True):
-        assert sorted(ours + theirs) == sorted(whole)
-    assert sorted(image for part in first + second for image in part) == list(range(90))
 
 
 @pytest.mark.slow
@@ -123,20 +45,14 @@ def test_torchrun_runs_the_experiment_with_one_record(tmp_path: Path, quick_over
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("batch_size=1", "batch_size=1: with 2 processes each needs an image"),  # all see it
-    ],
-)
 def test_a_mistake_ends_all_processes_before_training_and_is_said_once(
-    tmp_path: Path, quick_overrides: tuple[str, ...], words: str, message: str
+    tmp_path: Path, quick_overrides: tuple[str, ...]
 ):
-    given = [*quick_overrides, words, f"output_dir={tmp_path}"]
+    given = [*quick_overrides, "batch_size=1", f"output_dir={tmp_path}"]  # all see it
     done = torchrun(2, str(ROOT / "run_experiment.py"), *given, check=False)
     assert done.returncode != 0
     assert done.stderr.count("error: ") == 1
-    assert f"error: {message}" in done.stderr
+    assert "error: batch_size=1: with 2 processes each needs an image" in done.stderr
     assert "exitcode: 2" in done.stderr
     assert not list(tmp_path.rglob("*.wandb"))
 
@@ -207,12 +123,13 @@ def test_processes_do_not_share_a_device():
         device_name("cuda:1", TWO)
 
 
-def test_without_torchrun_there_is_one_process():
+def test_who_is_who_is_said_by_torchrun_in_whole_numbers(monkeypatch: pytest.MonkeyPatch):
     with join(load_config(None)) as world:
         assert world == World()
-
-
-def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RANK", "1")
+    assert this_world() == World()  # of one
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert this_world() == World(rank=1, size=2)
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(UserError, match="WORLD_SIZE='two': expected a whole number"), join(load_config(None)):
         pass
@@ -235,18 +152,6 @@ def test_a_request_to_stop_is_heard_within_seconds_where_a_log_interval_lasts_lo
     assert max(b - a for a, b in itertools.pairwise(fast)) <= 20
     assert len(fast) < 30  # and it costs something
     assert [step for step in heard if step > 920] == list(range(921, 1000))
-
-
-def test_a_question_comes_at_most_twofold_later_than_the_one_before(monkeypatch):
-    """A few fast steps put the next question off by a few, not by as many as they would make in seconds."""
-    clock = [0.0]
-    monkeypatch.setattr(distributed.time, "monotonic", lambda: clock[0])
-    ask, heard = CollectiveFlags(Alike(size=2)), []
-    for step in range(1, 60):
-        clock[0] += 0.001 if step < 10 else 1.5
-        if ask.at(step, lambda: True) == [True]:
-            heard.append(step)
-    assert heard == [1, 2, 4, 8, *range(16, 60)]
 
 
 def test_at_both_ends_of_an_epoch_all_are_asked_however_fast_its_steps(monkeypatch):
