@@ -84,7 +84,8 @@ class Store:
 
     def about(self) -> dict[str, Any]:
         """What `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before. Format
-        None where there are no checkpoints, 2 where there is nothing else.
+        None where there are no checkpoints, 2 where there is nothing else. Raises OSError where it cannot be
+        read, ValueError for what is no JSON.
         """
         if not self.files():
             return {"format": None}
@@ -117,7 +118,7 @@ class Store:
             if (about := self.about())["format"] == FORMAT:
                 self._tell(about["identity"], step)
                 self._keep(1)
-        except OSError as problem:
+        except (OSError, ValueError) as problem:
             why = f"could not be noted in {self.folder} ({reason(problem)})"
             say(f"the run's end {why}: resume=auto will end it again")
 
