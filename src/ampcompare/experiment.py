@@ -98,7 +98,8 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
             return Result(0, None, {})
         environment = parts.environment
         if state:
-            environment |= {"machine": with_earlier(environment["machine"], state["machine"])}
+            machine = with_earlier(environment["machine"], state["machine"])
+            environment = environment | {"machine": machine}
         facts = parts.facts | {metrics.ENVIRONMENT: environment}
         with stop:  # from before W&B's start, which a signal must not cut in two
             tracker: Tracker = NoRecord()

@@ -75,7 +75,8 @@ def test_a_given_run_that_is_finished_is_left_as_it_is(play, tmp_path: Path, mon
     assert "resume=auto: run job-7 differs in seed (223 there, 1 here)" in refusal(
         play, "resume=auto", "seed=1"
     )
-    assert "is finished" not in play("resume=never", until=None)
+    assert "is finished" not in play("resume=never", until=6)
+    assert "going on with run job-7 at step 4" in play("resume=auto")  # with the new one
 
 
 def test_a_given_run_goes_on_with_more_steps(play, tmp_path: Path, monkeypatch):

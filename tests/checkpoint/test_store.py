@@ -25,9 +25,9 @@ STATE: dict[str, Any] = {
 }
 
 
-def saved(folder: Path, step: int = 3, *, best: bool = False) -> Path:
+def saved(folder: Path, step: int = 3) -> Path:
     """A checkpoint of this step in a run's folder."""
-    Store(folder).save(STATE | {"step": step}, {"seed": 1}, best=best)
+    Store(folder).save(STATE | {"step": step}, {"seed": 1})
     return Store(folder).files()[0]
 
 
@@ -81,14 +81,17 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path, monkeyp
 
 
 def test_the_last_two_and_the_best_are_kept_and_of_an_ended_run_the_last_and_the_best(tmp_path: Path):
+    store = Store(tmp_path)
     for step, best in ((1, True), (2, True), (3, False), (4, False), (5, False)):
-        saved(tmp_path, step, best=best)
+        store.save(STATE | {"step": step}, {}, best=best)
     assert names(tmp_path) == ["step-000000005.pt", "step-000000004.pt", "step-000000002.best.pt"]
-    Store(tmp_path).end(5, pytest.fail)
+    store.end(5, pytest.fail)
     assert names(tmp_path) == ["step-000000005.pt", "step-000000002.best.pt"]
-    saved(tmp_path, 6, best=True)  # with more steps
-    Store(tmp_path).end(6, pytest.fail)
+    store.save(STATE | {"step": 6}, {}, best=True)  # with more steps
+    store.end(6, pytest.fail)
     assert names(tmp_path) == ["step-000000006.best.pt"]
+    Store(tmp_path).save(STATE, {})  # a new run of this name
+    assert names(tmp_path) == ["step-000000003.pt"]
 
 
 def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path):

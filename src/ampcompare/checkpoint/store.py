@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -60,6 +60,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = FileLock(folder / "lock")
+        self._is_begun = False  # whether what lies there is of the run under way
 
     def lock(self) -> bool:
         """Take the folder for this process, until it ends however it does; False if another one has it."""
@@ -100,17 +101,20 @@ class Store:
             file.write(json.dumps(said, indent=1).encode())
 
     def save(self, state: Mapping[str, Any], identity: Mapping[str, Any], *, best: bool = False) -> None:
-        """Write the state, let go of files that are not kept. It is on the disk then; or OSError is raised
-        and what was there is as it was.
+        """Write the state, let go of files that are not kept, of all that an earlier run of this name left if
+        this one is a new one. It is on the disk then; or OSError is raised and what was there is as it was.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / "run.json").exists():  # first: without it nobody finds the checkpoint
+        before = [] if self._is_begun else self.files()
+        if not (self._is_begun and (self.folder / "run.json").exists()):  # first: by it the other is found
             self._tell(identity, 0)
         buffer = io.BytesIO()  # on a full disk PyTorch's own writer ends the process
         torch.save(state, buffer)
-        with replacing(self.folder / f"step-{state['step']:09d}{'.best' if best else ''}.pt") as file:
+        path = self.folder / f"step-{state['step']:09d}{'.best' if best else ''}.pt"
+        with replacing(path) as file:
             file.write(buffer.getbuffer())
-        self._keep(2)
+        self._is_begun = True
+        self._keep(2, {*before} - {path})
 
     def end(self, step: int, say: Callable[[str], None]) -> None:
         """Note that the run ended at this step and its record is whole: there is nothing to go on with."""
@@ -122,17 +126,19 @@ class Store:
             why = f"could not be noted in {self.folder} ({reason(problem)})"
             say(f"the run's end {why}: resume=auto will end it again")
 
-    def _keep(self, count: int) -> None:
-        files, left = self.files(), self.folder.glob("*.tmp")  # of a process that was killed while it wrote
+    def _keep(self, count: int, old: Collection[Path] = ()) -> None:
+        files = [file for file in self.files() if file not in old]
         bests = [file for file in files if file.name.endswith(".best.pt")]
-        for file in {*files, *left} - {*files[:count], *bests[:1]}:
+        left = self.folder.glob("*.tmp")  # of a process that was killed while it wrote
+        for file in {*old, *files, *left} - {*files[:count], *bests[:1]}:
             file.unlink(missing_ok=True)
 
     def load(self, say: Callable[[str], None]) -> dict[str, Any] | None:
         """The newest whole checkpoint. A damaged one is said, put aside under another name, passed over."""
         for path in self.files():
             try:
-                return read(path)
+                state, self._is_begun = read(path), True
+                return state
             except CheckpointError as problem:
                 aside = path.replace(path.with_name(path.name + ".damaged"))
                 say(f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {aside}")
@@ -188,9 +194,8 @@ def find(
                 raise UserError(f"resume=auto: {passed_over[-1]}; {obstacle[1]}, or use resume=never")
         elif not auto:
             store.unlock()
-            stopped = (
-                f"run {store.folder.name} of this config stopped at step {int(store.files()[0].name[5:14])}"
-            )
+            step = int(store.files()[0].name[5:14])
+            stopped = f"run {store.folder.name} of this config stopped at step {step}"
             say(f"{stopped}: resume=auto goes on with it; this is a new run")
             return None
         elif store.about()["ended"] < total_steps and (state := store.load(say)):
