@@ -27,8 +27,8 @@ FLOORS = (
     {"sweeps", "train"},
     {"checkpoint"},
     {"experiment", "recorder"},
-    {"bench", "entrypoint", "reproduce", "why"},
-    {"demo"},
+    {"bench", "entrypoint", "reproduce"},
+    {"demo", "why"},
     {"cli"},
     {"__main__"},
 )
@@ -152,6 +152,19 @@ def test_what_trains_names_no_backend():
         return strings & {"none", "native", "apex_o1", "apex_o2", "fp16"}
 
     assert not offenders(of(*(TRAINING - {"precision", "config", "former"})), named)
+
+
+def test_what_trains_asks_the_machine_what_kind_of_device_it_has():
+    """No `device.type`, no `x.is_cuda`; in precision/ the kind is what autocast and the casts are for."""
+
+    def asked(path: Path) -> set[str]:
+        nodes = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute)]
+        of = {ast.unparse(n) for n in nodes if n.attr in ("type", "is_cuda", "is_cpu", "is_mps")}
+        return {text for text in of if not text.endswith("type") or "device" in text.rpartition(".")[0]}
+
+    rooms = ("train", "checkpoint", "tracking", "measure", "data", "program", "config", "experiment")
+    assert not offenders(of(*rooms), asked)
+    assert offenders(of("machine"), asked)  # so it would be found
 
 
 def test_precision_needs_nothing_of_ours_but_the_loader_of_plug_ins():

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from support.quick import QUICK
 
-from ampcompare.checkpoint.resume import Identity
+from ampcompare.checkpoint.store import differences, identify
 from ampcompare.config.check import remarks
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
@@ -173,9 +173,8 @@ def test_runs_of_other_arguments_or_another_size_are_apart(net: None):
     groups = analyse_runs(runs).groups
     assert [(g.label, len(g.runs)) for g in groups] == [("none · width 8", 2), ("none · width 16", 1)]
     of = {"model_source": "abc", "model_parameters": 5}
-    here = Identity(load_config(None, []), "data", "cpu", 1, of)
-    saved = {"identity": here.values() | {"model_parameters": 6}}
-    assert here.differences(saved) == ["model_parameters (6 there, 5 here)"]
+    here = identify(load_config(None, []), "cpu", 1, **of)
+    assert differences(here, here | {"model_parameters": 6}) == ["model_parameters (6 there, 5 here)"]
 
 
 def test_runs_from_before_parameters_were_counted_are_pooled_with_those_after(net: None):

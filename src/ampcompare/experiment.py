@@ -12,19 +12,17 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare import metrics
-from ampcompare.checkpoint.files import Store
-from ampcompare.checkpoint.keeper import RunKeeper
-from ampcompare.checkpoint.resume import FOLDER, Identity, find_together, writes_checkpoints
-from ampcompare.checkpoint.state import restore
+from ampcompare.checkpoint.state import RunKeeper, restore
+from ampcompare.checkpoint.store import FOLDER, Store, find, identify
 from ampcompare.config.check import remarks, settle
 from ampcompare.config.load import Config
 from ampcompare.config.sweep_choice import check_chosen
 from ampcompare.data.sources import source_of
 from ampcompare.data.workers import is_loss_of_worker
 from ampcompare.errors import UserError, reason
-from ampcompare.machine.card import card_state, with_earlier
-from ampcompare.machine.processes import World, is_loss_of_another, join
-from ampcompare.measure.memory import is_out_of_memory
+from ampcompare.machine.device import is_out_of_memory
+from ampcompare.machine.environment import with_earlier
+from ampcompare.machine.world import World, is_loss_of_another, join
 from ampcompare.program.console import print_line
 from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest, leave
 from ampcompare.tracking import taken
@@ -88,25 +86,27 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
         say(_headline(config, parts))
         for line in (*said, *parts.remarks):
             say(line)
-        device = parts.environment["device_type"]
-        sources = {key: value for key, value in parts.environment.items() if key.endswith(SOURCES)}
-        data = parts.data
-        identity = Identity(
-            config, data.fingerprint, device, world.size, sources, train_data=data.train_fingerprint
-        )
-        resumed = find_together(identity, parts.total_steps, say, world)
-        if resumed and resumed.finished:
-            name = resumed.store.folder.name
+        identity = _identify(config, parts)
+        found = None
+        with world.agree():
+            if world.leads:
+                found = find(config, identity, parts.total_steps, say)
+        (state,) = world.share([found and found[1]])  # of process 0: a disk of its own will do
+        if state == {}:
+            name = found[0].folder.name if found else ""
             say(f"run {name} is finished: nothing is left to do (resume=never: once more)")
             return Result(0, None, {})
-        state = resumed.state if resumed else None
-        environment, facts = _described(parts, state)
+        environment = parts.environment
+        if state:
+            machine = with_earlier(environment["machine"], state["machine"])
+            environment = environment | {"machine": machine}
+        facts = parts.facts | {metrics.ENVIRONMENT: environment}
         with stop:  # from before W&B's start, which a signal must not cut in two
             tracker: Tracker = NoRecord()
             with world.agree():
                 if world.leads:
                     tracker = _begin_record(config, environment, facts, say, stop, state)
-            store = resumed.store if resumed else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
+            store = found[0] if found else Store(Path(config.output_dir) / FOLDER / tracker.run_id)
 
             def on_row(row: Row) -> None:
                 tracker.log(row)
@@ -125,8 +125,8 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
                 world=world,
                 total_steps=parts.total_steps,
             )
-            if writes_checkpoints(config):
-                fit.keeper = RunKeeper(tracker, store, identity, environment, say)
+            if config.checkpoint.every_epochs is not None or config.checkpoint.every_minutes is not None:
+                fit.keeper = RunKeeper(tracker, store, config, identity, environment["machine"], say)
             exit_code = EXIT_FAILED
             try:
                 if state:
@@ -135,13 +135,11 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
                 exit_code = _train(fit, stop, say)
             finally:
                 summary = facts | fit.summary()
-                if at_end := card_state(fit.device):
-                    facts[metrics.ENVIRONMENT]["machine"]["end"] = at_end
                 if predictions := fit.predictions():
                     tracker.keep(metrics.PREDICTIONS_FILE, predictions)
                 exit_code = _finish(tracker, fit, summary, exit_code, stop, say)
                 if exit_code == 0 and world.leads:
-                    store.mark_recorded(fit.step, say)
+                    store.end(fit.step, say)
                 store.unlock()
     for line in tracker.where(Path(config.output_dir)) if exit_code or not brief else ():
         print_line(console, line)
@@ -154,16 +152,13 @@ def _end_alike(stop: StopRequest, world: World) -> None:
     stop.adopt(next(code for code in codes if code is not None))
 
 
-def _described(parts: Parts, state: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the config says of the environment, and what the summary says from the start, how the card stands
-    among it: that is another one each time, and no part of a run's config.
-    """
-    before = state.get("environment", {}).get("machine") if state else None
-    machine = with_earlier(parts.environment["machine"], before)
-    environment = parts.environment | {"machine": machine}
-    state_of_card = card_state(parts.trainer.precision.device)
-    standing = {"start": state_of_card} if state_of_card else {}
-    return environment, parts.facts | {metrics.ENVIRONMENT: environment | {"machine": machine | standing}}
+def _identify(config: Config, parts: Parts) -> dict[str, Any]:
+    told, data = parts.environment, parts.data
+    sources = {key: value for key, value in told.items() if key.endswith(SOURCES)}
+    seen = {"data": data.fingerprint}
+    if data.train_fingerprint:  # where the other leaves it out
+        seen["train_data"] = data.train_fingerprint
+    return identify(config, told["device_type"], told["processes"], **seen, **sources)
 
 
 def _begin_record(

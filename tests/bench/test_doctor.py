@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ampcompare.bench import doctor
+from ampcompare.bench import doctor, probe
 from ampcompare.bench.doctor import Finding, examine, run_doctor
+from ampcompare.bench.probe import Rates
 from ampcompare.cli import main
-from ampcompare.machine import probe
-from ampcompare.machine.probe import Rates
 
 TOPICS = ["software", "device", "processor", "threads", "float32", "float16", "bfloat16"]
 TOPICS += ["compiler", "account", "data"]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ampcompare.checkpoint.files import Store
-from ampcompare.checkpoint.resume import MAY_DIFFER
+from ampcompare.checkpoint.store import MAY_DIFFER, Store
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import LEAVES
 from ampcompare.errors import UserError
@@ -73,8 +72,11 @@ def test_a_given_run_that_is_finished_is_left_as_it_is(play, tmp_path: Path, mon
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
     assert "run job-7 is finished: nothing is left to do" in play("resume=auto", until=None)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
-    assert "run job-7 differs in seed" in refusal(play, "resume=auto", "seed=1")
-    assert "is finished" not in play("resume=never", until=None)
+    assert "resume=auto: run job-7 differs in seed (223 there, 1 here)" in refusal(
+        play, "resume=auto", "seed=1"
+    )
+    assert "is finished" not in play("resume=never", until=6)
+    assert "going on with run job-7 at step 4" in play("resume=auto")  # with the new one
 
 
 def test_a_given_run_goes_on_with_more_steps(play, tmp_path: Path, monkeypatch):
@@ -83,11 +85,52 @@ def test_a_given_run_goes_on_with_more_steps(play, tmp_path: Path, monkeypatch):
     assert "going on with run job-7 at step 4" in play("resume=auto", "max_steps=6")
 
 
-def test_never_starts_a_new_run_and_says_that_there_is_an_unfinished_one(play, tmp_path: Path):
+def test_never_says_that_there_is_an_unfinished_run_without_reading_its_checkpoints(play, tmp_path: Path):
     play(until=6)
     (name,) = folders(tmp_path)
+    for file in tmp_path.rglob("*.pt"):
+        file.write_bytes(b"not one")
     assert f"run {name} of this config stopped at step 4: resume=auto goes on with it" in play()
     assert len(folders(tmp_path)) == 2
+    assert (tmp_path / "checkpoints" / name / "step-000000004.best.pt").read_bytes() == b"not one"
+
+
+@pytest.fixture
+def of_others(tmp_path: Path) -> Path:
+    """What may lie in a shared output_dir: folders that cannot be read, files that go while they are seen."""
+    top = tmp_path / "checkpoints"
+    for number, content in enumerate([b"{", b"[]", b"{}", b'{"format": 3, "identity": 7}', b"\xff"]):
+        (top / f"other{number}").mkdir(parents=True)
+        (top / f"other{number}" / "run.json").write_bytes(content)
+        (top / f"other{number}" / "step-000000009.pt").write_bytes(b"x")
+    (top / "folder" / "run.json").mkdir(parents=True)
+    (top / "folder" / "step-000000009.pt").symlink_to("gone")
+    (top / "gone").symlink_to("nowhere")
+    (top / "file").write_text("in the way")
+    return top
+
+
+@pytest.mark.parametrize("resume", ["never", "auto"])
+def test_what_cannot_be_read_of_others_keeps_no_run_from_its_own(play, of_others: Path, resume: str):
+    before = {p: p.lstat().st_mtime_ns for p in of_others.rglob("*") if not p.is_dir()}
+    said = play(f"resume={resume}")
+    assert ("this is a new run; run" in said) == (resume == "auto")
+    assert {p: p.lstat().st_mtime_ns for p in before} == before
+    assert len(list(of_others.iterdir())) == 9  # its own beside them
+
+
+def test_an_earlier_version_s_unfinished_run_is_refused_by_its_format(play, tmp_path: Path, monkeypatch):
+    play(until=6)
+    (name,) = folders(tmp_path)
+    folder = tmp_path / "checkpoints" / name
+    (folder / "run.json").unlink()  # there was none
+    why = f"resume=auto: run {name} has checkpoints of format 2, this version reads 3; finish it with"
+    assert why in refusal(play, "resume=auto")
+    assert "stopped at" not in play("resume=never")
+    (folder / "recorded").write_text("4")  # so it said that it had ended
+    assert "format" not in play("resume=auto", "max_steps=2")
+    monkeypatch.setenv("WANDB_RUN_ID", name)
+    assert why in refusal(play, "resume=auto")
 
 
 def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_path: Path):
@@ -97,17 +140,6 @@ def test_another_config_is_not_gone_on_with_and_the_fields_are_named(play, tmp_p
     assert "going on" not in passed_over
     why = f"run {name} differs in epochs (2 there, 3 here), optimizer.lr (0.1 there, 0.05 here)"
     assert f"resume=auto: this is a new run; {why}" in passed_over
-
-
-def test_a_run_that_was_named_must_have_the_same_config(
-    play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("WANDB_RUN_ID", "named")
-    play(until=6)
-    assert folders(tmp_path) == ["named"]
-    assert "resume=auto: run named differs in seed (223 there, 1 here)" in refusal(
-        play, "resume=auto", "seed=1"
-    )
 
 
 def test_a_run_that_is_still_going_on_is_left_alone(play, tmp_path: Path):
@@ -144,7 +176,7 @@ def test_a_checkpoint_of_another_program_is_refused_in_a_line(play, tmp_path: Pa
     state = store.load(print)
     assert state
     del state["optimizer"]
-    store.save(state, best=True)
+    store.save(state, {}, best=True)
     assert "does not fit this program" in refusal(play, "resume=auto")
 
 
@@ -154,19 +186,14 @@ def test_a_run_that_goes_on_elsewhere_keeps_its_predictions_and_the_machine_of_b
     state = store.load(print)
     assert state
     assert len(state["fit"]["answers"]) > 0  # of the evaluation at step 4
-    machine, elsewhere = state["environment"]["machine"], {"host": "0123456789ab", "gpu": None}
-    store.save(state | {"environment": state["environment"] | {"machine": elsewhere}}, best=True)
+    machine, elsewhere = state["machine"], {"host": "0123456789ab", "gpu": None}
+    store.save(state | {"machine": elsewhere}, {}, best=True)
     out = tmp_path / "out"
-    assert "at step 4" in play("resume=auto", "wandb.mode=offline", copied(tmp_path, out))
+    shutil.copytree(tmp_path / "checkpoints", out / "checkpoints")
+    assert "at step 4" in play("resume=auto", "wandb.mode=offline", f"output_dir={out}")
     (record,) = load_runs([out])
     assert record.predictions.classes is not None
     assert record.config["environment"]["machine"] == machine | {"earlier": [elsewhere]}
-
-
-def copied(place: Path, to: Path) -> str:
-    """A copy of the checkpoints in another folder, as the option that names it."""
-    shutil.copytree(place / "checkpoints", to / "checkpoints")
-    return f"output_dir={to}"
 
 
 def test_a_save_that_fails_is_said_and_the_training_goes_on(play, tmp_path: Path):

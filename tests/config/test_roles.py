@@ -29,7 +29,7 @@ schema = sys.modules[spec.name] = types.ModuleType(spec.name)
 exec(compile(source.replace(place, place + lines), spec.origin, "exec"), schema.__dict__)
 
 from pathlib import Path
-from ampcompare.checkpoint.resume import Identity
+from ampcompare.checkpoint.store import differences, identify
 from ampcompare.config.arguments import parse
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
@@ -46,14 +46,14 @@ for config in (plain, smiling, wild):
     assert run(config).exit_code == 0
 runs = load_runs([folder])
 groups = analyse_runs(runs).groups
-saved = Identity(plain, "data", "cpu").values()
+saved = identify(plain, "cpu", 1)
 try:
     refusal = parse(["log.emojy=x"])
 except UserError as problem:
     refusal = str(problem)
 
 def differs(*given, saved=saved):
-    return Identity(parse([*words, *given]), "data", "cpu").differences({"identity": saved})
+    return differences(identify(parse([*words, *given]), "cpu", 1), saved)
 
 print("RESULT" + json.dumps({
     "recorded": sorted(run.option("log.emoji") for run in runs),

@@ -10,19 +10,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.quick import QUICK, ROOT
-from support.same_run import assert_same_run, record_of
+import torch
+from support.quick import DROPOUT, QUICK, ROOT
+from support.same_run import assert_same_run, end_of, record_of
 
 pytestmark = pytest.mark.slow
 # 8 steps an epoch, 16 in all; with a checkpoint of every moment that allows one: 1, 2, 3, 6, 8, 9, 12, 15,
 # 16, and of the first two steps behind a resume.
 WORDS = (
     *QUICK,
+    DROPOUT,
     "backend=native",
     "data.train_limit=64",
     "log.every=3",
     "optimizer.momentum=0.9",
     "precision.growth_interval=3",
+    "precision.init_scale=1024",
     "checkpoint.every_minutes=1e-9",
     "resume=auto",
 )
@@ -46,6 +49,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code, said, problems = torchrun(folder, "--standalone")
     assert code == 0, said + problems
     return folder
+
+
+def test_each_process_draws_random_numbers_of_its_own(whole: Path):
+    """Else dropout would mask the same activations in all. The first weights are one seed's in each."""
+    first, second = end_of(whole)["random"]
+    assert not torch.equal(first["torch"], second["torch"])
 
 
 def test_a_process_that_dies_ends_all_with_the_cause_and_a_second_command_goes_on(

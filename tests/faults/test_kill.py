@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.quick import QUICK
+from support.quick import DROPOUT, QUICK
 from support.same_run import assert_same_run, record_of
 from support.zygote import Zygote
 
@@ -28,7 +28,7 @@ WORDS = (
 EVERY_STEP = "checkpoint.every_minutes=1e-9"
 STORIES = [
     *((f"backend={name}",) for name in REGISTRY),
-    ("backend=native", "training.accumulate=2", "data.train_limit=126", "optimizer.fused=true"),
+    ("backend=native", "training.accumulate=2", "data.train_limit=126", "optimizer.fused=true", DROPOUT),
     ("backend=apex_o2", "optimizer.name=adamw", "optimizer.momentum=0", "memory_format=channels_last"),
 ]
 

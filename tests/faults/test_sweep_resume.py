@@ -17,7 +17,7 @@ from support.same_run import assert_same_state, history
 from support.wandb_server.clients import wait_until
 from support.zygote import children_of, of_process
 
-from ampcompare.checkpoint.files import Store, read
+from ampcompare.checkpoint.store import Store, read
 from ampcompare.records import RunRecord, load_runs
 
 STEPS = 200

@@ -11,10 +11,11 @@ import pynvml
 import pytest
 import torch
 
+from ampcompare.machine.device import Memory, is_out_of_memory
 from ampcompare.machine.environment import describe_environment
+from ampcompare.machine.world import World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.gradients import FIRST_EXPONENT, gradient_norm, look_at_gradients
-from ampcompare.measure.memory import Memory, is_out_of_memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.train.interval import Interval
 from ampcompare.train.scale_watch import SKIPS_IN_A_ROW, ScaleWatch
@@ -204,7 +205,7 @@ def test_watch_reports_steps_skipped_in_a_row_but_not_scattered_ones():
 @pytest.mark.slow
 def test_memory_of_a_cpu_is_the_resident_set():
     code = (
-        "import torch; from ampcompare.measure.memory import peak_of_process; before = peak_of_process(); "
+        "import torch; from ampcompare.machine.device import peak_of_process; before = peak_of_process(); "
         "kept = torch.ones(768 * 2**20, dtype=torch.uint8); print(before, peak_of_process())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -323,3 +324,22 @@ def test_environment_names_the_machine_and_versions():
     assert found["packages"]["wandb"]
     assert found["tf32"] is False
     assert found["cuda"] is None
+
+
+class Alike(World):
+    """As if all processes had the same numbers."""
+
+    def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mul_(self.size)
+
+
+def test_the_losses_of_a_checkpoint_are_those_that_were_computed_by_any_number_of_processes():
+    for size in range(2, 9):
+        losses = [torch.tensor(0.1 * n) for n in range(1, 50)]
+        interval, resumed = Interval(Alike(0, size)), Interval(Alike(0, size))
+        for loss in losses:
+            interval.add(loss, [(torch.eye(2), torch.tensor([0, 0]))], 2 * size)
+        state = interval.state_dict()
+        resumed.load_state_dict(state, torch.device("cpu"))
+        assert torch.equal(resumed.state_dict()["losses"], state["losses"])
+        assert resumed.close({}).read().loss == interval.close({}).read().loss

@@ -19,7 +19,7 @@ from support.slurm import Job, Slurm
 from support.wandb_server import ENTITY, Server
 from support.wandb_server.clients import create_sweep, environment, train
 
-from ampcompare.checkpoint.files import Store, read
+from ampcompare.checkpoint.store import Store, read
 from ampcompare.records import load_runs
 
 pytestmark = pytest.mark.slow

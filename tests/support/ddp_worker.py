@@ -16,9 +16,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import run_experiment
-from ampcompare.checkpoint import keeper
-from ampcompare.machine import processes
-from ampcompare.machine.processes import CollectiveFlags, World
+from ampcompare.checkpoint import state
+from ampcompare.machine import world
+from ampcompare.machine.world import CollectiveFlags, World
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
 from ampcompare.train.evaluation import Evaluation
@@ -29,7 +29,7 @@ PLACES: dict[str, tuple[Any, str]] = {
     "step": (Fit, "_log"),
     "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
     "batch": (Evaluation, "add"),
-    "save": (keeper, "capture"),
+    "save": (state, "capture"),
     "write": (os, "fsync"),  # the process that writes: everything is in a file, not under its name
 }
 now = 0  # the step under way
@@ -55,9 +55,7 @@ def at(self: CollectiveFlags, step: int, *questions: Callable[[], bool], ends: b
     return asked(self, step, *questions, ends=ends)
 
 
-processes.ASK_SECONDS = (
-    1e9  # asked in an epoch's first steps, as log intervals and epochs end, not by the clock
-)
+world.ASK_SECONDS = 1e9  # asked in an epoch's first steps, as log intervals and epochs end, not by the clock
 asked = CollectiveFlags.at
 CollectiveFlags.at = at  # type: ignore[method-assign]
 kills = os.environ.get("KILLS", "").split() + ["-"] * 9

@@ -11,7 +11,7 @@ from torch import nn
 
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
-from ampcompare.machine.processes import join
+from ampcompare.machine.world import join
 from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import leave
 from ampcompare.train import build

@@ -6,6 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# A network with dropout, in place of that of QUICK.
+DROPOUT = f"model.name={ROOT / 'tests' / 'support' / 'dropout.py'}:build"
+
 # A small but complete run: a network of 5 k parameters on synthetic data, in seconds on a CPU.
 QUICK = (
     "model.name=tiny",

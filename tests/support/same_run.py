@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from ampcompare.checkpoint.files import Store, read
+from ampcompare.checkpoint.store import Store, read
 from ampcompare.records import RunRecord, load_runs
 
 CLOCK = ("_", "time/", "throughput/", "memory/")
@@ -53,7 +53,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     first, second = end_of(one), end_of(other)
     for part in ("model", "optimizer", "scheduler", "precision"):
         assert_same_state(first[part], second[part], part)
-    assert_same_state(first["random"]["torch"], second["random"]["torch"])  # the others have no seed
+    for one_process, other_process in zip(first["random"], second["random"], strict=True):
+        assert_same_state(one_process["torch"], other_process["torch"])  # the others have no seed
     for part in ("step", "epoch", "in_epoch", "evaluated", "interval", "watch", "evals", "answers"):
         assert_same_state(first["fit"][part], second["fit"][part], part)
     assert first["record"]["rows"] == second["record"]["rows"]

@@ -19,7 +19,7 @@ from ampcompare.checkpoint.state import capture, restore
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.experiment import run
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.records import load_runs

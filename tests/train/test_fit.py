@@ -11,7 +11,7 @@ from support.properties import backends
 
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.errors import TrainingError

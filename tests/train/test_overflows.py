@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.overflows import Overflows, order_of_backward
 from ampcompare.train.sharded import ShardedTrainer, wrap

@@ -21,7 +21,7 @@ from torch import nn
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.loader import TensorLoader
 from ampcompare.data.splits import TensorSet
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.errors import TrainingError

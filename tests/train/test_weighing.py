@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampcompare.checkpoint.files import Store, read
+from ampcompare.checkpoint.store import Store, read
 from ampcompare.config.load import load_config
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.experiment import run

@@ -112,8 +112,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _processor() -> Iterator[Finding]:
-    from ampcompare.machine.environment import cpu_name
-    from ampcompare.machine.processor import SHOWN, isa_limit, processor_flags
+    from ampcompare.machine.environment import SHOWN, cpu_name, isa_limit, processor_flags
 
     flags, limit = processor_flags(), isa_limit()
     limits = [f"ONEDNN_MAX_CPU_ISA={limit}"] if limit else []
@@ -144,9 +143,9 @@ def _threads() -> Iterator[Finding]:
 
 
 def _types() -> Iterator[Finding]:
+    from ampcompare.bench.probe import TYPES, probe
     from ampcompare.machine.device import resolve_device
-    from ampcompare.machine.probe import TYPES, probe
-    from ampcompare.machine.processor import arithmetic_of
+    from ampcompare.machine.environment import arithmetic_of
     from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 
     device = resolve_device("auto")

@@ -16,13 +16,13 @@ from statistics import median
 
 import torch
 
+from ampcompare.bench.probe import probe
 from ampcompare.bench.throughput.measure import ours
 from ampcompare.config.arguments import parse
 from ampcompare.data.dataset import build_dataset
 from ampcompare.demo.plan import BACKENDS, Costs, choose_type, is_worth_a_try
 from ampcompare.machine.device import is_channels_last, resolve_device, set_numerics, wait_for
 from ampcompare.machine.environment import describe_environment
-from ampcompare.machine.probe import probe
 from ampcompare.program.utf8 import use_utf8
 
 SECONDS_PER_TYPE = 2.0  # after which no further step is timed

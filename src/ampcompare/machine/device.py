@@ -1,4 +1,5 @@
-"""The device of a run: what depends on its kind, and the switches that decide its speed and numerics.
+"""The device of a run: what depends on its kind, its memory, and the switches that decide its speed and
+numerics.
 
 No other room of the training asks what kind of device it has; a new kind is answered for here.
 """
@@ -6,10 +7,15 @@ No other room of the training asks what kind of device it has; a new kind is ans
 from __future__ import annotations
 
 import os
+import random
+import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +23,7 @@ from ampcompare.config.load import Config
 from ampcompare.errors import UserError
 from ampcompare.program.loading import loading
 
+MIB = 2**20
 Mark = torch.cuda.Event | float
 
 
@@ -32,27 +39,15 @@ def resolve_device(name: str) -> torch.device:
         seen = f"PyTorch sees {', '.join(present)}"
         raise UserError(f"device={name!r}: not there; {seen}; use one of them or device=auto")
     device = torch.device(wanted)
-    make_current(device)
+    if is_cuda(device):
+        torch.cuda.set_device(device)  # streams, events and graphs are those of the current device
     return device
 
 
-def check_present(device: torch.device) -> None:
-    """Raise UserError for a GPU that is not there."""
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if is_cuda(device) and (device.index or 0) >= there:
-        raise UserError(
-            f"device={str(device)!r}: not there; PyTorch sees {there} GPUs; use one of them or cpu"
-        )
-
-
-def make_current(device: torch.device) -> None:
-    """Streams, events and graphs are those of the current device."""
-    if is_cuda(device):
-        torch.cuda.set_device(device)
-
-
 def is_cuda(device: torch.device) -> bool:
-    """Whether it is an NVIDIA GPU: has NCCL, CUDA graphs, fused kernels; likes channels_last."""
+    """Whether it is an NVIDIA GPU: has NCCL, CUDA graphs, fused kernels, copies that are queued behind the
+    steps; likes channels_last.
+    """
     return device.type == "cuda"
 
 
@@ -71,14 +66,9 @@ def is_host(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def queues_copies(device: torch.device) -> bool:
-    """Whether copies from and to pinned memory are queued behind the steps, and the host goes on."""
-    return is_cuda(device)
-
-
 def start_copy(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     """Values on their way to the host, and what to wait for (`wait_until`) before they are read."""
-    if not queues_copies(values.device):
+    if not is_cuda(values.device):
         return values, None
     pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     pinned.copy_(values, non_blocking=True)
@@ -87,20 +77,21 @@ def start_copy(values: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
     return pinned, arrived
 
 
-def mark(device: torch.device) -> Mark:
-    """This place in the device's queue of work: an event on a GPU, the time (s) where the work is done."""
-    if device.type == "cuda":  # not by a call: this is asked twice a step
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(device))
-        return event
-    if device.type == "mps":
-        torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
-    return time.perf_counter()
-
-
 def marker(device: torch.device) -> Callable[[], Mark]:
-    """What gives `mark(device)`, looked up once: it is asked twice a step."""
-    return time.perf_counter if is_host(device) else partial(mark, device)
+    """What tells this place in the device's queue of work, looked up once, as it is asked twice a step: an
+    event on a GPU, the time (s) where the work is done.
+    """
+
+    def event() -> Mark:
+        found = torch.cuda.Event(enable_timing=True)
+        found.record(torch.cuda.current_stream(device))
+        return found
+
+    def waited() -> Mark:
+        torch.mps.synchronize()  # sync: MPS steps are asynchronous and its events give no pairwise times
+        return time.perf_counter()
+
+    return event if is_cuda(device) else time.perf_counter if is_host(device) else waited
 
 
 def wait_for(device: torch.device) -> None:
@@ -117,34 +108,9 @@ def wait_until(event: torch.cuda.Event) -> None:
         event.synchronize()  # sync: what this is for
 
 
-def reset_peak(device: torch.device) -> None:
-    """Forget the peak of `peak_bytes`, where the device has one."""
-    if is_cuda(device):
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: torch.device) -> int | None:
-    """Bytes that tensors had at most (on MPS: have now); None where the memory is that of the process."""
-    if is_cuda(device):
-        return torch.cuda.max_memory_allocated(device)
-    return torch.mps.current_allocated_memory() if device.type == "mps" else None
-
-
-def allocated_bytes(device: torch.device) -> int:
-    """Bytes that tensors have now; 0 on a CPU."""
-    return torch.cuda.memory_allocated(device) if is_cuda(device) else 0
-
-
 def free_bytes(device: torch.device) -> int | None:
     """Bytes that are free there; None where tensors of the host are the device's own."""
     return torch.cuda.mem_get_info(device)[0] if is_cuda(device) else None
-
-
-def reserved_bytes(device: torch.device) -> int | None:
-    """Bytes that PyTorch had taken at most, in use or not; None where the memory is that of the process."""
-    if is_cuda(device):
-        return torch.cuda.max_memory_reserved(device)
-    return torch.mps.driver_allocated_memory() if device.type == "mps" else None
 
 
 def nvml_name(device: torch.device) -> str | None:
@@ -152,15 +118,81 @@ def nvml_name(device: torch.device) -> str | None:
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if is_cuda(device) else None
 
 
-def random_state(device: torch.device) -> Tensor | None:
-    """The state of the device's own random numbers; None where they are those of the CPU."""
-    return torch.cuda.get_rng_state(device) if is_cuda(device) else None
+def seed_process(seed: int, rank: int) -> None:
+    """Give one of several processes random numbers of its own: else all would drop the same activations."""
+    mixed = np.random.SeedSequence([seed % 2**64, rank]).generate_state(1, np.uint64)[0]
+    torch.manual_seed(int(mixed) % 2**63)
 
 
-def set_random_state(device: torch.device, state: Tensor | None) -> None:
-    """Put the device's random numbers where they were, if it is of the kind that the state is of."""
-    if state is not None and is_cuda(device):
-        torch.cuda.set_rng_state(state, device)
+def random_states(device: torch.device) -> dict[str, Any]:
+    """Where this process's random numbers are: tensors and plain values. On MPS without the device's own."""
+    kind, keys, *rest = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(device) if is_cuda(device) else None,
+        "python": random.getstate(),
+        "numpy": (kind, np.asarray(keys).tolist(), *rest),
+    }
+
+
+def set_random_states(device: torch.device, states: Mapping[str, Any]) -> None:
+    """Put this process's random numbers where others, or its own, were."""
+    torch.set_rng_state(states["torch"])
+    if is_cuda(device):
+        torch.cuda.set_rng_state(states["cuda"], device)
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+
+
+class Memory:
+    """The peak on one device since the last `reset`, with what captured graphs keep.
+
+    PyTorch's allocator counts a block from its allocation to its release, whichever pool it is of. So the
+    tensors of a captured step are counted within the capture alone; a launch allocates nothing, and yet their
+    memory stays the graph's. What a capture took beyond the tensors that outlive it is therefore added to
+    every count after it: a short batch or an evaluation between launches has its activations beside those of
+    the graph. Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = 0  # the peak when a later graph was captured, bytes
+        self._kept = 0  # bytes that graphs keep and no tensor has
+
+    def reset(self) -> None:
+        """Forget the peak so far (start-up, warm-up). A CPU's peak is the process's and cannot be reset."""
+        self._before = 0
+        if is_cuda(self._device):
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """What is inside captures a graph, which keeps what it takes."""
+        before = self._peak() if self._kept else 0  # before the first one it was warm-up
+        self.reset()
+        yield
+        self._kept += torch.cuda.max_memory_allocated(self._device) - torch.cuda.memory_allocated(
+            self._device
+        )
+        self.reset()
+        self._before = before
+
+    def peak_mib(self) -> float | None:
+        """MiB that tensors, workspaces and graphs had at most; on a CPU the resident set of the process, on
+        MPS, which keeps no peak, None.
+        """
+        if is_cuda(self._device):
+            return self._peak() / MIB
+        return peak_of_process() if is_host(self._device) else None
+
+    def _peak(self) -> int:
+        return max(self._before, torch.cuda.max_memory_allocated(self._device) + self._kept)
+
+    def reserved_mib(self) -> float | None:
+        """MiB that PyTorch had taken from a GPU at most, in use or not; on MPS now; None on a CPU."""
+        if is_cuda(self._device):
+            return torch.cuda.max_memory_reserved(self._device) / MIB
+        return torch.mps.driver_allocated_memory() / MIB if self._device.type == "mps" else None
 
 
 def set_numerics(config: Config) -> None:
@@ -194,11 +226,6 @@ def allow_tf32(on: bool) -> None:
     torch.backends.cudnn.rnn.fp32_precision = precision  # type: ignore[attr-defined]
 
 
-def allows_tf32() -> bool:
-    """Whether fp32 products round to TF32 now."""
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
-
-
 def is_channels_last(config: Config, device: torch.device) -> bool:
     """Whether images and weights lie in channels_last: as the config says, or else on a GPU."""
     if config.memory_format == "auto":
@@ -209,7 +236,7 @@ def is_channels_last(config: Config, device: torch.device) -> bool:
 def numerics_now() -> dict[str, object]:
     """PyTorch's switches as they stand in this process, for the record."""
     return {
-        "tf32": allows_tf32(),
+        "tf32": torch.backends.cuda.matmul.fp32_precision == "tf32",
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
@@ -222,3 +249,41 @@ def effective_numerics(config: Config, device: torch.device) -> dict[str, object
         "memory_format": "channels_last" if is_channels_last(config, device) else "contiguous",
         "execution": config.execution,
     }
+
+
+def peak_of_process() -> float:
+    """The peak resident set of this process, MiB."""
+    try:
+        # Not ru_maxrss: on Linux a process starts with that of the one that launched it.
+        _, found, rest = os.pread(_status_of(os.getpid()), 65_536, 0).partition(b"VmHWM:")
+        if found:
+            return int(rest.split(maxsplit=1)[0]) / 1024
+    except OSError:
+        pass  # not Linux
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is bytes on macOS, KiB on Linux
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MIB
+
+
+@cache
+def _status_of(pid: int) -> int:
+    """What the kernel says of this process, kept open: to find it took two thirds of the time of a look."""
+    return os.open("/proc/self/status", os.O_RDONLY)
+
+
+def is_out_of_memory(problem: BaseException | None) -> bool:
+    """Whether a device had no memory left: PyTorch's own error, a library's, or one of these behind another.
+
+    Within a capture it is the end of the capture that fails then, and its error hides the first one.
+    """
+    seen: set[int] = set()
+    while problem is not None and id(problem) not in seen:
+        seen.add(id(problem))
+        words = str(problem)
+        if isinstance(problem, torch.OutOfMemoryError):
+            return True
+        if isinstance(problem, RuntimeError) and ("out of memory" in words or "STATUS_ALLOC_FAILED" in words):
+            return True
+        problem = problem.__cause__ or problem.__context__
+    return False

@@ -1,26 +1,52 @@
-"""The machine and software that a figure belongs to."""
+"""The machine and software that a figure belongs to.
+
+Names of hosts and cards are recorded as salted hashes: the same one is told from another, and the record does
+not say what it is called. Whoever can guess a name can test the guess; the salt is public.
+
+What half types run on is told from the processor's flags, from the limit that ONEDNN_MAX_CPU_ISA sets, and
+from PyTorch's own question to oneDNN; nothing is measured (`ampcompare doctor` does). Source: oneDNN 3.12,
+whose kernels PyTorch's convolutions and matrix products on x86 are (its verbose output names the one that
+runs), and `use_mkldnn` in PyTorch's Convolution.cpp.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import re
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ampcompare.machine.device import is_cuda
+from ampcompare.machine.device import is_cuda, is_host, nvml_name
+from ampcompare.machine.world import World
+from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
 from ampcompare.program.place import CHECKOUT
 
+SALT = "ampcompare: which machine, not what it is called\n"
+MOST_EARLIER = 16  # machines of earlier parts of a run
+# What a convolution in the type needs for forward and both gradients, and the limits on instruction sets that
+# leave it in use (AVX512_CORE_BF16 leaves avx512_bf16 and no AMX). The first that is there is used. On
+# avx512_fp16 alone fp16's weight gradients are a plain loop (`ref:any`), a hundred times slower than fp32;
+# without avx512_bf16 bf16 is widened to fp32 on its way into the products.
+UNITS = {
+    "bfloat16": {"amx_bf16": "AMX", "avx512_bf16": "AMX|^AVX512_CORE_BF16|^AVX512_CORE_FP16|^AVX10"},
+    "float16": {"amx_fp16": "AMX_FP16|AMX_2"},
+}
+X86 = ("x86_64", "AMD64", "amd64", "i386", "i686")
+SHOWN = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16")
 PACKAGES = ("ampcompare", "torch", "torchvision", "wandb", "omegaconf", "numpy")
 
 
 def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any]:
     """Device, driver, library versions and git commit, beside `settings` (tf32, memory format, ...).
 
-    What does not apply or cannot be found is None. The host's name is not recorded (a hash is: `card.py`).
+    What does not apply or cannot be found is None. The host's name is not recorded, but its hash is.
     """
     cuda = is_cuda(device)
     return {
@@ -42,13 +68,22 @@ def describe_environment(device: torch.device, **settings: Any) -> dict[str, Any
 
 def cpu_name() -> str:
     """What the processor is called."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def processor_flags() -> frozenset[str] | None:
+    """What the processor can, as the operating system says; None where it does not say."""
+    words = _cpuinfo("flags", "Features")
+    return None if words is None else frozenset(words.split())
+
+
+def _cpuinfo(*names: str) -> str | None:
     try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        return None
+    pairs = (line.partition(":")[::2] for line in lines)
+    return next((text.strip() for name, text in pairs if name.strip() in names), None)
 
 
 def _driver() -> str | None:
@@ -77,3 +112,69 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def name_machine(device: torch.device, world: World) -> dict[str, Any]:
+    """Hashes of the host's name and of the GPU's UUID (None: no NVIDIA GPU), those of this process.
+
+    Of several processes all ask together, and process 0 has the others' under `others`.
+    """
+    gpu = nvml_name(device)
+    own = {"host": hashed(platform.node()), "gpu": None if gpu is None else hashed(gpu)}
+    others = world.gather(own)[1:]
+    return own | ({"others": others} if others else {})
+
+
+def hashed(name: str) -> str:
+    """Twelve hex digits that stand for a name."""
+    return hashlib.sha256((SALT + name).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def with_earlier(machine: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine of a run that goes on; under `earlier` those of its earlier parts that were others."""
+    earlier: list[Any] = []
+    for one in (*before.get("earlier", ()), {key: before[key] for key in before if key != "earlier"}):
+        if one != machine and one not in earlier:
+            earlier.append(one)
+    return dict(machine) | ({"earlier": earlier[-MOST_EARLIER:]} if earlier else {})
+
+
+def isa_limit() -> str | None:
+    """The limit on oneDNN's instruction sets that the environment sets, or None. It takes any case."""
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        if limit := os.environ.get(name, "").upper():
+            known = limit.startswith(("SSE41", "AVX"))  # it passes over others
+            return limit if known else None
+    return None
+
+
+def arithmetic_of(device: torch.device) -> dict[str, Any]:
+    """What each half type's products run on, for the record; nothing of a device that is no CPU.
+
+    A unit's flag (`amx_bf16`), `emulated` where the type is widened to fp32 or computed by a plain loop, or
+    `unknown` where this module does not know the processor: not x86, or flags that nobody shows.
+    """
+    if not is_host(device):
+        return {}
+    flags, limit, is_x86 = processor_flags(), isa_limit(), platform.machine() in X86
+
+    def runs_on(dtype: str) -> str:
+        if not onednn_takes(dtype):
+            return EMULATED if is_x86 else UNKNOWN
+        if flags is None or not is_x86:
+            return UNKNOWN
+        units = (
+            unit
+            for unit, leave in UNITS[dtype].items()
+            if unit in flags and (limit is None or re.search(leave, limit))
+        )
+        return next(units, EMULATED)
+
+    return {ARITHMETIC: {dtype: runs_on(dtype) for dtype in UNITS}}
+
+
+def onednn_takes(dtype: str) -> bool:
+    """Whether PyTorch gives convolutions of the type to oneDNN: its own question, which heeds the limit."""
+    ask = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[dtype]
+    mkldnn = torch.backends.mkldnn
+    return bool(mkldnn.is_available() and mkldnn.enabled and getattr(torch.ops.mkldnn, ask)())

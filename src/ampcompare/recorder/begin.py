@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,8 @@ from ampcompare import metrics
 from ampcompare.config.beside import WandbConfig
 from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
-from ampcompare.machine.card import card_state, name_machine
-from ampcompare.machine.environment import describe_environment
-from ampcompare.machine.processes import World
-from ampcompare.machine.processor import arithmetic_of
+from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
+from ampcompare.machine.world import World
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
 from ampcompare.recorder.checks import differ, short
@@ -50,7 +47,10 @@ def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None)
             given = torch.device(device)
         except (RuntimeError, TypeError):
             raise UserError(f"device={device!r}: no device; give a name such as cpu or cuda:0") from None
-        machine.check_present(given)
+        there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if machine.is_cuda(given) and (given.index or 0) >= there:
+            seen = f"PyTorch sees {there} GPUs; use one of them or cpu"
+            raise UserError(f"device={str(given)!r}: not there; {seen}")
         return given
     if isinstance(scaler, Precision):
         return scaler.device
@@ -63,15 +63,6 @@ def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None)
         if torch.cuda.is_available()
         else torch.device("cpu")
     )
-
-
-def rank_and_size() -> tuple[int, int]:
-    """Which process of how many this is: by torch.distributed, or by torchrun's variables before that."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    numbers = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE")]
-    rank, size = (int(text) if text.isdecimal() else 0 for text in numbers)
-    return (rank, size) if size > 1 else (0, 1)
 
 
 def word_of(backend: Any, scaler: Any) -> str:
@@ -135,9 +126,8 @@ def about(
         settings |= scaler.declares.record()
     environment = describe_environment(device, **settings, machine=name_machine(device, World()))
     logged = {**config, **{key: value for key, value in own.items() if value is not None}}
-    standing = {"start": state} if (state := card_state(device)) else {}
-    facts = {metrics.ENVIRONMENT: environment | {"machine": environment["machine"] | standing}}
-    return About(backend, logged | {metrics.ENVIRONMENT: environment}, facts, goes_on)
+    told = {metrics.ENVIRONMENT: environment}
+    return About(backend, logged | told, dict(told), goes_on)
 
 
 def start(

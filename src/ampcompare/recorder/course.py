@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ampcompare import metrics
 from ampcompare.errors import UserError
-from ampcompare.measure.memory import Memory
+from ampcompare.machine.device import Memory
 from ampcompare.measure.timing import StepTimer
 from ampcompare.recorder.checks import check_count, check_loss, number_of
 from ampcompare.recorder.ending import WARNINGS, Ending

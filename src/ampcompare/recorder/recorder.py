@@ -18,13 +18,11 @@ from ampcompare import metrics
 from ampcompare.config.beside import WandbConfig
 from ampcompare.config.schema import LogConfig
 from ampcompare.errors import UserError
-from ampcompare.machine.card import card_state
-from ampcompare.machine.device import is_host
-from ampcompare.machine.processes import World
-from ampcompare.measure.memory import Memory
+from ampcompare.machine.device import Memory, is_host
+from ampcompare.machine.world import World, this_world
 from ampcompare.measure.timing import StepTimer
 from ampcompare.program.console import print_line
-from ampcompare.recorder.begin import about, device_of, rank_and_size, start, type_of, word_of
+from ampcompare.recorder.begin import about, device_of, start, type_of, word_of
 from ampcompare.recorder.checks import check_count, check_parts
 from ampcompare.recorder.course import Course
 from ampcompare.recorder.ending import WARNINGS, Ending, end
@@ -112,7 +110,8 @@ class Recorder(Course):
         seed = None if seed is None else check_count("seed", seed, 0)
         super().__init__(start_step)
         self._was_entered = False
-        self.rank, size = rank_and_size()
+        world = this_world()
+        self.rank, size = world.rank, world.size
         self._alone = size == 1
         self.processes = size if processes is None else processes
         self._optimizer = bare(optimizer)
@@ -231,8 +230,6 @@ class Recorder(Course):
             finally:
                 rows, self._rows = self._entered("exit"), None
                 summary = self._about.facts | rows.summary() | self._best()
-                if at_end := card_state(self.device):
-                    summary[metrics.ENVIRONMENT]["machine"]["end"] = at_end
                 end(self._tracker, summary, problem, self._output_dir, self.say, lent=self._lent)
                 self._ending.close()
 

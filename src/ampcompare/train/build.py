@@ -22,11 +22,9 @@ from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError, kind_of
 from ampcompare.machine import device as machine
-from ampcompare.machine.card import name_machine
 from ampcompare.machine.device import is_channels_last, is_cuda
-from ampcompare.machine.environment import describe_environment
-from ampcompare.machine.processes import World
-from ampcompare.machine.processor import arithmetic_of
+from ampcompare.machine.environment import arithmetic_of, describe_environment, name_machine
+from ampcompare.machine.world import World
 from ampcompare.models import OURS, RESNETS, build_model, record_of
 from ampcompare.precision import build_precision
 from ampcompare.precision.keep import CannotKeep
@@ -166,6 +164,8 @@ def build_trainer(
         gamma=config.schedule.gamma,
     )
     parts = (model, optimizer, LambdaLR(optimizer, schedule), precision, config.training, task)
+    if world and world.rank:  # the first weights are the same everywhere; dropout is not to be
+        machine.seed_process(config.seed, world.rank)
     compiled = compiles(config.execution)
     if captures(config.execution):
         images = min(config.batch_size, train.sample_count)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ampcompare.data.batch import Batch
 from ampcompare.machine.device import start_copy, widest_float
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
 from ampcompare.train.errors import CLASSES_KNOWN
 from ampcompare.train.odd_batch import Looks, blame, looks_of

@@ -13,7 +13,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
 from ampcompare.errors import UserError
 from ampcompare.machine.device import wait_for
-from ampcompare.machine.processes import CollectiveFlags, World
+from ampcompare.machine.world import CollectiveFlags, World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.timing import StepTimer, Window
 from ampcompare.train.clock import Clock, Row

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.errors import reason
-from ampcompare.machine.device import is_cuda
-from ampcompare.measure.memory import Memory, is_out_of_memory
+from ampcompare.machine.device import Memory, is_cuda, is_out_of_memory
 from ampcompare.precision.base import Precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation, Loader

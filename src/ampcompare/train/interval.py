@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.machine.device import is_host, start_copy, wait_until, widest_float
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.train.scores import IGNORED
 
 # Logits that wait to be counted: 4 MiB in fp32, more steps of the usual kind than an interval has.

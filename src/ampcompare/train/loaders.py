@@ -19,8 +19,8 @@ from ampcompare.data.sources import source_of
 from ampcompare.data.splits import BatchSet, ImageSet, SampleSet, Split, TensorSet
 from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
-from ampcompare.machine.device import is_channels_last
-from ampcompare.machine.processes import World, check_last_batch
+from ampcompare.machine.device import is_channels_last, is_cuda
+from ampcompare.machine.world import World, check_last_batch
 from ampcompare.train.execution import captures
 
 MOST_WORKERS = 4
@@ -38,7 +38,7 @@ def make_loader(
         "device": device,
         "seed": config.seed if training else UNSHUFFLED_SEED,
         "channels_last": is_channels_last(config, device),
-        "pinned": machine.queues_copies(device),
+        "pinned": is_cuda(device),
         "rank": world.rank if world else 0,
         "processes": world.size if world else 1,
     }

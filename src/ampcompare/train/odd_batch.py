@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ampcompare.data.batch import Batch
 from ampcompare.errors import UserError, what_happened
-from ampcompare.machine.processes import is_loss_of_another
-from ampcompare.measure.memory import is_out_of_memory
+from ampcompare.machine.device import is_out_of_memory
+from ampcompare.machine.world import is_loss_of_another
 from ampcompare.train.errors import TrainingError
 
 MOST_NAMED = 4

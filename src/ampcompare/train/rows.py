@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from ampcompare import metrics
-from ampcompare.machine.device import queues_copies
-from ampcompare.machine.processes import World
+from ampcompare.machine.device import Memory, is_cuda
+from ampcompare.machine.world import World
 from ampcompare.measure.gradients import exponent_histogram
-from ampcompare.measure.memory import Memory
 from ampcompare.measure.timing import Window
 from ampcompare.measure.updates import is_missing
 from ampcompare.train.buffers import ADVICE as BUFFERS_ADVICE
@@ -95,7 +94,7 @@ class Rows:
         self.scaling, self.device = scaling, scaling.device
         self.clock, self.memory, self.on_row, self.on_note = clock, memory, on_row, on_note
         self.on_bad_loss = on_bad_loss
-        self.lag = queues_copies(self.device) if lag is None else lag
+        self.lag = is_cuda(self.device) if lag is None else lag
         self.interval = Interval(world)
         self.watch = ScaleWatch(advice.scale)
         self.buffers = buffers
@@ -149,7 +148,8 @@ class Rows:
             scalars[metrics.LEARNING_RATE] = rate
         elif rate is not None:
             row[metrics.LEARNING_RATE] = rate
-        row[metrics.PEAK_MEMORY] = self.memory.peak_mib()
+        if (peak := self.memory.peak_mib()) is not None:
+            row[metrics.PEAK_MEMORY] = peak
         if (reserved := self.memory.reserved_mib()) is not None:
             row[metrics.RESERVED_MEMORY] = reserved
         pending, firsts = self._overflows.close(self.clock.row_at)

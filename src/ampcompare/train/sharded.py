@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ampcompare.machine.device import is_cuda
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.train.trainer import StepResult, Trainer
 
 

@@ -21,9 +21,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples
+from ampcompare.machine.device import Memory
 from ampcompare.measure.activations import Activations
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
-from ampcompare.measure.memory import Memory
 from ampcompare.measure.updates import look_at_updates, unless_skipped
 from ampcompare.precision.base import Precision
 from ampcompare.train.buffers import Buffers, Kept

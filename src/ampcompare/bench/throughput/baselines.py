@@ -31,8 +31,7 @@ from ampcompare.config.schema import DataConfig
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.loader import PADDING
 from ampcompare.errors import UserError
-from ampcompare.machine.device import is_channels_last
-from ampcompare.measure.memory import Memory
+from ampcompare.machine.device import Memory, is_channels_last
 from ampcompare.models import build_model
 from ampcompare.precision import backend_of
 from ampcompare.train.build import make_loader

@@ -25,11 +25,9 @@ from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError
-from ampcompare.machine.device import effective_numerics, resolve_device, set_numerics, wait_for
-from ampcompare.machine.environment import describe_environment
-from ampcompare.machine.processes import World
-from ampcompare.machine.processor import arithmetic_of
-from ampcompare.measure.memory import Memory
+from ampcompare.machine.device import Memory, effective_numerics, resolve_device, set_numerics, wait_for
+from ampcompare.machine.environment import arithmetic_of, describe_environment
+from ampcompare.machine.world import World
 from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import backend_of
 from ampcompare.train.build import build_trainer, is_fused, load_data

@@ -213,13 +213,14 @@ def _report(
         limits = {kind: limit(ops, roofline, dtype, tf32) for kind, ops in kinds.items()}
         own = base.get((row.execution, row.batch_size))
         share, merged = row.rate.median / limits["eager"], row.rate.median / limits["merged"]
-        peak = max(r["peak_mib"] for r in row.results)
+        peaks = [r["peak_mib"] for r in row.results if r["peak_mib"] is not None]
+        peak = max(peaks) if peaks else None
         ratio = None if own is None else row.rate.median / own
         speed = "" if ratio is None else f"{ratio:.2f}x"
         has_ceiling = is_ceiling(dtype, row.results[0]["environment"])
         shares = [f"{share:.0%}", f"{merged:.0%}"] if has_ceiling else ["", ""]
         busy = "" if row.busy is None else f"{row.busy:.0%}"
-        cells.append([*name, str(row.rate), speed, *shares, busy, f"{peak:,.0f}"])
+        cells.append([*name, str(row.rate), speed, *shares, busy, "" if peak is None else f"{peak:,.0f}"])
         run = {"backend": row.backend, "execution": row.execution, "batch_size": row.batch_size}
         found = {"images_per_second": row.rate, "speed_up": ratio, "limits": limits, "busy": row.busy}
         records.append({**run, **found, "rounds": row.results})

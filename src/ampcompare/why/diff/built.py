@@ -15,7 +15,7 @@ from ampcompare.data.batch import Batch, each
 from ampcompare.data.dataset import Dataset
 from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
-from ampcompare.machine.processes import World
+from ampcompare.machine.world import World
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.loaders import check_data, make_loader

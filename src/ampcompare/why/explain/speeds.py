@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from ampcompare.bench.probe import TYPES, probe
 from ampcompare.machine.device import wait_for
-from ampcompare.machine.probe import TYPES, probe
 from ampcompare.published.devices import Device
 from ampcompare.why.explain.calls import Call
 from ampcompare.why.explain.replay import Replay

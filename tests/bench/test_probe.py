@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ampcompare.machine import probe as module
-from ampcompare.machine.probe import SIZES, Rates, probe
+from ampcompare.bench import probe as module
+from ampcompare.bench.probe import SIZES, Rates, probe
 
 CPU = torch.device("cpu")
 

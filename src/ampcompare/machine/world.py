@@ -103,16 +103,32 @@ def is_loss_of_another(problem: RuntimeError) -> bool:
     return isinstance(problem, dist.DistError) or "gloo" in str(problem).lower()
 
 
+def this_world() -> World:
+    """This process among those that were started together: as torch.distributed has it where it is up, in
+    somebody's own loop, else by torchrun's variables. Without device. Raises UserError.
+    """
+    if dist.is_available() and dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size())
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    texts = {name: os.environ.get(name) or default for name, default in zip(names, "0101", strict=True)}
+    for name, text in texts.items():
+        if not text.isdecimal():
+            expected = "expected a whole number, as torchrun sets it"
+            raise UserError(f"{name}={text!r}: {expected}; unset it, or use torchrun")
+    rank, size, local_rank, local_size = map(int, texts.values())
+    return World(rank, size, local_rank, local_size) if size > 1 else World()
+
+
 @contextmanager
 def join(config: Config) -> Iterator[World]:
-    """The world of this process, as torchrun's environment variables have it. Raises UserError."""
-    size = _number("WORLD_SIZE", 1)
-    if size == 1:
-        yield World(device=resolve_device(config.device))
-        return
-    world = World(_number("RANK", 0), size, _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1))
-    check_config(config, world)
+    """The world of this process, with its device, its processes connected. Raises UserError."""
+    world = this_world()
+    if world.size > 1:
+        check_config(config, world)
     world = replace(world, device=resolve_device(device_name(config.device, world)))
+    if world.size == 1:
+        yield world
+        return
     store, *_ = next(dist.rendezvous("env://", world.rank, world.size))
     backend = "nccl" if is_cuda(world.device) else "gloo"
     dist.init_process_group(backend, store=_meet(store, world), rank=world.rank, world_size=world.size)
@@ -146,14 +162,6 @@ def _meet(store: dist.Store, world: World) -> dist.Store:
             return dist.PrefixStore(corner, store)
         time.sleep(0.05)
     raise dist.DistStoreError(f"process 0 has not come within {MEETING_LIMIT}")
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not text.isdecimal():
-        expected = "expected a whole number, as torchrun sets it"
-        raise UserError(f"{name}={text!r}: {expected}; unset it, or use torchrun")
-    return int(text)
 
 
 def check_config(config: Config, world: World) -> None:

@@ -1,0 +1,228 @@
+"""The runs that lie in a folder: the files of each, who has it, which of them a new process goes on with.
+
+A run has a folder of its own. `run.json` says what has to be the same to go on and at which step the run
+ended with its record whole; nothing else is read to look around. A checkpoint is what `torch.save` writes,
+put in its place whole; reading checks the archive's checksums first, as `torch.load` does not, and unpickles
+tensors and plain values alone. The last two are kept and the best of those saved after an evaluation, which
+has `.best` in its name; of a run that has ended the last and the best.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import torch
+from filelock import FileLock, Timeout
+
+from ampcompare.config.canonical import canonical
+from ampcompare.config.options import Role
+from ampcompare.config.schema import Config, with_role
+from ampcompare.data.sources import SOURCES
+from ampcompare.errors import UserError, reason
+from ampcompare.machine.device import is_channels_last
+from ampcompare.program.files import replacing
+
+FORMAT = 3  # raise it when what a checkpoint holds changes; up to 2 there was no run.json to say it
+FOLDER = "checkpoints"
+# What may differ between the parts of a run: nothing in it touches the numbers. `epochs` is not among them,
+# since it is the length of the schedule.
+MAY_DIFFER = with_role(Role.MAY_DIFFER, Role.BOOKKEEPING)
+_NAME = re.compile(r"step-(\d{9})(\.best)?\.pt")
+
+
+class CheckpointError(Exception):
+    """A file that is no whole checkpoint, in words."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A checkpoint, its tensors on the CPU. Raises CheckpointError for anything but a whole one."""
+    try:
+        with ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is None:
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as problem:  # both readers meet damage as a dozen types of exception
+        raise CheckpointError(f"it cannot be read: {reason(problem)}") from None
+    raise CheckpointError(f"the checksum of {damaged} does not match")
+
+
+class Store:
+    """The folder of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = FileLock(folder / "lock")
+        self._is_begun = False  # whether what lies there is of the run under way
+
+    def lock(self) -> bool:
+        """Take the folder for this process, until it ends however it does; False if another one has it."""
+        if not self._lock.is_locked:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout:
+                return False
+        return True
+
+    def unlock(self) -> None:
+        """Give the folder free."""
+        self._lock.release()
+
+    def files(self) -> list[Path]:
+        """The checkpoints, newest first, by step. Raises OSError where the folder cannot be read."""
+        if not self.folder.is_dir():
+            return []
+        found = [(int(m[1]), bool(m[2]), p) for p in self.folder.iterdir() if (m := _NAME.fullmatch(p.name))]
+        return [path for _, _, path in sorted(found, reverse=True)]
+
+    def about(self) -> dict[str, Any]:
+        """What `run.json` says: `format`, `identity`, and the step at which the run `ended`, 0 before. Format
+        None where there are no checkpoints, 2 where there is nothing else. Raises OSError where it cannot be
+        read, ValueError for what is no JSON.
+        """
+        if not self.files():
+            return {"format": None}
+        try:
+            return {"format": None} | json.loads((self.folder / "run.json").read_bytes())
+        except FileNotFoundError:
+            return {"format": 2, "ended": (self.folder / "recorded").exists() and sys.maxsize}
+
+    def _tell(self, identity: Mapping[str, Any], ended: int) -> None:
+        said = {"format": FORMAT, "identity": identity, "ended": ended}
+        with replacing(self.folder / "run.json") as file:
+            file.write(json.dumps(said, indent=1).encode())
+
+    def save(self, state: Mapping[str, Any], identity: Mapping[str, Any], *, best: bool = False) -> None:
+        """Write the state, let go of files that are not kept, of all that an earlier run of this name left if
+        this one is a new one. It is on the disk then; or OSError is raised and what was there is as it was.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        before = [] if self._is_begun else self.files()
+        if not (self._is_begun and (self.folder / "run.json").exists()):  # first: by it the other is found
+            self._tell(identity, 0)
+        buffer = io.BytesIO()  # on a full disk PyTorch's own writer ends the process
+        torch.save(state, buffer)
+        path = self.folder / f"step-{state['step']:09d}{'.best' if best else ''}.pt"
+        with replacing(path) as file:
+            file.write(buffer.getbuffer())
+        self._is_begun = True
+        self._keep(2, {*before} - {path})
+
+    def end(self, step: int, say: Callable[[str], None]) -> None:
+        """Note that the run ended at this step and its record is whole: there is nothing to go on with."""
+        try:
+            if (about := self.about())["format"] == FORMAT:
+                self._tell(about["identity"], step)
+                self._keep(1)
+        except (OSError, ValueError) as problem:
+            why = f"could not be noted in {self.folder} ({reason(problem)})"
+            say(f"the run's end {why}: resume=auto will end it again")
+
+    def _keep(self, count: int, old: Collection[Path] = ()) -> None:
+        files = [file for file in self.files() if file not in old]
+        bests = [file for file in files if file.name.endswith(".best.pt")]
+        left = self.folder.glob("*.tmp")  # of a process that was killed while it wrote
+        for file in {*old, *files, *left} - {*files[:count], *bests[:1]}:
+            file.unlink(missing_ok=True)
+
+    def load(self, say: Callable[[str], None]) -> dict[str, Any] | None:
+        """The newest whole checkpoint. A damaged one is said, put aside under another name, passed over."""
+        for path in self.files():
+            try:
+                state, self._is_begun = read(path), True
+                return state
+            except CheckpointError as problem:
+                aside = path.replace(path.with_name(path.name + ".damaged"))
+                say(f"checkpoint {path.name} is damaged ({problem}): passed over, it is now {aside}")
+        say(f"none of the checkpoints in {self.folder} can be read")
+        return None
+
+
+def identify(config: Config, device_type: str, processes: int, **others: Any) -> dict[str, Any]:
+    """What has to be the same for a run to go on, by name: the options but for what is free, the kind of
+    device, and `others`: fingerprints of data, hashes and versions of what is not ours.
+    """
+    last = is_channels_last(config, torch.device(device_type))
+    settings = canonical(config.to_dict() | {"memory_format": "channels_last" if last else "contiguous"})
+    found = {key: value for key, value in settings.items() if key not in MAY_DIFFER}
+    found |= {"device": device_type, "processes": processes, **others}
+    return json.loads(json.dumps(found))  # as `run.json` gives it back
+
+
+def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """In what a kept run differs, `key (theirs there, ours here)` each."""
+    images = "images" if here.get("data.source") in SOURCES else "data"
+    words = {"data": f"data (other {images})", "train_data": "the training data (others for the same seed)"}
+    keys = sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))
+    return [words.get(key, f"{key} ({there.get(key)} there, {here.get(key)} here)") for key in keys]
+
+
+def find(
+    config: Config, identity: Mapping[str, Any], total_steps: int, say: Callable[[str], None]
+) -> tuple[Store, dict[str, Any]] | None:
+    """The run to go on with, taken by this process, and its state; None to start a new one.
+
+    Where WANDB_RUN_ID is given (a sweep tries a run again) it is that run; it has no state if it has ended.
+    Otherwise it is the newest one in output_dir that has not ended, of the same config, and that no other
+    process has; with resume=never it is only said that there is one. Raises UserError for a given run that
+    cannot be gone on with, and for one of an earlier version that had not ended.
+    """
+    named, auto = os.environ.get("WANDB_RUN_ID"), config.resume == "auto"
+    top = Path(config.output_dir) / FOLDER
+    passed_over: list[str] = []
+    for store in map(Store, _newest_first(top) if not named else [top / named] if auto else []):
+        about: dict[str, Any] = {"format": FORMAT}
+        try:
+            about = store.about()
+            is_ours = about["format"] == FORMAT or (about["format"] is not None and auto)
+            if not is_ours or (about["ended"] >= total_steps and not named):
+                continue
+            obstacle = _obstacle(store, about, identity)
+        except Exception as problem:  # of somebody else's folder, whatever is in it, or going just now
+            obstacle = f"cannot be read ({reason(problem)})", "mend it"
+        if obstacle:
+            passed_over.append(f"run {store.folder.name} {obstacle[0]}")
+            if named or about["format"] != FORMAT:
+                raise UserError(f"resume=auto: {passed_over[-1]}; {obstacle[1]}, or use resume=never")
+        elif not auto:
+            store.unlock()
+            step = int(store.files()[0].name[5:14])
+            stopped = f"run {store.folder.name} of this config stopped at step {step}"
+            say(f"{stopped}: resume=auto goes on with it; this is a new run")
+            return None
+        elif store.about()["ended"] < total_steps and (state := store.load(say)):
+            return store, state
+        else:
+            store.unlock()
+            if named and store.files():
+                return store, {}
+    if passed_over and auto:
+        say(f"resume=auto: this is a new run; {passed_over[0]}")
+    return None
+
+
+def _obstacle(store: Store, about: Mapping[str, Any], identity: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Why a run cannot be gone on with, and what to do; None where this process has now taken it."""
+    if about["format"] != FORMAT:
+        why = f"has checkpoints of format {about['format']}, this version reads {FORMAT}"
+        return why, "finish it with the version that began it, or move its folder away"
+    if told := differences(identity, about["identity"]):
+        more = ", ..." if told[5:] else ""
+        return f"differs in {', '.join(told[:5])}{more}", "give it the same options"
+    return None if store.lock() else ("is going on in another process", "wait for it")
+
+
+def _newest_first(top: Path) -> list[Path]:
+    """What is in a folder; nothing where it cannot be read: then there is nothing to go on with."""
+    try:
+        return sorted(top.iterdir(), key=lambda path: path.lstat().st_mtime, reverse=True)
+    except OSError:
+        return []

@@ -1,0 +1,135 @@
+"""Checkpoint files: whole or not there, checked, never executed; which are kept."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.same_run import assert_same_state
+
+from ampcompare.checkpoint.store import CheckpointError, Store, read
+
+STATE: dict[str, Any] = {
+    "step": 3,
+    "model": {"w": torch.arange(300.0)},
+    "names": ["a", None, 1.5, float("inf")],
+}
+
+
+def saved(folder: Path, step: int = 3) -> Path:
+    """A checkpoint of this step in a run's folder."""
+    Store(folder).save(STATE | {"step": step}, {"seed": 1})
+    return Store(folder).files()[0]
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in Store(folder).files()]
+
+
+def test_what_was_saved_comes_back_and_pytorch_reads_it_too(tmp_path: Path):
+    path = saved(tmp_path / "new" / "folder")
+    for found in (read(path), torch.load(path, weights_only=True)):
+        assert_same_state(found, STATE)
+    assert sorted(p.name for p in path.parent.iterdir()) == ["run.json", "step-000000003.pt"]
+
+
+def test_a_flipped_bit_that_changes_a_weight_in_silence_is_noticed(tmp_path: Path):
+    path = saved(tmp_path)
+    whole = path.read_bytes()
+    place = whole.index(STATE["model"]["w"].numpy().tobytes()) + 402
+    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    assert not torch.equal(torch.load(path, weights_only=True)["model"]["w"], STATE["model"]["w"])
+    with pytest.raises(CheckpointError, match=r"the checksum of .*/data/0 does not match"):
+        read(path)
+
+
+def test_a_file_that_is_cut_or_has_a_wrong_byte_is_refused_or_gives_what_was_saved(tmp_path: Path):
+    """Of the archive's own fields some say nothing, such as the time of a member."""
+    path = saved(tmp_path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with suppress(CheckpointError):
+            assert_same_state(read(path), STATE)
+        path.write_bytes(whole[:place])
+        with pytest.raises(CheckpointError):
+            read(path)
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch executed",)
+
+
+def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"step": 1, "model": Evil()}, tmp_path / "archive.pt")
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps(Evil()))
+    for path in tmp_path.glob("*.pt"):
+        with pytest.raises(CheckpointError):
+            read(path)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_last_two_and_the_best_are_kept_and_of_an_ended_run_the_last_and_the_best(tmp_path: Path):
+    store = Store(tmp_path)
+    for step, best in ((1, True), (2, True), (3, False), (4, False), (5, False)):
+        store.save(STATE | {"step": step}, {}, best=best)
+    assert names(tmp_path) == ["step-000000005.pt", "step-000000004.pt", "step-000000002.best.pt"]
+    store.end(5, pytest.fail)
+    assert names(tmp_path) == ["step-000000005.pt", "step-000000002.best.pt"]
+    store.save(STATE | {"step": 6}, {}, best=True)  # with more steps
+    store.end(6, pytest.fail)
+    assert names(tmp_path) == ["step-000000006.best.pt"]
+    Store(tmp_path).save(STATE, {})  # a new run of this name
+    assert names(tmp_path) == ["step-000000003.pt"]
+
+
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path: Path):
+    saved(tmp_path, 1)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        for limit in (0, 100, 1000, 2000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+            with pytest.raises(OSError, match="too large"):
+                saved(tmp_path, 1)
+            with pytest.raises(OSError, match="too large"):
+                saved(tmp_path, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.json", "step-000000001.pt"]
+    assert_same_state(Store(tmp_path).load(pytest.fail), STATE | {"step": 1})
+
+
+def test_one_process_has_a_folder_until_it_ends_however(tmp_path: Path):
+    code = f"""
+import signal
+from pathlib import Path
+from ampcompare.checkpoint.store import Store
+store = Store(Path({str(tmp_path)!r}))
+assert store.lock()
+print("locked", flush=True)
+signal.pause()
+"""
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert other.stdout
+    other.stdout.readline()
+    store = Store(tmp_path)
+    assert not store.lock()
+    (tmp_path / "step-000000001.pt.1234.tmp").write_bytes(b"half")
+    other.kill()
+    other.wait()
+    assert store.lock()
+    saved(tmp_path)
+    assert not list(tmp_path.glob("*.tmp"))

@@ -1,0 +1,15 @@
+"""Several processes on this machine, as torchrun starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def torchrun(processes: int, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*start, *command], capture_output=True, text=True, env=environment)
+    assert not check or done.returncode == 0, done.stderr
+    return done
