@@ -33,7 +33,7 @@ from ampcompare.tracking.start import start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.display import TrainingDisplay
-from ampcompare.train.fit import Fit
+from ampcompare.train.loop import Fit
 
 CPU = torch.device("cpu")
 PARTS = ("batch", "forward and loss", "backward", "optimizer and schedule")

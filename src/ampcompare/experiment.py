@@ -29,10 +29,10 @@ from ampcompare.tracking import taken
 from ampcompare.tracking.start import Unbegun, run_name, start_tracker
 from ampcompare.tracking.tracker import NoRecord, Tracker
 from ampcompare.train.build import Parts, prepare
-from ampcompare.train.clock import Row
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.fit import Fit
+from ampcompare.train.loop import Fit
+from ampcompare.train.meter import Row
 from ampcompare.wandb_client.service import end_service
 
 START_SECONDS = 4.0  # from a signal on, for W&B's client to begin a record

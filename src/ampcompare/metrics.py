@@ -56,7 +56,6 @@ GPU = "a GPU"
 OWN_LOOP = "a loop of one's own, under the recorder"
 SKIPPED_STEP = "a skipped step"
 OF_TASK = "a task that is scored by it"
-NOT_FP16 = "outputs that are not in fp16"
 EAGER = "a forward that is not compiled"
 HALF_UPDATES = "weights that are updated in half precision"
 
@@ -154,26 +153,15 @@ OVERFLOW = declare("grad/overflow_fraction", "gradient elements that overflow", 
 ZEROS = declare("grad/zero_fraction", "gradient elements that are zero", **_PART)
 EXPONENTS = declare("grad/exponents", "gradient exponents", DIAGNOSIS, no_goal="a histogram")
 # Of the weights that an optimizer updates in half precision, likewise.
-_HALF: dict[str, Any] = {"by_group": True, "needs": HALF_UPDATES}
-LOST_UPDATES = declare("update/lost_fraction", "weights whose update is lost to rounding", **_PART | _HALF)
-UPDATE_SIZE = declare(
-    "update/relative_size", "size of the update relative to the weights", DIAGNOSIS, **_HALF
+LOST_UPDATES = declare(
+    "update/lost_fraction", "weights whose update is lost to rounding", **_PART, needs=HALF_UPDATES
 )
 
 # Of what the network's modules return, likewise.
 _SEEN: dict[str, Any] = {"when": DIAGNOSIS, "needs": EAGER}
 ACTIVATION_LARGEST = declare("activation/max_abs", "largest activation", **_SEEN, better=LOWER, by_group=True)
-ACTIVATION_OF_RANGE = declare(
-    "activation/fp16_range", "largest activation over fp16's largest number", **_SEEN
-)
-ACTIVATION_UNDERFLOW = declare(
-    "activation/underflow_fraction", "activations that fp16 flushes to zero", **_PART, needs=NOT_FP16
-)
 ACTIVATION_SUBNORMAL = declare(
     "activation/subnormal_fraction", "activations below fp16's smallest normal number", **_PART, needs=EAGER
-)
-ACTIVATION_ZEROS = declare(
-    "activation/zero_fraction", "activations that are zero", **_SEEN, unit=SHARE, by_group=True
 )
 
 EVAL_LOSS = declare("eval/loss", "eval loss", EVALUATION, better=LOWER)

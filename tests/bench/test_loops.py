@@ -11,7 +11,7 @@ from overhead import Loops
 
 from ampcompare.tracking.tracker import NoRecord
 from ampcompare.train.build import build_trainer
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 
 
 class Noted:

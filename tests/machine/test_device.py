@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ampcompare.machine.device import Memory, has_float64, marker, wait_for
+from ampcompare.machine.device import has_float64, marker, peak_mib, reserved_mib, reset_peak, wait_for
 
 CPU, MPS = torch.device("cpu"), torch.device("mps")
 
@@ -23,6 +23,5 @@ def test_mps_has_no_float64_and_is_waited_for(monkeypatch: pytest.MonkeyPatch):
 
 def test_mps_keeps_no_peak_and_none_is_logged(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3 * 2**20)
-    memory = Memory(MPS)
-    memory.reset()
-    assert (memory.peak_mib(), memory.reserved_mib()) == (None, 3)
+    reset_peak(MPS)
+    assert (peak_mib(MPS), reserved_mib(MPS)) == (None, 3)

@@ -399,13 +399,22 @@ def test_samples_are_a_whole_number(kept: Kept, samples: Any):
 
 
 @pytest.mark.parametrize(
-    ("said", "word", "dtype"),
-    [("32-true", "none", "float32"), ("bf16-mixed", "native_bf16", "bfloat16"), ("my own", "my own", None)],
+    ("said", "known", "dtype"),
+    [
+        ("32-true", "none", "float32"),
+        ("tf32", "none", "float32"),
+        ("bf16-mixed", "native_bf16", "bfloat16"),
+        ("autocast", "native", None),  # of which type nothing is said
+        ("my own", None, None),
+    ],
 )
-def test_a_precision_in_another_trainers_words_is_our_backend(kept: Kept, said: str, word: str, dtype: Any):
+def test_a_word_stays_as_it_was_given_and_what_we_take_it_for_is_beside_it(
+    kept: Kept, said: str, known: str | None, dtype: Any
+):
     with Recorder(backend=said, config={"model": {"name": "mine"}}, **QUIET):
         pass
-    assert kept.told.logged["backend"] == word
+    assert kept.told.logged["backend"] == said
+    assert kept.told.logged["recorder"]["backend"] == known
     assert kept.told.logged["model"] == {"name": "mine"}
     assert kept.told.logged["environment"].get(metrics.PRECISION_DTYPE) == dtype
 

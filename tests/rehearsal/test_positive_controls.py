@@ -23,7 +23,7 @@ from support.rehearsal.watch import (
 )
 from torch import Tensor, nn
 
-from ampcompare.train.fit import Fit
+from ampcompare.train.loop import Fit
 
 HERE = "test_positive_controls.py"
 

@@ -22,7 +22,7 @@ from ampcompare.machine.world import CollectiveFlags, World
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.fit import Fit
+from ampcompare.train.loop import Fit
 
 PLACES: dict[str, tuple[Any, str]] = {
     "data": (build, "build_dataset"),

@@ -15,7 +15,7 @@ from ampcompare.machine.world import join
 from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
-from ampcompare.train.fit import Fit
+from ampcompare.train.loop import Fit
 
 WORDS = (
     "data.source=synthetic",

@@ -13,8 +13,8 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.dataset import build_dataset
 from ampcompare.precision import build_precision
 from ampcompare.train.build import build_trainer, make_loader
-from ampcompare.train.fit import Fit
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.loop import Fit
+from ampcompare.train.step import Trainer
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=45", "epochs=3")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ampcompare.train import graph
-from ampcompare.train.trainer import StepResult
+from ampcompare.train import captured
+from ampcompare.train.meter import Result
 
 
 @pytest.fixture
@@ -18,29 +18,30 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Capture without a GPU: each launch runs the step and fills the tensors that the capture gave out."""
     calls: list[str] = []
 
-    def capture(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
+    def capture(step: Any, device: torch.device) -> tuple[Callable[[], None], Any]:
         calls.append("capture")
-        compute = weakref.WeakMethod(step)  # a real launch knows its graph alone, not the trainer
-        if step.__name__ == "_add_captured":  # an evaluation, which adds to its sums in place
+        compute = weakref.WeakMethod(step.func)  # a real launch knows its graph alone, not the trainer
+        (plan,) = step.args
+        if step.func.__name__ == "_add_plan":  # an evaluation, which adds to its sums in place
             answers = torch.zeros(16, dtype=torch.uint8)
 
             def evaluate() -> None:
                 calls.append("launch")
-                answers.copy_(compute()())  # type: ignore[misc]
+                answers.copy_(compute()(plan))  # type: ignore[misc]
 
             return evaluate, answers
-        out = StepResult(torch.zeros(()), [(torch.zeros(8, 10), torch.zeros(8, dtype=torch.int64))], 0, {})
+        out = Result(torch.zeros(()), 0, [(torch.zeros(8, dtype=torch.bool), torch.zeros(8).long())], {})
 
         def launch() -> None:
             calls.append("launch")
-            result = compute()()  # type: ignore[misc]
+            result = compute()(plan)  # type: ignore[misc]
             out.loss.copy_(result.loss)
-            for kept, new in zip(out.outputs[0], result.outputs[0], strict=True):
+            for kept, new in zip(out.right[0], result.right[0], strict=True):
                 kept.copy_(new)
-            for key, value in result.gradients.items():
-                out.gradients.setdefault(key, torch.zeros_like(value)).copy_(value)
+            for key, value in result.looks.items():
+                out.looks.setdefault(key, torch.zeros_like(value)).copy_(value)  # type: ignore[attr-defined]
 
         return launch, out
 
-    monkeypatch.setattr(graph, "capture", capture)
+    monkeypatch.setattr(captured, "capture", capture)
     return calls

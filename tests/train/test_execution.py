@@ -20,8 +20,8 @@ from ampcompare.experiment import run
 from ampcompare.models import build_model
 from ampcompare.precision import build_precision
 from ampcompare.records import load_runs
-from ampcompare.train.execution import check_execution
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.compiled import check_execution
+from ampcompare.train.step import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 # fp16 rounds at other places in a fused kernel; the first loss is off by a unit in the last place, later ones

@@ -15,9 +15,7 @@ from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.fit import Fit
-from ampcompare.train.interval import Reading
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.loop import Fit
 
 
 class Stopped(Exception):
@@ -84,6 +82,7 @@ def test_late_rows_come_one_interval_late_and_before_the_evaluation(quick_overri
     assert steps == [
         (6, 3, False),
         (8, 6, False),
+        (8, 8, False),  # a row ends at the epoch's end
         (8, 8, True),
         (12, 9, False),
         (15, 12, False),
@@ -183,53 +182,6 @@ def test_a_request_in_an_evaluation_ends_it_and_is_told_once_to_all(
     assert not any("eval/loss" in row for _, row in came)
 
 
-class Meter:
-    """Energy as the steps spend it: 10 J each, and 1000 J more for one that warms up or compiles."""
-
-    def __init__(self, *_: Any) -> None:
-        self.spent = self.began = 0.0
-
-    def start(self) -> None:
-        self.began = self.spent
-
-    def joules(self) -> float:
-        return self.spent - self.began
-
-
-@pytest.mark.parametrize(
-    ("warm_up", "compiles_at", "energy"),
-    [
-        (0, None, [6 / 45, 6 / 45]),
-        (2, None, [4 / 29, 6 / 45]),  # epochs of five full batches and one of 5
-        (8, None, [4 / 29]),  # in the second epoch
-        (2, 4, [2 / 13, 6 / 45]),
-        (2, 6, [6 / 45]),  # nothing is left of the first epoch
-    ],
-)
-def test_energy_counts_from_the_end_of_warm_up_and_of_a_compilation(
-    quick_overrides: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    warm_up: int,
-    compiles_at: int | None,
-    energy: list[float],
-):
-    monkeypatch.setattr("ampcompare.train.fit.EnergyMeter", Meter)
-    words = (f"log.warmup_steps={warm_up}", "data.train_limit=45", "log.every=3")
-    made, came = make_fit(quick_overrides, *words, lag=True)
-    step = Trainer.step
-
-    def counted(self: Trainer, *args: Any, **kwargs: Any) -> Any:
-        result = step(self, *args, **kwargs)
-        result.cold = made.step == compiles_at
-        made.energy.spent += 1010 if result.cold or made.step <= warm_up else 10  # type: ignore[attr-defined]
-        return result
-
-    monkeypatch.setattr(Trainer, "step", counted)
-    made.run()
-    found = [row["energy/joules_per_image"] for _, row in came if "energy/joules_per_image" in row]
-    assert found == pytest.approx([10 * x for x in energy])
-
-
 class Waits:
     """Notes each wait of the host for the device that a program asks for, while `on`.
 
@@ -256,14 +208,12 @@ def test_a_late_row_waits_for_nothing_where_the_device_is_an_interval_behind(
     quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, lag: bool
 ):
     made: list[torch.cuda.Event] = []
-    begin = Reading.__init__
 
-    def with_event(self: Reading, *args: Any) -> None:
-        begin(self, *args)
-        self._arrived = torch.cuda.Event()
-        made.append(self._arrived)
+    def with_event(values: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event]:
+        made.append(torch.cuda.Event())
+        return values, made[-1]
 
-    monkeypatch.setattr(Reading, "__init__", with_event)
+    monkeypatch.setattr("ampcompare.train.meter.start_copy", with_event)
     monkeypatch.setattr(torch.cuda.Event, "query", lambda self: self is not made[-1])
     waits = Waits(monkeypatch)
 

@@ -19,10 +19,11 @@ from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import StopRequest
+from ampcompare.train.captured import _refusing
 from ampcompare.train.errors import TrainingError
-from ampcompare.train.graph import capturing
+from ampcompare.train.meter import Result
+from ampcompare.train.step import Trainer
 from ampcompare.train.task import classification
-from ampcompare.train.trainer import StepResult, Trainer
 
 CPU = torch.device("cpu")
 
@@ -54,7 +55,7 @@ def test_the_learning_rate_of_a_launch_is_a_tensor_that_follows_the_schedule(
     seen: list[Any] = []
     compute = Trainer.compute
 
-    def look(self: Trainer, *args: Any, **kwargs: Any) -> StepResult:
+    def look(self: Trainer, *args: Any, **kwargs: Any) -> Result:
         rate = self.optimizer.param_groups[0]["lr"]
         seen.append((rate.clone() if isinstance(rate, torch.Tensor) else rate, len(played) and played[-1]))
         return compute(self, *args, **kwargs)
@@ -77,7 +78,7 @@ def test_the_capture_is_no_step_to_time(quick_overrides: tuple[str, ...], played
     loader = made.train
     results = [made.trainer.step([plan]) for plan in loader.plans(0)]  # type: ignore[attr-defined]
     assert [r.cold for r in results] == [False, False, False, True, False, False]
-    assert [r.images for r in results] == [8] * 5 + [5]
+    assert [r.samples for r in results] == [8] * 5 + [5]
 
 
 def test_the_short_batch_is_never_the_one_captured(quick_overrides: tuple[str, ...], played: list[str]):
@@ -86,7 +87,7 @@ def test_the_short_batch_is_never_the_one_captured(quick_overrides: tuple[str, .
         quick_overrides, "execution=cuda_graph", "diagnostics.every=null", "data.train_limit=25", "epochs=2"
     )
     made.run()
-    assert made.trainer._plan.shape == (4, 8)  # type: ignore[attr-defined]
+    assert made.trainer._graph._plan.shape == (4, 8)  # type: ignore[attr-defined]
     assert played.count("launch") == 3
 
 
@@ -168,7 +169,7 @@ def test_no_memory_left_within_a_capture_is_one_line_and_leaves_nothing_behind(
     made, rows = fit(quick_overrides, "execution=cuda_graph", "diagnostics.every=null")
     cuda = Cuda(monkeypatch)
     trainer: Any = made.trainer
-    trainer.captures.stream = Stream()
+    trainer._stream = trainer._graph._stream = Stream()
     cuda.end = (
         RuntimeError("CUDA error: operation failed due to a previous error during capture")
         if hidden
@@ -176,7 +177,7 @@ def test_no_memory_left_within_a_capture_is_one_line_and_leaves_nothing_behind(
     )
     compute = Trainer.compute
 
-    def fails(self: Trainer, *args: Any, **kwargs: Any) -> StepResult:
+    def fails(self: Trainer, *args: Any, **kwargs: Any) -> Result:
         if cuda.captured_on:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
         return compute(self, *args, **kwargs)
@@ -201,8 +202,8 @@ def test_a_capture_that_fails_names_a_loss_from_outside_and_nothing_of_ours():
     own = replace(classification(), sources={"task_r2_source": "0"})
     with (
         pytest.raises(TrainingError, match=r"what task\.\* names \(r2\) wait for the device"),
-        capturing(own),
+        _refusing(own),
     ):
         raise RuntimeError("operation not permitted when stream is capturing")
-    with pytest.raises(RuntimeError, match="not permitted"), capturing(classification()):
+    with pytest.raises(RuntimeError, match="not permitted"), _refusing(classification()):
         raise RuntimeError("operation not permitted when stream is capturing")

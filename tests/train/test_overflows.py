@@ -19,11 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.machine.world import World
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train.overflows import Overflows, order_of_backward
-from ampcompare.train.sharded import ShardedTrainer, wrap
-from ampcompare.train.trainer import StepResult, Trainer
+from ampcompare.train.meter import Result
+from ampcompare.train.step import Trainer, wrap
+from ampcompare.train.watch import Overflows, order_of_backward
 
 CPU = torch.device("cpu")
 SKIPS = [name for name, backend in REGISTRY.items() if backend.scales]
@@ -84,7 +83,7 @@ def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 
 
-def named(made: Trainer, result: StepResult) -> str | None:
+def named(made: Trainer, result: Result) -> str | None:
     if result.overflow is None or result.overflow.first < 0:
         return None
     return made.overflows.modules[result.overflow.looked_at[result.overflow.first]]
@@ -153,10 +152,10 @@ def test_a_model_in_ddp_has_its_modules_named_without_the_wrapper(tmp_path: Path
         model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
         schedule = LambdaLR(optimizer, lambda _: 1.0)
         config = TrainingConfig()
-        made = ShardedTrainer(wrap(model), optimizer, schedule, precision, config, world=World())
-        result = made.step([(batch(), 8)], diagnose=True)
+        made = Trainer(wrap(model), optimizer, schedule, precision, config)
+        result = made.step([batch()], diagnose=True)
         assert named(made, result) == "middle.0"
-        assert result.gradients[f"{metrics.ACTIVATION_LARGEST}/middle"] > 0
+        assert result.looks[f"{metrics.ACTIVATION_LARGEST}/middle"] > 0
     finally:
         dist.destroy_process_group()
 
@@ -180,7 +179,7 @@ def test_a_step_asks_a_device_for_no_number(
     for diagnose in (False, True):
         made.step([batch()], diagnose=diagnose)
     files = {Path(file).name for file in asked}
-    assert not files & {"trainer.py", "overflows.py", "activations.py", "gradients.py"}
+    assert not files & {"step.py", "watch.py", "activations.py", "gradients.py"}
 
 
 @pytest.mark.parametrize("reentrant", [None, False, True])
@@ -227,16 +226,16 @@ def trained(
     """A training whose forward overflows at some steps."""
     compute = Trainer.compute
 
-    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> StepResult:
+    def spoil(self: Trainer, batches: Any, **kwargs: Any) -> Result:
         step = vars(self)["steps"] = vars(self).get("steps", 0) + 1
         factor = 1e30 if step in bad else 1.0
         return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
 
     patch.setattr(Trainer, "compute", spoil)
     made, rows = fit(quick, *WORDS, *words)
-    made.rows.lag = lag
+    made.meter.lag = lag
     notes: list[str] = []
-    made.rows.on_note = notes.append
+    made.meter.on_note = notes.append
     made.run()
     return made, rows, notes
 
@@ -258,19 +257,6 @@ def test_a_run_that_goes_on_keeps_what_was_found(
     quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     made, *_ = trained(quick_overrides, monkeypatch, (4,), "backend=native")
-    position = 1.5
-    made.rows.overflow(11, position, Overflows(["a.w", "b.w"], CPU).look(bad_parameters()))
-    state = made.rows.state_dict()
-    other, rows = fit(quick_overrides, *WORDS, "backend=native")
-    other.rows.load_state_dict(state)
-    other.rows.close(12, 2.0, {}, None, [])
-    other.rows.read_all()
-    assert [row[metrics.STEP] for row in rows if NAME in row] == [11]
-    assert other.summary()[metrics.NONFINITE_MODULES].startswith("8 (1)")
-
-
-def bad_parameters() -> list[Tensor]:
-    parameters = [nn.Parameter(torch.ones(2)) for _ in range(2)]
-    for p in parameters:
-        p.grad = torch.full_like(p, math.inf)
-    return parameters
+    other, _ = fit(quick_overrides, *WORDS, "backend=native")
+    other.meter.load_state_dict(made.meter.state_dict())
+    assert other.summary()[metrics.NONFINITE_MODULES] == "8 (1)"

@@ -22,8 +22,8 @@ from ampcompare.precision import build_precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.scores import by_class, cross_entropy, mae, mse
-from ampcompare.train.task import Task, build_task, pairs_by_class
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
+from ampcompare.train.task import Task, build_task
 
 CPU = torch.device("cpu")
 BACKENDS = ("none", "native", "apex_o1")
@@ -147,7 +147,7 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-OF_TOKENS = replace(task_of(), pairs=pairs_by_class, answers=False)  # as it is after a look at the outputs
+OF_TOKENS = replace(task_of(), answers=False)  # as it is after a look at the outputs
 
 
 def trainer(backend: str, model: nn.Module, task: Task, *, compiled: bool = False) -> Trainer:

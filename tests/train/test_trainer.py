@@ -24,9 +24,8 @@ from ampcompare.data.splits import TensorSet
 from ampcompare.machine.world import World
 from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation, as_npy
-from ampcompare.train.trainer import Trainer, learning_rate_factor, micro_batches
+from ampcompare.train.step import Trainer, learning_rate_factor, micro_batches
 
 BACKENDS = MECHANISMS
 FP32_WEIGHTS = ["none", "native", "apex_o1"]
@@ -56,7 +55,7 @@ def applied_gradients(made: Trainer, batches: list) -> tuple[torch.Tensor, dict[
         step(optimizer)
 
     made.precision.step = look
-    found = made.step(batches).gradients
+    found = made.step(batches).looks
     return seen[0], found
 
 
@@ -112,11 +111,12 @@ def test_clipping_is_that_of_fp32(backend: str, bound: float, value: float | Non
     assert (ours - truth).norm() <= near(0.02, backend) * truth.norm()
 
 
-def test_a_class_that_the_network_lacks_is_one_line_at_any_step():
+def test_what_a_step_raises_has_the_shapes_of_its_batch_as_a_note():
     made, (images, labels) = trainer("none", network()), batch(8)
     made.step([(images, labels)])
-    with pytest.raises(TrainingError, match=r"network or loss: Target 4 is out of bounds.; are all targets"):
+    with pytest.raises(IndexError, match="Target 4 is out of bounds") as caught:
         made.step([(images, torch.full_like(labels, 4))])
+    assert caught.value.__notes__ == ["in a batch of inputs float32 [8, 3, 8, 8], targets int64 [8]"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -126,7 +126,7 @@ def test_logged_norm_is_that_of_unscaled_gradients(backend: str):
     F.cross_entropy(model(images), labels).backward()
     truth = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
     result = trainer(backend, network(), init_scale=4096.0).step([(images, labels)], diagnose=True)
-    assert result.gradients["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
+    assert result.looks["grad/norm"].item() == pytest.approx(truth, rel=near(5e-3, backend))
 
 
 @pytest.mark.parametrize("backend", ["native", "apex_o1", "apex_o2", "fp16"])
@@ -164,7 +164,7 @@ def test_underflow_is_less_with_scaling_than_without(backend: str):
     images, labels = batch()
     made = trainer(backend, network(), init_scale=2.0**12)
     scaled_down = [(images * 1e-6, labels)]  # gradients of the first layer around 1e-8
-    found = made.step(scaled_down, diagnose=True).gradients
+    found = made.step(scaled_down, diagnose=True).looks
     at_scale, at_one = (found[f"grad/underflow_fraction{s}"].item() for s in ("", "_unscaled"))
     assert 0 < at_one < 1
     assert at_scale == at_one if backend == "none" else at_scale < at_one

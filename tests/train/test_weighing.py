@@ -22,8 +22,8 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.experiment import run
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.records import load_runs
+from ampcompare.train.step import Trainer
 from ampcompare.train.task import Task, build_task, classification, weighed
-from ampcompare.train.trainer import Trainer
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine import device as answers
 from ampcompare.train.build import build_trainer, make_loader
-from ampcompare.train.fit import Fit
+from ampcompare.train.loop import Fit
 
 CPU = torch.device("cpu")
 

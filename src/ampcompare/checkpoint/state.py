@@ -18,7 +18,7 @@ from ampcompare.machine.device import random_states, set_random_states
 
 if TYPE_CHECKING:
     from ampcompare.tracking.tracker import Tracker
-    from ampcompare.train.fit import Fit
+    from ampcompare.train.loop import Fit
 
 
 PARTS = ("model", "optimizer", "scheduler", "precision")  # precision after the model: fp32 masters are finer

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ampcompare.config import task
 from ampcompare.config.beside import PlanConfig
-from ampcompare.config.schema import LEAVES, Config, PrecisionConfig, ScheduleConfig
+from ampcompare.config.schema import LEAVES, Config, PrecisionConfig, ScheduleConfig, TrainingConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
 from ampcompare.plugins import left_out
@@ -25,6 +25,7 @@ def check(config: Config) -> None:
     _check_task(config)
     _check_scale_bounds(config.precision)
     _check_plan(config.plan)
+    _check_penalty(config.training)
     if config.execution != "eager":
         _check_execution(config)
     if config.backend in REGISTRY:  # what a plug-in declares is known when it is imported (`settle`)
@@ -92,6 +93,13 @@ def _check_plan(plan: PlanConfig) -> None:
     if plan.max_seeds is not None and plan.max_seeds < looks[-1]:
         todo = "raise it, or leave out the looks beyond it"
         raise UserError(f"plan.max_seeds={plan.max_seeds}: plan.looks={looks} goes further; {todo}")
+
+
+def _check_penalty(training: TrainingConfig) -> None:
+    penalty = training.gradient_penalty
+    if penalty and training.accumulate > 1:
+        why = f"training.accumulate={training.accumulate} has several gradients, and the norm is of their sum"
+        raise UserError(f"training.gradient_penalty={penalty:g}: {why}; use training.accumulate=1")
 
 
 def _check_execution(config: Config) -> None:

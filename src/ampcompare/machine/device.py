@@ -10,8 +10,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -94,6 +93,13 @@ def marker(device: torch.device) -> Callable[[], Mark]:
     return event if is_cuda(device) else time.perf_counter if is_host(device) else waited
 
 
+def between_ms(began: Mark, ended: Mark) -> float:
+    """Milliseconds between two places that the device has come past."""
+    if isinstance(began, float):
+        return (ended - began) * 1e3  # type: ignore[operator]
+    return began.elapsed_time(ended)  # type: ignore[arg-type]
+
+
 def wait_for(device: torch.device) -> None:
     """Wait until the device has done what is queued."""
     if is_cuda(device):
@@ -106,6 +112,33 @@ def wait_until(event: torch.cuda.Event) -> None:
     """Wait until the device has come past the event. Asked first, so that what is called a wait is one."""
     if not event.query():
         event.synchronize()  # sync: what this is for
+
+
+def reset_peak(device: torch.device) -> None:
+    """Forget the peak of allocated memory so far, where the device has one.
+
+    Of a training once, before warm-up ends, and never behind the capture of a step: PyTorch's allocator
+    counts the tensors of a captured step within the capture alone (a launch allocates nothing), so that the
+    capture's peak is the step's. Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
+    """
+    if is_cuda(device):
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_mib(device: torch.device) -> float | None:
+    """MiB that tensors and workspaces had at most; on a CPU the resident set of the process; None on MPS,
+    which tells what is allocated now alone.
+    """
+    if is_cuda(device):
+        return torch.cuda.max_memory_allocated(device) / MIB
+    return peak_of_process() if is_host(device) else None
+
+
+def reserved_mib(device: torch.device) -> float | None:
+    """MiB that PyTorch had taken from a GPU at most, in use or not; on MPS now; None on a CPU."""
+    if is_cuda(device):
+        return torch.cuda.max_memory_reserved(device) / MIB
+    return torch.mps.driver_allocated_memory() / MIB if device.type == "mps" else None
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -142,57 +175,6 @@ def set_random_states(device: torch.device, states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
-
-
-class Memory:
-    """The peak on one device since the last `reset`, with what captured graphs keep.
-
-    PyTorch's allocator counts a block from its allocation to its release, whichever pool it is of. So the
-    tensors of a captured step are counted within the capture alone; a launch allocates nothing, and yet their
-    memory stays the graph's. What a capture took beyond the tensors that outlive it is therefore added to
-    every count after it: a short batch or an evaluation between launches has its activations beside those of
-    the graph. Source: c10/cuda/CUDACachingAllocator.cpp (`alloc_found_block`, `free`).
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._before = 0  # the peak when a later graph was captured, bytes
-        self._kept = 0  # bytes that graphs keep and no tensor has
-
-    def reset(self) -> None:
-        """Forget the peak so far (start-up, warm-up). A CPU's peak is the process's and cannot be reset."""
-        self._before = 0
-        if is_cuda(self._device):
-            torch.cuda.reset_peak_memory_stats(self._device)
-
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """What is inside captures a graph, which keeps what it takes."""
-        before = self._peak() if self._kept else 0  # before the first one it was warm-up
-        self.reset()
-        yield
-        self._kept += torch.cuda.max_memory_allocated(self._device) - torch.cuda.memory_allocated(
-            self._device
-        )
-        self.reset()
-        self._before = before
-
-    def peak_mib(self) -> float | None:
-        """MiB that tensors, workspaces and graphs had at most; on a CPU the resident set of the process, on
-        MPS, which keeps no peak, None.
-        """
-        if is_cuda(self._device):
-            return self._peak() / MIB
-        return peak_of_process() if is_host(self._device) else None
-
-    def _peak(self) -> int:
-        return max(self._before, torch.cuda.max_memory_allocated(self._device) + self._kept)
-
-    def reserved_mib(self) -> float | None:
-        """MiB that PyTorch had taken from a GPU at most, in use or not; on MPS now; None on a CPU."""
-        if is_cuda(self._device):
-            return torch.cuda.max_memory_reserved(self._device) / MIB
-        return torch.mps.driver_allocated_memory() / MIB if self._device.type == "mps" else None
 
 
 def set_numerics(config: Config) -> None:

@@ -19,12 +19,11 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from ampcompare import metrics
 from ampcompare.machine.device import widest_float
-from ampcompare.measure.gradients import FLUSHED_TO_ZERO
+from ampcompare.measure.updates import even_stride
 
-LARGEST = 65504.0  # of fp16
 # The largest number below fp16's smallest normal one, 2**-14: from here down fp16 has fewer than 11 bits.
 SUBNORMAL = 2.0**-14 * (1 - 2.0**-24)
-# Shares are those of an even sample of each tensor; the largest magnitude is that of all its elements.
+# The share is that of an even sample of each tensor; the largest magnitude is that of all its elements.
 SAMPLE = 2**16
 OUTPUT = "output"  # the group of what the network itself returns
 KNOWN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -32,15 +31,12 @@ KNOWN = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One tensor: its largest magnitude (0-d); of its sample how many elements are 0, at most 2**-25, below
-    2**-14, [3]; how many of its elements each of the sample stands for, and how many the sample has.
+    """One tensor: its largest magnitude (0-d), and how many of its elements are 0 and how many below 2**-14,
+    and there are, as far as the sample tells, [3].
     """
 
     largest: Tensor
     counts: Tensor
-    stride: int
-    sampled: int
-    is_fp16: bool
 
 
 class Activations:
@@ -56,35 +52,32 @@ class Activations:
         self._seen: defaultdict[str, list[Seen]] = defaultdict(list)
         # Of the last module that returned: its tensors, and which version of each.
         self._last: list[tuple[weakref.ref[Tensor], int]] = []
-        self._edges: Tensor | None = None
 
     @contextmanager
     def looking(self) -> Iterator[None]:
         """The context of a forward that is looked at. Nothing in it waits for the device."""
-        # Made on the device: a copy from the host would wait for it.
-        edges = [torch.full((1,), x, device=self._device) for x in (0.0, FLUSHED_TO_ZERO, SUBNORMAL)]
-        self._edges = torch.stack(edges)
         with ExitStack() as stack:
             for name, module in visible(self._model):
                 group = name.partition(".")[0] or OUTPUT
-                stack.enter_context(_removing(module.register_forward_hook(self._hook(group))))
+                stack.callback(module.register_forward_hook(self._hook(group)).remove)
             try:
                 yield
             finally:
-                self._last, self._edges = [], None
+                self._last = []
 
     def take(self) -> dict[str, Tensor]:
         """What was seen since the last time, 0-d on the device, by group and over all; `docs/metrics.md`."""
         seen, self._seen = self._seen, defaultdict(list)
         if not seen:
             return {}
-        wide = widest_float(self._device)
         found: dict[str, Tensor] = {}
         everything = [each for group in seen.values() for each in group]
         for name, group in [("", everything), *seen.items()]:
             suffix = f"/{name}" if name else ""
-            found |= {f"{key}{suffix}": value.to(wide) for key, value in _figures(group).items()}
-        found[metrics.ACTIVATION_OF_RANGE] = found[metrics.ACTIVATION_LARGEST] / LARGEST
+            found[f"{metrics.ACTIVATION_LARGEST}{suffix}"] = torch.stack([x.largest for x in group]).amax()
+            zeros, below, elements = torch.stack([x.counts for x in group]).sum(0).unbind()
+            share = (below - zeros) / (elements - zeros).clamp(min=1)
+            found[f"{metrics.ACTIVATION_SUBNORMAL}{suffix}"] = share
         return found
 
     def _hook(self, group: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -99,31 +92,16 @@ class Activations:
 
     @torch.no_grad()
     def _look(self, x: Tensor) -> Seen:
-        assert self._edges is not None
         low, high = torch.aminmax(x)  # reads all of it, and keeps nothing of its size
-        stride = 1 + x.numel() // SAMPLE
-        while stride > 1 and (stride % 2 == 0 or stride % 3 == 0):  # as channels and sides of images are
-            stride += 1
+        wide, stride = widest_float(self._device), even_stride(x.numel() // SAMPLE)
         sample = _in_memory_order(x)[::stride].to(torch.float32, copy=True).abs_()
-        counts = (sample.to(self._device) <= self._edges).sum(1)
-        largest = torch.maximum(-low, high).to(self._device, widest_float(self._device))
-        return Seen(largest, counts, stride, sample.numel(), x.dtype is torch.float16)
-
-
-def _figures(seen: list[Seen]) -> dict[str, Tensor]:
-    """The figures of some tensors. Without the share that fp16 flushes where all are fp16 already."""
-    zeros, _, below = torch.stack([each.counts * each.stride for each in seen]).sum(0).unbind()
-    elements = sum(each.stride * each.sampled for each in seen)
-    found = {
-        metrics.ACTIVATION_LARGEST: torch.stack([each.largest for each in seen]).amax(),
-        metrics.ACTIVATION_ZEROS: zeros / elements,
-        metrics.ACTIVATION_SUBNORMAL: (below - zeros) / (elements - zeros).clamp(min=1),
-    }
-    if wide := [each for each in seen if not each.is_fp16]:
-        zeros, flushed, _ = torch.stack([each.counts * each.stride for each in wide]).sum(0).unbind()
-        elements = sum(each.stride * each.sampled for each in wide)
-        found[metrics.ACTIVATION_UNDERFLOW] = (flushed - zeros) / (elements - zeros).clamp(min=1)
-    return found
+        counts = [
+            (sample == 0).sum(),
+            (sample <= SUBNORMAL).sum(),
+            torch.full_like(low, 0).long() + sample.numel(),
+        ]
+        largest = torch.maximum(-low, high).to(self._device, wide)
+        return Seen(largest, torch.stack(counts).to(self._device, wide) * stride)
 
 
 def visible(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -183,11 +161,3 @@ def _in_memory_order(x: Tensor) -> Tensor:
     """All elements, one behind the other as they lie in memory: with channels last, `flatten` would copy."""
     steps = x.stride()
     return x.permute(sorted(range(x.ndim), key=lambda axis: -steps[axis])).reshape(-1)
-
-
-@contextmanager
-def _removing(handle: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()

@@ -30,6 +30,11 @@ class EnergyMeter:
         except pynvml.NVMLError:
             self._handle = None  # no counter (older GPU, MIG slice, no driver library): no metric
 
+    @property
+    def counts(self) -> bool:
+        """Whether the GPU says."""
+        return self._handle is not None
+
     def start(self) -> None:
         self._start_mj = self._read_mj()
 

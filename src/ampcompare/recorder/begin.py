@@ -66,13 +66,18 @@ def device_of(device: Any, scaler: Any, optimizer: Any, model: nn.Module | None)
 
 
 def word_of(backend: Any, scaler: Any) -> str:
-    """What the run is compared as: a backend's own name for its other names. Raises UserError without one."""
+    """What the run is compared as, as its user names it. Raises UserError without a word."""
     if backend is None and isinstance(scaler, Precision):
         backend = scaler.declares.label
     if not isinstance(backend, str) or not backend.strip():
         known = ", ".join(REGISTRY)
         raise UserError(f"backend={backend!r}: name what is compared: one of {known}, or a word of your own")
-    return HINTS.get(backend.lower(), backend)
+    return backend
+
+
+def known_as(word: str) -> str | None:
+    """The backend of ours that the word means; None where it is nobody's."""
+    return word if word in REGISTRY else HINTS.get(word.lower())
 
 
 def type_of(dtype: Any, backend: str, scaler: Any, scales: bool) -> str | None:
@@ -85,7 +90,7 @@ def type_of(dtype: Any, backend: str, scaler: Any, scales: bool) -> str | None:
         if name not in TYPES:
             raise UserError(f"precision_dtype={dtype!r}: expected one of {', '.join(TYPES)}")
         return name
-    known = REGISTRY.get(backend)
+    known = REGISTRY.get(known_as(backend) or "")
     if isinstance(scaler, Precision):
         return scaler.declares.dtype
     if known is not None and (scales or not known.scales):

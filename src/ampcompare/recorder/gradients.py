@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 from ampcompare import metrics
 from ampcompare.errors import UserError
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
-from ampcompare.measure.updates import look_at_updates, unless_skipped
-from ampcompare.precision.casting import HALF_TYPES
+from ampcompare.measure.updates import Sampled, lost_updates, sampled
 
 PATIENCE = 100  # steps without a look, when one is due, until that is said
 WRAPPERS = ("module.", "_orig_mod.")  # before a name, in DDP and in torch.compile
@@ -51,11 +50,17 @@ class Looks:
         self._found: dict[str, Tensor] = {}
         self._due = (start + 1) % every == 0
         self._waited = 0
-        self._hook = optimizer.register_step_pre_hook(self._before_step)
+        self._half: dict[str, Sampled] = {}
+        self._found_inf: Tensor | None = None
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._behind_step),
+        ]
 
     def close(self) -> None:
         """No more looks."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
     def take(self, step: int) -> dict[str, Tensor]:
         """What was seen in this step, which is over; empty if nothing was."""
@@ -88,9 +93,17 @@ class Looks:
         everything = [g for group in gradients.values() for g in group]
         self._found = {metrics.GRADIENT_NORM: gradient_norm(everything)}
         self._found |= look_at_gradients(gradients, self._scale())
-        if by is None and any(p.dtype in HALF_TYPES for group in self._groups.values() for p in group):
-            updates = look_at_updates(optimizer, self._groups)
-            self._found |= updates if found_inf is None else unless_skipped(updates, found_inf > 0)
+        self._half, self._found_inf = (
+            {name: sampled(group) for name, group in self._groups.items()},
+            found_inf,
+        )
+
+    def _behind_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._half:
+            none = torch.zeros((), device=self._found[metrics.GRADIENT_NORM].device)
+            found_inf = none if self._found_inf is None else self._found_inf
+            self._found |= lost_updates(self._half, found_inf > 0)
+        self._half = {}
 
 
 def layer_groups(optimizer: Optimizer, model: nn.Module | None) -> Mapping[str, list[Tensor]]:

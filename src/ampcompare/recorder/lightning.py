@@ -1,6 +1,7 @@
 """Under Lightning, `lightning` or `pytorch_lightning`: `Trainer(callbacks=[RecorderCallback()])`."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -9,6 +10,7 @@ from typing import Any
 from ampcompare.errors import UserError
 from ampcompare.recorder.recorder import Recorder
 
+VALIDATION = re.compile(r"val(?:id(?:ation)?)?[_/](.+)")
 OLD, NEW = "pytorch_lightning", "lightning.pytorch"
 try:
     library: Any = import_module(OLD if OLD in sys.modules and NEW not in sys.modules else NEW)
@@ -22,7 +24,8 @@ except ImportError:
 class RecorderCallback(library.Callback):
     """Records `Trainer.fit`. `options` are the Recorder's; what they leave out the trainer says: backend (its
     precision), loss scale, optimizer, model, the seed of `seed_everything`, an open W&B run. `names`: of the
-    validation's metrics in the record; else `val_acc` is `accuracy`, another `val_NAME` NAME."""
+    validation's metrics in the record; else `val_acc` is `accuracy`, another `val_NAME` NAME (also `valid_`,
+    `validation_`, `val/`)."""
 
     def __init__(
         self, names: Mapping[str, str] | None = None, samples: Callable[[Any], int] = count, **options: Any
@@ -63,7 +66,8 @@ class RecorderCallback(library.Callback):
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         if self.record:
             found = trainer.callback_metrics
-            own = {k: "accuracy" if k == "val_acc" else k[4:] for k in found if k[:3] == "val"}
+            own = {key: match[1] for key in found if (match := VALIDATION.fullmatch(key))}
+            own = {key: "accuracy" if name == "acc" else name for key, name in own.items()}
             names = own if self._names is None else self._names
             self.record.evaluate(**{names[key]: found[key] for key in found if names.get(key)})
 

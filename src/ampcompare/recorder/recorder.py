@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from ampcompare import metrics
 from ampcompare.config.beside import WandbConfig
 from ampcompare.config.schema import LogConfig
 from ampcompare.errors import UserError
-from ampcompare.machine.device import Memory, is_host
-from ampcompare.machine.world import World, this_world
-from ampcompare.measure.timing import StepTimer
+from ampcompare.machine.device import is_host
+from ampcompare.machine.world import this_world
 from ampcompare.program.console import print_line
-from ampcompare.recorder.begin import about, device_of, start, type_of, word_of
-from ampcompare.recorder.checks import check_count, check_parts
-from ampcompare.recorder.course import Course
+from ampcompare.recorder.begin import about, device_of, known_as, start, type_of, word_of
+from ampcompare.recorder.checks import check_count, check_loss, check_parts, number_of
 from ampcompare.recorder.ending import WARNINGS, Ending, end
-from ampcompare.recorder.energy import StepEnergy
 from ampcompare.recorder.gradients import Looks, bare
 from ampcompare.recorder.scaling import scaling_of
-from ampcompare.train.buffers import Buffers
-from ampcompare.train.clock import Clock
-from ampcompare.train.rows import Advice, Rows
+from ampcompare.tracking.tracker import Tracker
+from ampcompare.train.meter import Advice, Meter, Result, Row
+from ampcompare.train.watch import Buffers
 
 ADVICE = Advice(
     scale="a smaller learning rate, clipping of the gradients, or bfloat16, which needs no loss scale",
@@ -39,7 +38,7 @@ ADVICE = Advice(
 )
 
 
-class Recorder(Course):
+class Recorder:
     """Records a loop under the names of `ampcompare.metrics`, so that the report compares it as our own runs.
 
     `backend` is what is compared, `seed` what runs are paired by; both and `batch_size` go into the record's
@@ -95,9 +94,12 @@ class Recorder(Course):
         output_dir: str | Path = "runs",
         quiet: bool = False,
     ) -> None:
-        every, warmup_steps = check_count("every", every, 1), check_count("warmup_steps", warmup_steps, 0)
+        self._every, self._warmup_steps = (
+            check_count("every", every, 1),
+            check_count("warmup_steps", warmup_steps, 0),
+        )
         # Numbers that may be left out.
-        batch_size, diagnostics, processes, test_samples = (
+        batch_size, self._diagnostics, processes, test_samples = (
             None if value is None else check_count(key, value, 1)
             for key, value in (
                 ("batch_size", batch_size),
@@ -106,10 +108,8 @@ class Recorder(Course):
                 ("test_samples", test_samples),
             )
         )
-        start_step = check_count("start_step", start_step, 0)
+        self.steps = self._began_at = check_count("start_step", start_step, 0)
         seed = None if seed is None else check_count("seed", seed, 0)
-        super().__init__(start_step)
-        self._was_entered = False
         world = this_world()
         self.rank, size = world.rank, world.size
         self._alone = size == 1
@@ -118,12 +118,10 @@ class Recorder(Course):
         check_parts(self._optimizer, model)
         if diagnostics is not None and self._optimizer is None:
             raise UserError(f"diagnostics={diagnostics}: there is no optimizer; give optimizer= as well")
-        self._scaler, self._model, self._run, self._lent = scaler, model, run, run is not None
+        self._model, self._run, self._output_dir = model, run, output_dir
         self.device = device_of(device, scaler, self._optimizer, model)
-        self._scaling = scaling_of(scaler, self.device)
         self._on_host = is_host(self.device)
-        self._every, self._diagnostics = every, diagnostics
-        self._warmup_steps, self._output_dir = warmup_steps, output_dir
+        self._scaling = scaling_of(scaler, self.device)
         self._console = Console(highlight=False, quiet=quiet)
         self._wandb = WandbConfig(project=project, name=name)
         word = word_of(backend, scaler)
@@ -133,23 +131,34 @@ class Recorder(Course):
             "batch_size": batch_size,
             "log": {"every": every, "warmup_steps": warmup_steps},
             "diagnostics": {"every": diagnostics},
-            "recorder": {"version": 1},  # by which the report knows such a run
+            # By which the report knows such a run; what we take its word for.
+            "recorder": {"version": 1, "backend": known_as(word)},
         }
-        scales = self._scaling.scales_dynamically()
         self._about = about(
             backend=word,
-            dtype=type_of(precision_dtype, word, scaler, scales),
+            dtype=type_of(precision_dtype, word, scaler, self._scaling.scales_dynamically()),
             device=self.device,
             processes=size,
             config=config or {},
             own=own,
             optimizer=self._optimizer,
             scaler=scaler,
-            goes_on=start_step > 0,
+            goes_on=self.steps > 0,
         )
         self._about.facts[metrics.SKIPS_ARE] = self._scaling.skips_are
         if test_samples is not None:
             self._about.facts[metrics.TEST_IMAGES] = test_samples
+        self._was_entered = False
+        self._looks: Looks | None = None
+        self._meter: Meter | None = None  # in the process that records, between enter and exit
+        self._tracker: Tracker
+        self._ending: Ending
+        self._epoch: float | None = None
+        self._has_loss: bool | None = None
+        self._bests: list[tuple[float | None, float]] = []  # epoch, accuracy
+        self._said: set[str] = set()
+
+    # Its beginning.
 
     def __enter__(self) -> Recorder:
         """Begin the record, in the loop's own program."""
@@ -175,20 +184,16 @@ class Recorder(Course):
             self._close_looks()
             raise
         self._tracker.note(self._about.facts)
-        self._memory, self._clock = Memory(self.device), Clock()
-        self._timer = StepTimer(self.device, self._warmup_steps)
-        self._energy = StepEnergy(self.device, self.say)
-        buffers = None if self._model is None else Buffers(self._model, self.device, restores=False)
-        self._rows = Rows(
+        self._meter = Meter(
             self._scaling,
-            World(),
-            clock=self._clock,
-            memory=self._memory,
-            buffers=buffers,
+            every=self._every,
+            warmup_steps=self._warmup_steps,
             on_row=self._tracker.log,
             on_note=self.say,
             on_bad_loss=lambda what, cause: self.say(f"{what}; {cause and cause + '; '}going on"),
+            buffers=None if self._model is None else Buffers(self._model, restores=False),
             advice=ADVICE,
+            has_energy=self._alone,
         )
         self._process, self._was_entered = os.getpid(), True
         self._ending = Ending()
@@ -197,9 +202,136 @@ class Recorder(Course):
         self.resume()
         return self
 
+    # Its course.
+
+    def step(
+        self, *, loss: Tensor | float | None = None, samples: int | None = None, epoch: float | None = None
+    ) -> None:
+        """An optimizer step is over: its mean `loss` (0-d, given at all steps or at none), the `samples` that
+        this process trained on, the position in epochs. Never waits for the device.
+        """
+        if self.rank:
+            return
+        meter = self._entered("step")
+        if type(samples) is not int or samples < 1:  # a tensor would have to be waited for
+            samples = check_count("Recorder.step: samples", samples, 1)
+        with self._ending:
+            self.steps += 1
+            if self.steps == self._began_at + 1:
+                self._ending.listen(WARNINGS)
+            if epoch is not None:
+                self._epoch = epoch
+            looks = self._looks.take(self.steps) if self._looks else {}
+            rate = self._optimizer.param_groups[0]["lr"] if self._optimizer is not None else None
+            result = Result(self._taken(loss), samples * self.processes, looks=looks)
+            meter.step(self.steps, self._epoch, result, rate)
+            if self._looks and self._looks.is_idle:
+                what = "the optimizer that was given takes no steps: no gradients to look at"
+                self._say_once("idle", f"diagnostics: {what}")
+            if self._run is not None:
+                self._tracker.passed(self.steps)
+
+    def fetched(self) -> None:
+        """The batch of the next step is there: what came before was making it. It may be left out."""
+        if not self.rank:
+            self._entered("fetched").fetched()
+
+    def log(self, **values: Any) -> None:
+        """Further numbers of the training at this step, as `train/NAME`. A tensor on a GPU is waited for."""
+        if self.rank:
+            return
+        self._entered("log")
+        with self._ending:
+            row = {f"train/{name}": number(name, value) for name, value in values.items()}
+            self._tracker.log(self._row() | row)
+            if not math.isfinite(row.get(metrics.LOSS, 0.0)):
+                self._say_once("loss", f"step {self.steps}: the training loss is not finite; going on")
+
+    def evaluate(self, **values: Any) -> None:
+        """Numbers of an evaluation, as `eval/NAME`: `accuracy` (0..1), `loss`, others. What came since the
+        last step, and up to the next, is not training. Reads all rows, and so waits for the device.
+        """
+        if self.rank:
+            return
+        meter = self._entered("evaluate")
+        with self._ending:
+            self.pause(since_step=True)
+            row = {f"eval/{name}": number(name, value) for name, value in values.items()}
+            meter.read_all()  # sync: between steps
+            self._tracker.log(self._row() | row)
+            for key, value in row.items():
+                if not math.isfinite(value):
+                    self._say_once(key, f"{key} is {value}: no finite number; taken as it is")
+            accuracy = row.get(metrics.EVAL_ACCURACY)
+            if accuracy is not None:
+                if accuracy > 1 or accuracy < 0:
+                    what = f"eval accuracy {accuracy:g}: a share of 1 was expected; taken as it is"
+                    self._say_once("accuracy", what)
+                self._bests.append((self._epoch, accuracy))
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether something else than training was done since the last step."""
+        return self._meter is not None and self._meter.is_paused
+
+    def pause(self, *, since_step: bool = False) -> None:
+        """Up to here it was training (`since_step`: up to the last step); what comes is not, up to `resume`,
+        or to the end of the next step.
+        """
+        if not self.rank:
+            self._entered("pause").pause(since_step=since_step)
+
+    def resume(self) -> None:
+        """From here on it is training: the next step begins here."""
+        if not self.rank:
+            self._entered("resume").resume()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is inside is not training: an evaluation, a checkpoint."""
+        self.pause()
+        yield
+        self.resume()
+
     def say(self, line: str) -> None:
         """A line for the user."""
         print_line(self._console, line)
+
+    def _entered(self, what: str) -> Meter:
+        if self._meter is None:
+            raise UserError(f"Recorder.{what}: outside of `with Recorder(...) as record`; call it inside")
+        return self._meter
+
+    def _row(self) -> Row:
+        """How a row begins that is no step's own."""
+        epoch = {} if self._epoch is None else {metrics.EPOCH: self._epoch}
+        return self._entered("row").row_at() | {metrics.STEP: self.steps} | epoch
+
+    def _taken(self, loss: Tensor | float | None) -> Tensor | float | None:
+        """The loss as it is now: a captured step writes the next one into the same place. On a CPU its
+        number, which is there and costs less than a copy.
+        """
+        if self._has_loss is None:
+            check_loss(loss, self.device)
+            self._has_loss = loss is not None
+        if (loss is not None) != self._has_loss:
+            raise UserError("Recorder.step: a loss is given at some steps; give it at all of them or at none")
+        if isinstance(loss, Tensor):
+            if self._on_host:
+                return loss.item() if loss.ndim == 0 else loss.detach().double().mean().item()
+            # A copy, also from another GPU, where a network in parts has its last one.
+            own = loss.detach().to(self.device, torch.float32, copy=True, non_blocking=True)
+            return own if own.ndim == 0 else own.mean()
+        if loss is None or self._on_host:
+            return None if loss is None else number_of(loss)
+        return torch.full((), number_of(loss), device=self.device)
+
+    def _say_once(self, about: str, line: str) -> None:
+        if about not in self._said:
+            self._said.add(about)
+            self.say(line)
+
+    # Its end.
 
     def _abandoned(self) -> None:
         """The program ends and nobody has ended the record: a trainer does not tell of its exceptions."""
@@ -218,33 +350,49 @@ class Recorder(Course):
         """End the record: as finished, or with the problem as failed or stopped (Ctrl-C, SIGTERM). The `with`
         does it; what has been ended stays so.
         """
-        if self._rows is None or os.getpid() != self._process:  # a fork of the loop's process ends for itself
+        if (
+            self._meter is None or os.getpid() != self._process
+        ):  # a fork of the loop's process ends for itself
             return
         atexit.unregister(self._abandoned)
         with self._ending:
             try:
-                self._end_rows(problem)
+                self._end_rows(self._meter, problem)
             except BaseException as second:  # of the device, or of W&B for an earlier row
                 problem = second
                 raise
             finally:
-                rows, self._rows = self._entered("exit"), None
-                summary = self._about.facts | rows.summary() | self._best()
-                end(self._tracker, summary, problem, self._output_dir, self.say, lent=self._lent)
+                meter, self._meter = self._meter, None
+                summary = self._about.facts | meter.summary() | self._best()
+                lent = self._run is not None
+                end(self._tracker, summary, problem, self._output_dir, self.say, lent=lent)
                 self._ending.close()
 
-    def _end_rows(self, problem: BaseException | None) -> None:
-        rows = self._entered("exit")
+    def _end_rows(self, meter: Meter, problem: BaseException | None) -> None:
         self._close_looks()
         if problem is not None:
-            rows.flush_after(problem)
+            meter.flush_after(problem)
             return
-        if len(rows.interval):
-            self._close(rows, self._last_found)
-        rows.read_all()  # sync: behind the last step
+        meter.flush()  # sync: behind the last step
+        meter.pause(since_step=True)
         if self.steps == self._began_at:
             self.say("no step was recorded: call record.step(...) behind each; the report counts no such run")
 
     def _close_looks(self) -> None:
         if self._looks:
             self._looks.close()
+
+    def _best(self) -> Row:
+        if not (known := [pair for pair in self._bests if math.isfinite(pair[1])]):
+            return {}
+        epoch, accuracy = max(known, key=lambda pair: pair[1])
+        return {metrics.BEST_ACCURACY: accuracy} | ({} if epoch is None else {metrics.BEST_EPOCH: epoch})
+
+
+def number(name: str, value: Any) -> float:
+    """A number of an evaluation, also out of a tensor. Raises UserError."""
+    try:
+        # sync: an evaluation's result is wanted on the host
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"evaluate({name}={value!r}): expected a number") from None

@@ -169,8 +169,9 @@ class WandbRun(Tracker):
                 self._watched = False
 
     def _lose(self, why: str) -> None:
-        if self._on_lost:
-            self._on_lost(why)
+        on_lost, self._on_lost = self._on_lost, None  # said once
+        if on_lost:
+            on_lost(why)
 
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         """As `Tracker.finish`. Raises what W&B raised."""

@@ -29,13 +29,12 @@ from ampcompare.models import OURS, RESNETS, build_model, record_of
 from ampcompare.precision import build_precision
 from ampcompare.precision.keep import CannotKeep
 from ampcompare.program.files import make_folder
-from ampcompare.train.execution import captures, check_execution, compiles
-from ampcompare.train.fit import count_steps, steps_per_epoch
-from ampcompare.train.graph import GraphTrainer
+from ampcompare.train.captured import GraphTrainer
+from ampcompare.train.compiled import captures, check_execution, compiles
 from ampcompare.train.loaders import check_data, count_workers, make_loader, remarks
-from ampcompare.train.sharded import ShardedTrainer, wrap
+from ampcompare.train.loop import count_steps, steps_per_epoch
+from ampcompare.train.step import Trainer, learning_rate_factor, wrap
 from ampcompare.train.task import build_task, weighed
-from ampcompare.train.trainer import Trainer, learning_rate_factor
 from ampcompare.train.trial import try_out
 
 
@@ -149,8 +148,8 @@ def build_trainer(
         with (world or World()).agree():
             task = try_out(task, model, precision, config, test, data)
         if world:  # the first process has samples, if any has
-            pairs, answers = world.share([task.pairs, task.answers])
-            task = dataclasses.replace(task, pairs=pairs, answers=answers)
+            judge, answers = world.share([task.judge, task.answers])
+            task = dataclasses.replace(task, judge=judge, answers=answers)
     in_parts = config.training.accumulate > 1 or (world is not None and world.size > 1)
     if in_parts and not counts_alike(data.train):
         task = weighed(task, config.training.label_smoothing)
@@ -171,7 +170,7 @@ def build_trainer(
         images = min(config.batch_size, train.sample_count)
         return GraphTrainer(*parts, compiled=compiled, make_batch=train.batch, images=images)
     if world and world.size > 1:
-        return ShardedTrainer(wrap(model), *parts[1:], world=world)
+        return Trainer(wrap(model), *parts[1:], world=world)
     return Trainer(*parts, compiled=compiled)
 
 

@@ -1,22 +1,22 @@
 """What ends a training in one line."""
 
+from __future__ import annotations
+
+from torch import Tensor
+
+from ampcompare.data.batch import Batch
+
 
 class TrainingError(Exception):
     """The training cannot go on: one line that names the reason and what to try. Exit code 1."""
 
 
-class _ClassesKnown:
-    """Inside, a class or token that loss or network have no place for, seen in no look before training, is
-    one line. On a GPU it is an error of the device, which comes later and from anywhere.
-    """
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
-        if isinstance(problem, IndexError):
-            todo = "are all targets and tokens below what the network has? What is not to count is -100"
-            raise TrainingError(f"network or loss: {problem}; {todo}") from problem
-
-
-CLASSES_KNOWN = _ClassesKnown()  # one for all steps
+def note_batch(problem: Exception, batch: Batch) -> None:
+    """Add to what network, loss or metric raise in the middle of a training how the batch looked."""
+    told = []
+    for field, name in zip(batch, ("inputs", "targets"), strict=True):
+        parts = (
+            {name: field} if isinstance(field, Tensor) else {f"{name}[{k!r}]": x for k, x in field.items()}
+        )
+        told += [f"{what} {str(x.dtype).removeprefix('torch.')} {[*x.shape]}" for what, x in parts.items()]
+    problem.add_note(f"in a batch of {', '.join(told)}")

@@ -16,8 +16,7 @@ from ampcompare.data.batch import Batch
 from ampcompare.machine.device import start_copy, widest_float
 from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
-from ampcompare.train.errors import CLASSES_KNOWN
-from ampcompare.train.odd_batch import Looks, blame, looks_of
+from ampcompare.train.errors import note_batch
 from ampcompare.train.scores import call
 from ampcompare.train.task import Task, classification
 
@@ -58,7 +57,6 @@ class Evaluation:
         self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)
         self.answers: Tensor | None = None
         self._answers: list[Tensor] = []  # of the batches so far
-        self._first: Looks | None = None  # of its first batch
 
     @torch.no_grad()
     def run(
@@ -94,15 +92,12 @@ class Evaluation:
         """Add one batch to the sums. Returns the classes given, [B], of a task that has some."""
         inputs, targets = batch
         try:
-            with CLASSES_KNOWN:
-                with self.precision.forward_context() if self.autocast else nullcontext():
-                    outputs = call(self.model, inputs)
-                sums, given = self.task.look(outputs, targets)
+            with self.precision.forward_context() if self.autocast else nullcontext():
+                outputs = call(self.model, inputs)
+            sums, given = self.task.look(outputs, targets)
         except Exception as problem:
-            blame(problem, [batch], self._first)
+            note_batch(problem, batch)
             raise
-        if self._first is None:
-            self._first = looks_of(batch)
         self._totals += sums
         return given
 

@@ -21,7 +21,7 @@ from ampcompare.errors import UserError
 from ampcompare.machine import device as machine
 from ampcompare.machine.device import is_channels_last, is_cuda
 from ampcompare.machine.world import World, check_last_batch
-from ampcompare.train.execution import captures
+from ampcompare.train.compiled import captures
 
 MOST_WORKERS = 4
 SHARE_OF_DEVICE = 0.5  # of what is free there: the model, its gradients and activations want the rest

@@ -25,7 +25,7 @@ from ampcompare.train import scores
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.scores import Seen, Sums
 
-Pairs = Callable[[Any, Any], tuple[Tensor, Tensor]]
+Judge = Callable[[Any, Any], tuple[Tensor, Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +39,12 @@ class Score:
     option: tuple[str, str]  # and the value of it that names this one
 
 
-def pairs_as_they_are(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits [N, C] and labels [N], kept for later."""
-    if not isinstance(outputs, Tensor):  # torchvision's GoogLeNet gives more in training than in evaluation
-        return pairs_by_class(outputs, labels)
-    return outputs.detach(), labels
-
-
-def pairs_by_class(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
-    """The same of outputs of any kind."""
-    logits, labels = scores.by_class(outputs, targets)
-    return logits.detach(), labels
+def who_is_right(outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """Of each sample or token whether the largest logit is that of its class, bool [N]; the classes [N]."""
+    logits, classes = outputs, targets
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:  # GoogLeNet gives more in training, for one
+        logits, classes = scores.by_class(outputs, targets)
+    return logits.detach().argmax(1) == classes, classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +52,7 @@ class Task:
     """`loss(outputs, targets)` is a batch's mean, 0-d; `scores` what an evaluation comes to, eval/loss first,
     `compared` the one among them that runs are compared by.
 
-    `pairs` gives the logits and labels that a training accuracy is counted of; None: there is none. Of one
+    `judge` tells who was right in training (`who_is_right`); None: there is no accuracy. Of one
     that `answers`, an evaluation keeps which class was given to each sample. `sources` are the hashes of the
     files of what comes from outside.
 
@@ -69,7 +64,7 @@ class Task:
     scores: tuple[Score, ...]
     compared: Score
     name: str  # of the loss, as the option has it
-    pairs: Pairs | None = pairs_as_they_are
+    judge: Judge | None = who_is_right
     answers: bool = True
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     weigh: Callable[[Any], Tensor] | None = None
@@ -126,8 +121,8 @@ def build_task(config: Config, device: torch.device) -> Task:
     key = names.compared_key(of.loss, of.metrics, of.metric)
     compared = next(score for score in every if score.key == key)
     has_classes = of.loss == names.CROSS_ENTROPY or any(s.sums in scores.OF_CLASSES for s in every)
-    pairs = pairs_as_they_are if has_classes else None
-    return Task(loss, tuple(every), compared, of.loss, pairs, answers=has_classes, sources=sources)
+    judge = who_is_right if has_classes else None
+    return Task(loss, tuple(every), compared, of.loss, judge, answers=has_classes, sources=sources)
 
 
 def weighed(task: Task, label_smoothing: float = 0.0) -> Task:

@@ -21,13 +21,10 @@ from ampcompare.precision.base import Precision
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Loader
 from ampcompare.train.scores import IGNORED, Seen, by_class, call, find_tensor
-from ampcompare.train.task import Task, check_loss, in_float, pairs_as_they_are, pairs_by_class
+from ampcompare.train.task import Task, check_loss, in_float
 
 SAMPLES = 2
 NO_KERNEL = "could not create a primitive"  # as oneDNN says it
-# Logits of a step's tokens (16 MiB in fp32) that are kept for the training accuracy: kept until the step is
-# over, more would be in the peak of memory that is compared.
-MAX_TOKENS = 2**22
 
 
 def try_out(
@@ -60,8 +57,7 @@ def try_out(
     finally:
         for module, mode in modes.items():
             module.training = mode
-    per_step = config.batch_size * config.training.accumulate / SAMPLES
-    return _fitted(task, outputs, targets, per_step)
+    return _fitted(task, outputs, targets)
 
 
 def _first_on(device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -138,18 +134,13 @@ def _shapes(value: Any) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _fitted(task: Task, outputs: Any, targets: Field, per_step: float) -> Task:
-    """The task for outputs like these, of which a step has so many times as many."""
-    if task.pairs is None:
+def _fitted(task: Task, outputs: Any, targets: Field) -> Task:
+    """The task for outputs like these: shares of classes have no accuracy, answers of tokens are not kept."""
+    if task.judge is None:
         return task
     try:
         by_class(outputs, targets)
-    except TrainingError:  # the targets are shares of classes; an accuracy would have been refused
-        return dataclasses.replace(task, pairs=None, answers=False)
-    logits, labels = find_tensor(outputs, "logits"), find_tensor(targets, "labels")
-    assert logits is not None
-    if logits.ndim == 2:
-        is_plain = logits is outputs and labels is targets
-        return dataclasses.replace(task, pairs=pairs_as_they_are if is_plain else pairs_by_class)
-    is_small = logits.numel() * per_step <= MAX_TOKENS
-    return dataclasses.replace(task, pairs=pairs_by_class if is_small else None, answers=False)
+    except TrainingError:  # an accuracy would have been refused
+        return dataclasses.replace(task, judge=None, answers=False)
+    logits = find_tensor(outputs, "logits")
+    return task if logits is not None and logits.ndim == 2 else dataclasses.replace(task, answers=False)

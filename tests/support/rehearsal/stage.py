@@ -15,7 +15,7 @@ from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.device import resolve_device, set_numerics
 from ampcompare.measure.traffic import Op
 from ampcompare.train.build import build_trainer, make_loader
-from ampcompare.train.fit import Fit
+from ampcompare.train.loop import Fit
 from ampcompare.why.explain.walk import walking
 from support.rehearsal.fake_cuda import FakeCuda
 from support.rehearsal.watch import Contact, Watch

@@ -31,7 +31,7 @@ from ampcompare.config.schema import DataConfig
 from ampcompare.data.dataset import Dataset
 from ampcompare.data.loader import PADDING
 from ampcompare.errors import UserError
-from ampcompare.machine.device import Memory, is_channels_last
+from ampcompare.machine.device import is_channels_last
 from ampcompare.models import build_model
 from ampcompare.precision import backend_of
 from ampcompare.train.build import make_loader
@@ -57,7 +57,6 @@ class Loop:
     batches: Iterator[Any]
     step: Callable[[Any], Done]
     session: AbstractContextManager[Any]
-    memory: Memory | None = None  # where a graph keeps some; otherwise what PyTorch counts
     numerics: dict[str, object] = field(default_factory=dict)  # what it does otherwise than the config says
 
 

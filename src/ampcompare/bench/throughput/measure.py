@@ -25,15 +25,23 @@ from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError
-from ampcompare.machine.device import Memory, effective_numerics, resolve_device, set_numerics, wait_for
+from ampcompare.machine.device import (
+    between_ms,
+    effective_numerics,
+    marker,
+    peak_mib,
+    reset_peak,
+    resolve_device,
+    set_numerics,
+    wait_for,
+)
 from ampcompare.machine.environment import arithmetic_of, describe_environment
 from ampcompare.machine.world import World
-from ampcompare.measure.timing import StepTimer
 from ampcompare.precision import backend_of
 from ampcompare.train.build import build_trainer, is_fused, load_data
-from ampcompare.train.execution import check_execution
+from ampcompare.train.compiled import captures, check_execution
 from ampcompare.train.loaders import check_data, make_loader
-from ampcompare.train.trainer import micro_batches
+from ampcompare.train.step import micro_batches
 
 PROFILED_STEPS = 20
 OURS = "ours"
@@ -51,12 +59,12 @@ def ours(config: Config, data: Dataset, device: torch.device) -> Loop:
 
     def step(group: list[Any]) -> Done:
         result = trainer.step(group)
-        return Done(result.loss, result.images, result.cold)
+        return Done(result.loss, result.samples, result.cold)
 
     groups = forever(lambda epoch: micro_batches(trainer.feed(train, epoch), count))
     # Whole groups of full batches: the short one of an epoch would compile anew, and is no step to time.
     full = (group for group in groups if images(group) == count * config.batch_size)
-    return Loop(full, step, trainer.precision.session(), memory=trainer.memory)
+    return Loop(full, step, trainer.precision.session())
 
 
 def _data(config: Config, loop: str) -> Dataset:
@@ -92,26 +100,28 @@ def run_throughput(words: list[str], warmup: int, steps: int, loop: str = OURS) 
         step = f"no full step of batch_size={size} and training.accumulate={accumulate} to time"
         raise UserError(f"data.train_limit={limit}: {step}; raise it")
     made = {OURS: ours, **BASELINES}[loop](config, data, device)
-    timer = StepTimer(device, warmup)
+    mark, laps = marker(device), []
     host_seconds, images = 0.0, 0
     with made.session:
         for batch in islice(made.batches, warmup):
-            timer.lap(made.step(batch).images)
+            made.step(batch)
         wait_for(device)  # sync: the steady state begins on an idle device
-        memory = made.memory or Memory(device)
-        memory.reset()
-        timer.resume()
+        if not captures(config.execution):  # the capture's peak is that of a step
+            reset_peak(device)
+        last = mark()
         began = time.perf_counter()
         for batch in islice(made.batches, steps):
             before = time.perf_counter()
             done = made.step(batch)
             host_seconds += time.perf_counter() - before
             images += done.images
-            timer.lap(done.images, cold=done.cold)
+            last, before_it = mark(), last
+            if not done.cold:
+                laps.append((before_it, last))
         wait_for(device)  # sync: the window ends with its last step
         seconds = time.perf_counter() - began
-        times = timer.pause().times_ms()
-        peak = memory.peak_mib()
+        times = [between_ms(*lap) for lap in laps]
+        peak = peak_mib(device)
         profiled = profile_steps(lambda: made.step(next(made.batches)), min(steps, PROFILED_STEPS), device)
     numerics = {**effective_numerics(config, device), "fused": is_fused(config, device), **made.numerics}
     return {

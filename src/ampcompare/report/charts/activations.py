@@ -38,11 +38,8 @@ def activations_by_layer(analysis: Analysis) -> Spec:
             if largest is None:
                 continue
             head = {"backend": group.label, "layer": layer, "run": f"steps looked at, of {group.n} runs"}
-            shares = {
-                name: mean_percent(group, f"{key}/{layer}")
-                for name, key in (("below", metrics.ACTIVATION_SUBNORMAL), ("zero", metrics.ACTIVATION_ZEROS))
-            }
-            rows.append(head | {"kind": "largest", "x": largest, **shares})
+            below = mean_percent(group, f"{metrics.ACTIVATION_SUBNORMAL}/{layer}")
+            rows.append(head | {"kind": "largest", "x": largest, "below": below})
     drawn = drawn_styles(analysis, rows)
     order = list(dict.fromkeys(row["layer"] for row in rows))
     x = quantity(alt.X, TITLE, type="log")
@@ -50,7 +47,7 @@ def activations_by_layer(analysis: Analysis) -> Spec:
     parts = Parts(rows, drawn, x, y, legend="symbols")
     offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in drawn])
     tips = [tip("backend"), tip("layer"), tip("x", TITLE, ",.4~g")]
-    tips += [tip("below", "below 2**-14, %", ".3~g"), tip("zero", "zero, %", ".3~g"), tip("run", "over")]
+    tips += [tip("below", "below 2**-14, %", ".3~g"), tip("run", "over")]
     shared = {"x": x, "y": y, "yOffset": offset, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
     points = parts.of("largest").mark_point(filled=True, size=55).encode(tooltip=tips, **shared)
     end = alt.Chart(ONCE).mark_rule(strokeDash=[4, 3]).encode(x=alt.datum(END))

@@ -16,7 +16,7 @@ TITLE = "weights whose update is lost, %"
 MEANING = "lost: weight plus update rounds back to the weight, which stays as it was"
 # What the figure of a backend that does not round to nearest is.
 STOCHASTIC = "bf16_sr"
-INSTEAD = f"{STOCHASTIC}: what rounding to nearest would lose; stochastic rounding loses none in the mean"
+INSTEAD = f"{STOCHASTIC}: of one step; stochastic rounding loses none in the mean of many"
 
 
 def lost_updates(analysis: Analysis) -> Spec:
@@ -35,17 +35,15 @@ def lost_updates_by_layer(analysis: Analysis) -> Spec:
         for layer in layers_of(group, LOST):
             if (lost := mean_percent(group, f"{LOST}/{layer}")) is None:
                 continue
-            size = mean_percent(group, f"{metrics.UPDATE_SIZE}/{layer}")
             head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {group.n} runs"}
-            rows.append(head | {"kind": "mean", "x": lost, "size": size})
+            rows.append(head | {"kind": "mean", "x": lost})
     drawn = drawn_styles(analysis, rows)
     order = list(dict.fromkeys(row["layer"] for row in rows))
     x = quantity(alt.X, TITLE, domainMin=0, domainMax=100)
     y = alt.Y(field="layer", type="nominal", sort=order, title=None, axis=alt.Axis(labelLimit=110))
     parts = Parts(rows, drawn, x, y, legend="symbols")
     offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in drawn])
-    tips = [tip("backend"), tip("layer"), tip("x", TITLE, ".4~g")]
-    tips += [tip("size", "mean update / mean weight, %", ".3~g"), tip("run", "over")]
+    tips = [tip("backend"), tip("layer"), tip("x", TITLE, ".4~g"), tip("run", "over")]
     shared = {"x": x, "y": y, "yOffset": offset, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
     stem = parts.of("mean").mark_rule(strokeWidth=2).encode(x2=alt.datum(0), **shared)
     head_of_it = parts.of("mean").mark_point(filled=True, size=55).encode(tooltip=tips, **shared)

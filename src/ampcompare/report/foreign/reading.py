@@ -92,7 +92,7 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
         aside, left_out = beside_ours(runs, [*keys, *wanted.ignore])
         figures = [replace(f, aside=aside) for f in figures] if aside else figures
         lines, doubts = [*_in_a_line([*picked, *taken.picked]), *said], [*doubts, *left_out]
-        baseline = wanted.baseline or BASELINE
+        baseline = wanted.baseline or _of_fp32(runs)
         return Reading(figures, metric, taken.quantities, keys, baseline, tuple(lines), tuple(doubts))
     told = tell_apart(runs, wanted.group_by, wanted.ignore)
     figures = [
@@ -103,6 +103,13 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
     lines = [*_in_a_line([*picked, *taken.picked]), *said]
     doubts += [*told.left_out, *([_TIME] if any(f.train_seconds is not None for f in figures) else [])]
     return Reading(figures, metric, taken.quantities, told.keys, baseline, tuple(lines), tuple(doubts))
+
+
+def _of_fp32(runs: Sequence[RunRecord]) -> str:
+    """The baseline of our runs and of recorded loops, whose word for fp32 is their own."""
+    values = [str(run.option(BACKEND)) for run in runs]
+    meant = (str(run.option(BACKEND)) for run in runs if run.option("recorder.backend") == BASELINE)
+    return BASELINE if BASELINE in values else next(meant, BASELINE)
 
 
 def _without(figures: RunFigures, key: str) -> RunFigures:

@@ -25,7 +25,7 @@ from ampcompare.report.runs.figures import (
 from ampcompare.report.words import printable, short
 
 # What runs that are pooled may differ in. The environment has settings of its own.
-BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment"}
+BOOKKEEPING = with_role(Role.BOOKKEEPING, Role.REPEAT) | {"environment", "recorder"}
 # Of the environment what makes a figure another one, by our knowledge: the device and how much of the machine
 # a run had, the software that computes, the numerics in effect. Whatever else a record holds of it (clocks
 # and temperatures, the card and the host, the commit, what a later version adds) is said where it differs and

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.precision.base import Precision
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.diff.arithmetic import arithmetic
 from ampcompare.why.diff.calls import Call
 from ampcompare.why.diff.measures import Measure, measure

@@ -19,7 +19,7 @@ from ampcompare.machine.world import World
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.train.build import build_trainer, load_data
 from ampcompare.train.loaders import check_data, make_loader
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 
 FEW = 8  # samples of a batch that are looked at, unless the words name a number
 FP32 = next(name for name, backend in REGISTRY.items() if backend.is_fp32)

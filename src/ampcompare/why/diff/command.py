@@ -15,7 +15,7 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, count_samples, tensors
 from ampcompare.machine.environment import describe_environment
 from ampcompare.precision import backend_of
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.diff.alone import Own
 from ampcompare.why.diff.answer import CHANCE, Difference
 from ampcompare.why.diff.built import FP32, Bench, set_up

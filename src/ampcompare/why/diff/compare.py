@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.diff.alone import Own, coarsest, own_errors, worst
 from ampcompare.why.diff.calls import Call, Recorder
 from ampcompare.why.diff.look import Look

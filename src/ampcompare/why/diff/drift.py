@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ampcompare.data.batch import Batch
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.diff.arithmetic import arithmetic
 from ampcompare.why.diff.look import in_double, wide
 

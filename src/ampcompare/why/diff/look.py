@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.data.batch import Batch, each
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.diff.arithmetic import arithmetic
 from ampcompare.why.diff.calls import Call, Recorder
 

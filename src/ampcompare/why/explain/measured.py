@@ -13,7 +13,7 @@ import torch
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch
 from ampcompare.machine.device import is_cuda, wait_for
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.explain.setting import Shapes, real
 
 

@@ -18,7 +18,7 @@ from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_channels_last
 from ampcompare.train.build import build_trainer, load_data
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.explain.stage import staged
 
 
@@ -110,7 +110,7 @@ def real(config: Config, shapes: Shapes, device: torch.device) -> tuple[Trainer,
     data = Dataset(shown, shown, shapes.classes, config.data.source, "")
     trainer = build_trainer(config, data, _Lengths(), device)
     # What a training accuracy is counted of is none of the step's arithmetic.
-    trainer.task = dataclasses.replace(trainer.task, pairs=None)
+    trainer.task = dataclasses.replace(trainer.task, judge=None)
     last = is_channels_last(config, device)
     return trainer, [shapes.batch(device, last) for _ in range(config.training.accumulate)]
 

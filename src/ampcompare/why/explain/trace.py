@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from ampcompare.data.batch import Batch
 from ampcompare.measure.traffic import count, is_free
-from ampcompare.train.trainer import Trainer
+from ampcompare.train.step import Trainer
 from ampcompare.why.explain.calls import Call, described
 from ampcompare.why.explain.held import Held
 from ampcompare.why.explain.reasons import CAST, GIVEN, Functions, why

@@ -1,4 +1,4 @@
-"""The training step. No backend is named here.
+"""The training step, of one process or of one among several. No backend is named here.
 
 The host waits for the device where a comment says `sync:` and nowhere else, never in a step (but for an
 optimizer that is not fused, inside the backend).
@@ -6,48 +6,36 @@ optimizer that is not fused, inside the backend).
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.data.batch import Batch, count_samples
-from ampcompare.machine.device import Memory
+from ampcompare.machine.device import is_cuda
+from ampcompare.machine.world import World
 from ampcompare.measure.activations import Activations
 from ampcompare.measure.gradients import gradient_norm, look_at_gradients
-from ampcompare.measure.updates import look_at_updates, unless_skipped
+from ampcompare.measure.updates import lost_updates, sampled
 from ampcompare.precision.base import Precision
-from ampcompare.train.buffers import Buffers, Kept
-from ampcompare.train.errors import CLASSES_KNOWN
+from ampcompare.train.compiled import build_forward
+from ampcompare.train.errors import note_batch
 from ampcompare.train.evaluation import Evaluation, Loader
-from ampcompare.train.execution import build_forward
-from ampcompare.train.odd_batch import Looks, blame, looks_of
-from ampcompare.train.overflows import Found, Overflows
+from ampcompare.train.meter import Result
 from ampcompare.train.task import Task, check_loss, classification
+from ampcompare.train.watch import Buffers, Found, Overflows
 
 NOTHING = nullcontext()  # one for all steps
-
-
-@dataclass
-class StepResult:
-    """What a step came to, all on the device."""
-
-    loss: Tensor
-    outputs: list[tuple[Tensor, Tensor]]  # logits [N, C] and labels [N] of each micro-batch, if it has any
-    images: int
-    # grad/..., update/... and activation/... metrics, where they were asked for
-    gradients: dict[str, Tensor] = field(default_factory=dict)
-    cold: bool = False  # whether something was compiled in it: no step to time
-    overflow: Found | None = None  # of a step that was or may have been skipped: where it overflowed
 
 
 class Trainer:
@@ -63,63 +51,68 @@ class Trainer:
         task: Task | None = None,
         *,
         compiled: bool = False,
+        world: World | None = None,
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
-        self.precision, self.config = precision, config
+        self.precision, self.config, self.world = precision, config, world or World()
         # The optimizer's parameters are the model's in their order, masters in their place or not.
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self._layer_groups = [name.partition(".")[0] for name in names]
         self.task = task or classification(config.label_smoothing)
         self.forward = build_forward(model, self.task.loss, compiled)
         self._is_new = True
-        self.first_looks: Looks | None = None  # of its first batch
-        self.processes = 1
-        self.memory = Memory(precision.device)
-        self.buffers = Buffers(model, precision.device, restores=config.on_nonfinite_buffers == "restore")
+        self.buffers = Buffers(model, restores=config.on_nonfinite_buffers == "restore")
         self.overflows = Overflows(names, precision.device)
         # A compiled graph has no place for hooks.
         self.activations = None if compiled else Activations(model, precision.device)
 
-    def feed(self, loader: Loader, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on, as `step` takes them."""
-        return loader.epoch(epoch, start)
+    def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch from number `start` on, as `step` takes them: of several processes with the
+        samples that they have together.
+        """
+        return loader.epoch(epoch, start) if self.world.size == 1 else loader.shares(epoch, start)
 
     def evaluation(self, loader: Loader, *, autocast: bool = False) -> Evaluation:
         """What evaluates the model on a loader, again and again."""
         return Evaluation(self.model, loader, self.precision, task=self.task, autocast=autocast)
 
-    def step(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
+    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Result:
         """One optimizer step on the micro-batches, as if they were one batch. No host sync of its own.
 
-        With `diagnose` it holds `grad/norm`, underflow fractions, what there is of activations and, of half
-        weights, lost updates; with clipping by norm, `grad/norm`.
+        With `diagnose` it has `grad/norm`, underflow fractions, what there is of activations and, of half
+        weights, lost updates; with clipping by norm, `grad/norm`. What a batch unlike the first one brings
+        about has their shapes as a note.
         """
-        try:
-            result = self.compute(batches, diagnose=diagnose)
-        except Exception as problem:
-            blame(problem, batches, self.first_looks)
-            raise
+        result = self.compute(batches, diagnose=diagnose)
         self.scheduler.step()
         return result
 
-    def compute(self, batches: Sequence[Batch], *, diagnose: bool = False) -> StepResult:
+    def compute(self, given: Sequence[Any], *, diagnose: bool = False) -> Result:
         """What the device does in a step: all but the schedule."""
         precision, config = self.precision, self.config
         if not self.model.training:  # after an evaluation; the walk over all modules is not for every step
             self.model.train()
+        if self.world.size == 1:
+            batches: Sequence[Batch] = given
+            samples = sum([count_samples(targets) for _, targets in batches])
+        else:
+            batches, samples = [batch for batch, _ in given], sum(count for _, count in given)
         kept = self.buffers.keep() if self.buffers.restores else None
-        images = self.count_images(batches)
-        losses, outputs, cold, pairs = [], [], False, self.task.pairs
-        shares = self._shares(batches, images)
+        losses, right, cold, judge = [], [], False, self.task.judge
+        shares = self._shares(batches, samples)
         for number, (inputs, targets) in enumerate(batches, 1):
             last, share = number == len(batches), shares[number - 1]
-            with self.reducing(last):
-                with precision.forward_context(), CLASSES_KNOWN, self._looking(diagnose):
-                    given, loss = self.forward(inputs, targets)
+            # In a step's last one alone processes add up their gradients.
+            with NOTHING if last or self.world.size == 1 else self.model.no_sync():  # type: ignore[operator]
+                try:
+                    with precision.forward_context(), self._looking(diagnose):
+                        outputs, loss = self.forward(inputs, targets)
+                except Exception as problem:
+                    note_batch(problem, (inputs, targets))
+                    raise
                 if self._is_new:
                     self._is_new = False
                     check_loss(loss)
-                    self.first_looks = looks_of((inputs, targets))
                     self.overflows.learn_order(loss, list(self.model.parameters()))
                 cold |= self.forward.cold
                 if config.gradient_penalty:
@@ -128,52 +121,31 @@ class Trainer:
                     loss = loss * share
                 precision.backward(loss, sync=last)
             losses.append(loss.detach())
-            # Who was right is counted at the interval's end: here it took two thirds of the loop's own time.
-            if pairs is not None:
-                outputs.append(pairs(given, targets))
+            if judge is not None:
+                right.append(judge(outputs, targets))
 
-        suspect = self.overflows.look(self._parameters()) if self._suspects(diagnose) else None
-        found, suspect = self._look_and_clip(diagnose, suspect)
+        suspect = self.overflows.look(self._parameters()) if self.overflows.suspects(diagnose) else None
+        looks, suspect = self._look_and_clip(diagnose, suspect)
         updates, overflow = self._step(diagnose, kept, suspect)
-        found |= updates
+        looks |= updates
         if diagnose and self.activations is not None:
-            found |= self.activations.take()
-        self.overflows.passed()
+            looks |= self.activations.take()
         self.optimizer.zero_grad(set_to_none=True)
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).float().sum()
-        return StepResult(loss, outputs, images, found, cold, overflow)
+        return Result(loss, samples, right, looks, cold, overflow)
 
-    def _shares(self, batches: Sequence[Batch], images: int) -> Sequence[float | Tensor]:
+    def _shares(self, batches: Sequence[Batch], samples: int) -> Sequence[float | Tensor]:
         """The factor on each micro-batch's loss: the last one of an epoch may be short, and of others not all
         targets may count. Over processes the mean is taken of gradients and losses.
         """
         if self.task.weigh is None:
-            return [count_samples(targets) * self.processes / images for _, targets in batches]
+            return [count_samples(targets) * self.world.size / samples for _, targets in batches]
         weights = torch.stack([self.task.weigh(targets) for _, targets in batches]).float()
-        return (weights * self.processes / self.sum_(weights.sum())).unbind()
-
-    def sum_(self, count: Tensor) -> Tensor:
-        """What all processes count together, queued on the device."""
-        return count
-
-    def count_images(self, batches: Sequence[Batch]) -> int:
-        """The samples of a step, in all processes."""
-        images = 0
-        for _, targets in batches:
-            images += count_samples(targets)
-        return images
-
-    def reducing(self, last: bool) -> AbstractContextManager[Any]:
-        """The context of a micro-batch: in a step's last one alone processes add up their gradients."""
-        return NOTHING
+        return (weights * self.world.size / self.world.sum_(weights.sum())).unbind()
 
     def _looking(self, diagnose: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch's forward: its activations may be looked at."""
         return self.activations.looking() if diagnose and self.activations is not None else NOTHING
-
-    def _suspects(self, diagnose: bool) -> bool:
-        """Whether gradients are searched for inf and nan although nobody knows yet that there are any."""
-        return not self.overflows.on_host and (diagnose or self.overflows.watches)
 
     def _look_and_clip(self, diagnose: bool, suspect: Found | None) -> tuple[dict[str, Tensor], Found | None]:
         config, precision = self.config, self.precision
@@ -203,33 +175,29 @@ class Trainer:
         return found, suspect
 
     def _step(
-        self, diagnose: bool, kept: Kept | None, suspect: Found | None
+        self, diagnose: bool, kept: Any, suspect: Found | None
     ) -> tuple[dict[str, Tensor], Found | None]:
         """The optimizer's step, or the skip, after which buffers may have to be put back as `kept`.
 
-        Returns, with `diagnose`, what rounding does to the update, and of a skip where it overflowed.
+        Returns, with `diagnose`, which updates were lost to rounding, and of a skip where it overflowed.
         """
-        precision, updates = self.precision, {}
+        precision, on_host, half = self.precision, self.overflows.on_host, {}
         if diagnose and precision.declares.updates_half:
             groups: dict[str, list[Tensor]] = {}
             for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
                 groups.setdefault(name, []).append(parameter)
-            updates = look_at_updates(self.optimizer, groups)
-        if not (updates or kept is not None or suspect is not None or self.overflows.on_host):
+            half = {name: sampled(group) for name, group in groups.items()}
+        if not (half or kept is not None or (on_host and precision.declares.scales)):
             precision.step(self.optimizer)
-            return {}, None
+            return {}, suspect
         before = precision.skipped_steps().clone()  # counted in place
         precision.step(self.optimizer)
         skipped = precision.skipped_steps() > before
         if kept is not None:
             self.buffers.put_back(kept, skipped)
-        if not self.overflows.on_host:
-            overflow = suspect.if_skipped(skipped) if suspect is not None else None
-        elif skipped:  # on the host, where there is nothing to wait for
-            overflow = suspect or self.overflows.look(self._parameters())
-        else:
-            overflow = None
-        return unless_skipped(updates, skipped), overflow
+        if on_host and skipped and suspect is None:  # on the host, where there is nothing to wait for
+            suspect = self.overflows.look(self._parameters())
+        return lost_updates(half, skipped), suspect
 
     @staticmethod
     def _norm(parameters: Sequence[Tensor]) -> Tensor:
@@ -248,7 +216,21 @@ class Trainer:
         return square.clamp(min=torch.finfo(torch.float32).tiny).sqrt()  # the root has no slope at zero
 
 
-def micro_batches(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
+def wrap(model: nn.Module) -> nn.Module:
+    """The model in DDP, which adds up the gradients of all processes while they are computed: before they
+    are unscaled and looked at, so that inf and nan of one process are in all, and all skip the same steps.
+
+    Buffers are not sent at each step: BatchNorm's statistics count in evaluations alone (`share_buffers`).
+    """
+    device = next(model.parameters()).device
+    known = inspect.signature(DistributedDataParallel).parameters
+    # Renamed between PyTorch 2.11 and 2.14.
+    quiet = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    ids = [device] if is_cuda(device) else None
+    return DistributedDataParallel(model, device_ids=ids, **{quiet: False})  # type: ignore[arg-type]
+
+
+def micro_batches(batches: Iterator[Any], count: int) -> Iterator[list[Any]]:
     """Lists of up to `count` batches: the micro-batches of one optimizer step."""
     while group := list(islice(batches, count)):
         yield group

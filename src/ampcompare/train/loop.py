@@ -1,4 +1,4 @@
-"""The loop of a run: epochs of steps, evaluation, when a row or a checkpoint is due, where the run is."""
+"""The loop of a run: epochs of steps, evaluation, when a checkpoint is due, where the run is."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from ampcompare import metrics
 from ampcompare.config.load import Config
 from ampcompare.data.host import BatchLoader
-from ampcompare.errors import UserError
-from ampcompare.machine.device import wait_for
 from ampcompare.machine.world import CollectiveFlags, World
-from ampcompare.measure.energy import EnergyMeter
-from ampcompare.measure.timing import StepTimer, Window
-from ampcompare.train.clock import Clock, Row
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Loader, as_npy
-from ampcompare.train.odd_batch import OddBatch
-from ampcompare.train.rows import Rows
-from ampcompare.train.trainer import StepResult, Trainer, micro_batches
+from ampcompare.train.meter import Counted, Meter, Row
+from ampcompare.train.step import Trainer, micro_batches
 
 
 class Keeper(Protocol):
@@ -41,8 +35,9 @@ class Fit:
 
     `on_note` gets sentences for the user. Rows and summary have the names of `ampcompare.metrics`.
     `should_stop` is asked after each step and within the evaluation; then the training ends with the row of
-    the last step. As that is decided `on_stop` is called, in all processes at one place. With `lag` rows are
-    read one interval late; None is what the device needs. `keeper` is told when a state can be saved.
+    the last step. As that is decided `on_stop` is called, in all processes at one place. A row ends at each
+    epoch's end, too, and `keeper` saves behind rows alone, so that no half of an interval need be kept. `lag`
+    is that of `Meter`.
 
     Nothing that it holds refers back to it: a trainer that is dropped is freed at once, and its CUDA graph
     and memory do not wait for the garbage collector, which may come within another one's capture.
@@ -69,37 +64,31 @@ class Fit:
         self.trainer, self.train, self.config = trainer, train, config
         self.evaluation = trainer.evaluation(test, autocast=config.eval.autocast)
         self.on_row, self.on_step, self._say = on_row, on_step, on_note
-        self._clock = Clock()
-        self.rows = Rows(
-            trainer.precision,
-            self.world,
-            clock=self._clock,
-            memory=trainer.memory,
-            buffers=trainer.buffers,
-            overflows=trainer.overflows,
+        self.precision, self.device = trainer.precision, trainer.precision.device
+        self.meter = Meter(
+            Counted(trainer.precision),
+            every=config.log.every,
+            warmup_steps=config.log.warmup_steps,
             on_row=on_row,
             on_note=on_note,
             on_bad_loss=partial(judge_loss, stops=config.training.on_nan == "stop", on_note=on_note),
+            world=self.world,
+            buffers=trainer.buffers,
+            modules=trainer.overflows.modules,
+            on_skip=trainer.overflows.watch,
             lag=lag,
         )
         self._should_stop, self._on_stop = should_stop, on_stop
         self._ask = CollectiveFlags(self.world, config.log.every)
         self.stopped = False
-        self.precision = trainer.precision
-        self.device = trainer.precision.device
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = count_steps(config, train) if total_steps is None else total_steps
-        self.timer = StepTimer(self.device, config.log.warmup_steps)
-        self.energy = EnergyMeter(self.device, on_note)
         self.keeper = keeper
         self.step = 0
         # Where the run is: which epoch, after how many of its steps, whether its evaluation is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
         self.resumed_inexactly = False
         self._is_best = self._due = False
-        self._windows: list[Window] = []  # since the last row
-        self._learning_rate = 0.0
-        self._counts = False  # whether warm-up is over: energy and peak memory count
         self._evals: list[tuple[float, float]] = []  # epoch, value of the compared metric
         self._compared = trainer.task.compared
 
@@ -109,7 +98,7 @@ class Fit:
             with self.precision.session():
                 self._train()
         except BaseException as problem:
-            self.rows.flush_after(problem)
+            self.meter.flush_after(problem)
             raise
         return self.summary()
 
@@ -128,12 +117,9 @@ class Fit:
             if last or self.stopped:
                 break
 
-    def _clock_is_due(self) -> bool:
-        return self.keeper is not None and self.keeper.is_due()
-
     def summary(self) -> Row:
         """What the run came to so far, beside the last value of each metric."""
-        found = self.rows.summary()
+        found = self.meter.summary()
         if self.resumed_inexactly:
             found[metrics.RESUMED_INEXACTLY] = True
         if self._evals:
@@ -154,103 +140,60 @@ class Fit:
 
     def train_epoch(self, epoch: int, start: int = 0) -> None:
         """One pass over the training images, from step number `start` on, with its rows."""
-        config = self.config
-        if self.timer.warm:
-            self._begin_to_count()
-        images = 0  # that count for the energy
-        self.evaluated = self._is_best = False
+        config, meter = self.config, self.meter
+        every, accumulate = config.diagnostics.every, config.training.accumulate
+        self.evaluated = self._is_best = self._due = False
         self._ask.begin(self.step)
-        self._resume()
-        accumulate = config.training.accumulate
+        meter.resume()
         feed = self.trainer.feed(self.train, epoch, start * accumulate)
         for number, batches in enumerate(micro_batches(feed, accumulate), start + 1):
-            self.timer.fetched()
+            meter.fetched()
             self.step, self.in_epoch = self.step + 1, number
-            position = epoch + number / self.steps_per_epoch
-            diagnose = config.diagnostics.every is not None and self.step % config.diagnostics.every == 0
-            self._learning_rate = self.trainer.optimizer.param_groups[0]["lr"]
-            try:
-                result = self.trainer.step(batches, diagnose=diagnose)
-            except OddBatch as problem:
-                where = f"data.source={config.data.source!r}: step {self.step}"
-                raise UserError(f"{where}: {problem}") from None
-            self.rows.add(result)
-            if result.overflow is not None:
-                self.rows.overflow(self.step, position, result.overflow)
-            self.timer.lap(result.images, cold=result.cold)
-            images += result.images
-            if self.timer.warm and (result.cold or not self._counts):  # what was compiled is no step's energy
-                self._begin_to_count()
-                images = 0
+            diagnose = every is not None and self.step % every == 0
+            rate = self.trainer.optimizer.param_groups[0]["lr"]
+            result = self.trainer.step(batches, diagnose=diagnose)
+            meter.step(self.step, epoch + number / self.steps_per_epoch, result, rate)
+            self.on_step(self.step)
             ends = number == self.steps_per_epoch or self.step == self.total_steps
+            has_row = self.step % config.log.every == 0 or ends
             self.stopped, self._due = self._ask.at(
-                self.step, self._should_stop, self._clock_is_due, ends=ends
+                self.step, self._should_stop, partial(self._is_due, has_row), ends=ends
             )
             if self.stopped:
                 self._on_stop()
-            last = self.stopped or self.step == self.total_steps
-            if diagnose:
-                self.rows.look(self.step, position, result.gradients)
-            if self.step % config.log.every == 0 or last:
-                self._log(position, result)
-                self._resume()
-            self._last = position, result
-            self.on_step(self.step)
-            if last:
                 break
-            if self.keeper and self._due and number < self.steps_per_epoch:
-                self._pause()
-                self.rows.read_all()  # sync: what is saved must have been logged
+            if ends:
+                break
+            if self._due and self.keeper:
+                meter.pause()
+                meter.flush()  # sync: what is saved must have been logged
                 self.keeper.save(self)
-                self._resume()
-        wait_for(self.device)  # sync: the epoch's time and energy end with its last step
-        self._pause()
-        self.rows.read_all()
-        joules = self.energy.joules()
-        if self._counts and joules is not None and images and self.world.size == 1:  # the meter knows one GPU
-            self.on_row(self._clock.row_at(self.step, position) | {metrics.ENERGY: joules / images})
+                self._due = False
+                meter.resume()
+        meter.flush()  # sync: the epoch's time and energy end with its last step
+        meter.pause()
 
-    def _begin_to_count(self) -> None:
-        """Energy begins here, without what is queued; and once, when warm-up is over, the peak of memory."""
-        if not self._counts:
-            self._counts = True
-            self.trainer.memory.reset()
-        wait_for(self.device)  # sync: at an epoch's start, after warm-up and after a compilation
-        self.energy.start()
-        self.timer.restart()
-
-    def _log(self, position: float, result: StepResult) -> None:
-        """End a log interval."""
-        self._pause()
-        windows, self._windows = self._windows, []
-        self.rows.close(self.step, position, result.gradients, self._learning_rate, windows)
+    def _is_due(self, has_row: bool) -> bool:
+        return has_row and self.keeper is not None and self.keeper.is_due()
 
     def _evaluate(self, epoch: int) -> None:
-        position = min(epoch + 1.0, self.step / self.steps_per_epoch)
         self.world.share_buffers(self.trainer.model)
         ask, numbers = CollectiveFlags(self.world), count()
-        try:
-            found = self.evaluation.run(lambda: ask.at(next(numbers), self._should_stop)[0], self.world)
-        except OddBatch as problem:
-            where = f"data.source={self.config.data.source!r}: the evaluation at step {self.step}"
-            raise UserError(f"{where}: {problem}") from None
+        found = self.evaluation.run(lambda: ask.at(next(numbers), self._should_stop)[0], self.world)
         if found is None:
             self.stopped = True
             self._on_stop()
-            if len(self.rows.interval):  # the steps since the last row
-                self._resume()
-                self._log(*self._last)
-                self.rows.read_all()
             return
         self.evaluated = True
+        position = min(epoch + 1.0, self.step / self.steps_per_epoch)
         value = found[self._compared.key]
         if math.isfinite(found[metrics.EVAL_LOSS]) and math.isfinite(value):
             self._is_best = all(self._rank(value) > self._rank(before) for _, before in self._evals)
             self._evals.append((position, value))
-        self.on_row(self._clock.row_at(self.step, position) | found)
+        self.on_row(self.meter.row_at() | {metrics.STEP: self.step, metrics.EPOCH: position} | found)
 
     def state_dict(self) -> Row:
-        """Where the run is and what it has gathered: plain values, tensors. All rows have been read."""
+        """Where the run is and what it has gathered: plain values, tensors. Behind a row."""
         return {
             "step": self.step,
             "epoch": self.epoch,
@@ -259,12 +202,11 @@ class Fit:
             "resumed_inexactly": self.resumed_inexactly,
             "evals": list(self._evals),
             "answers": self.evaluation.answers,
-            **self._clock.state_dict(),
-            **self.rows.state_dict(),
+            "meter": self.meter.state_dict(),
         }
 
     def load_state_dict(self, state: Row) -> None:
-        """Go on from a state of `state_dict`. Warm-up begins anew, as in any new process."""
+        """Go on from a state of `state_dict`."""
         self.step, self.epoch, self.in_epoch = state["step"], state["epoch"], state["in_epoch"]
         self.evaluated = state["evaluated"]
         self.resumed_inexactly = state["resumed_inexactly"]
@@ -274,19 +216,9 @@ class Fit:
                 f"epoch {self.epoch + 1} goes on within a loader of its own, the batches before are skipped"
             )
             self._say(f"{what}: what it draws unseeded comes otherwise than it would have")
-        self.rows.load_state_dict(state)
+        self.meter.load_state_dict(state["meter"])
         self._evals = [(epoch, value) for epoch, value in state["evals"]]
-        self.evaluation.answers = state.get("answers")  # a checkpoint from before there were any has none
-        self._clock.load_state_dict(state)
-
-    def _resume(self) -> None:
-        self._clock.resume()
-        self.timer.resume()
-
-    def _pause(self) -> None:
-        """End the timed window, at a log interval or an epoch's end."""
-        self._windows.append(self.timer.pause())
-        self._clock.pause()
+        self.evaluation.answers = state["answers"]
 
 
 def judge_loss(what: str, cause: str, *, stops: bool, on_note: Callable[[str], None]) -> None:
@@ -299,12 +231,12 @@ def judge_loss(what: str, cause: str, *, stops: bool, on_note: Callable[[str], N
     on_note(f"{what}; {cause and cause + '; '}going on (training.on_nan=continue)")
 
 
-def steps_per_epoch(config: Config, train: Loader) -> int:
+def steps_per_epoch(config: Config, train: Any) -> int:
     """Optimizer steps in an epoch; the last may have fewer micro-batches."""
     return -(-len(train) // config.training.accumulate)
 
 
-def count_steps(config: Config, train: Loader) -> int:
+def count_steps(config: Config, train: Any) -> int:
     """Optimizer steps of the whole run."""
     steps = config.epochs * steps_per_epoch(config, train)
     return steps if config.max_steps is None else min(steps, config.max_steps)

@@ -1,0 +1,213 @@
+"""A function of a plan as one CUDA graph: a whole training step, or a batch of an evaluation.
+
+The host's part of a step is then a copy of the batch's plan (which image, which crop), the learning rate, and
+one launch. All that a step changes lives in tensors that stay where they are; the schedule's learning rates,
+Python numbers that a graph would freeze, are written into tensors before each launch.
+
+What runs as it did before: the first steps, an epoch's short last batch, the steps that look at the
+gradients. They work on the same tensors and so may come between launches.
+
+Source: PyTorch's notes on CUDA graphs (whole-network capture, and with torch.amp).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ampcompare.data.batch import Batch
+from ampcompare.errors import reason
+from ampcompare.machine.device import is_cuda, is_out_of_memory
+from ampcompare.precision.base import Precision
+from ampcompare.train.errors import TrainingError
+from ampcompare.train.evaluation import Evaluation
+from ampcompare.train.meter import FIRST_STEPS, Result
+from ampcompare.train.step import Trainer
+from ampcompare.train.task import Task
+
+T = TypeVar("T")
+
+
+class Captured(Generic[T]):
+    """A function of a plan, int64 [rows, B] on the device, as one graph for plans of `size` columns."""
+
+    def __init__(self, size: int, task: Task, stream: torch.cuda.Stream | None) -> None:
+        self._size, self._task, self._stream = size, task, stream
+        self._warm_ups = 0
+        self.is_made = False
+
+    def takes(self, plan: Tensor) -> bool:
+        """Whether the plan may be launched. The first full ones may not: cuDNN picks algorithms, libraries
+        allocate, the optimizer makes its state. A short one warms up other kernels.
+        """
+        full = plan.shape[1] == self._size
+        self._warm_ups += full
+        return full and self._warm_ups > FIRST_STEPS
+
+    def launch(self, function: Callable[[Tensor], T], plan: Tensor) -> T:
+        """What the function makes of the plan, in the graph's own tensors: the next launch writes them anew.
+
+        The function is kept nowhere: a method of what this graph belongs to would keep that alive.
+        """
+        if not self.is_made:
+            self._plan = plan.clone()
+            with _refusing(self._task), aside(self._stream), collector_at_rest():
+                self._replay, self._result = capture(partial(function, self._plan), plan.device)
+            self.is_made = True
+        self._plan.copy_(plan)
+        self._replay()
+        return self._result
+
+
+class GraphTrainer(Trainer):
+    """A Trainer whose steps are launches of one graph, on batches of `images`; shorter ones run as they are.
+
+    `make_batch` is the loader's, from the columns of a plan.
+    """
+
+    def __init__(self, *args: Any, make_batch: Callable[[Tensor], Batch], images: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.make_batch = make_batch
+        self.overflows.may_watch = False
+        device = self.precision.device
+        # One for every capture and for what runs without a graph: cuBLAS has a workspace for each stream and
+        # thread that it worked in and keeps it (32 MiB on Hopper; `setWorkspaceForHandle` in
+        # ATen/cuda/CublasHandlePool.cpp).
+        self._stream = torch.cuda.Stream(device) if is_cuda(device) else None
+        self._rates = [torch.zeros((), device=device) for _ in self.optimizer.param_groups]
+        self._graph: Captured[Result] = Captured(images, self.task, self._stream)
+
+    def evaluation(self, loader: Any, *, autocast: bool = False) -> Evaluation:
+        return GraphEvaluation(
+            self.model, loader, self.precision, self._stream, task=self.task, autocast=autocast
+        )
+
+    def feed(self, loader: Any, epoch: int, start: int = 0) -> Iterator[Any]:
+        return loader.plans(epoch, start)
+
+    def step(self, batches: Sequence[Any], *, diagnose: bool = False) -> Result:
+        """One optimizer step on a plan, int64 [4, B] on the device."""
+        (plan,) = batches
+        if not self._graph.takes(plan) or diagnose:
+            with aside(self._stream):
+                return super().step([self.make_batch(plan)], diagnose=diagnose)
+        for rate, group in zip(self._rates, self.optimizer.param_groups, strict=True):
+            rate.fill_(group["lr"])
+        cold = not self._graph.is_made
+        result = self._graph.launch(self._step_on_device, plan)
+        self.scheduler.step()
+        looks = {key: value.clone() for key, value in result.looks.items()}
+        right = [(right.clone(), classes.clone()) for right, classes in result.right]
+        return Result(result.loss.clone(), plan.shape[1], right, looks, cold)
+
+    def _step_on_device(self, plan: Tensor) -> Result:
+        groups = self.optimizer.param_groups
+        numbers = [group["lr"] for group in groups]
+        for group, rate in zip(groups, self._rates, strict=True):
+            group["lr"] = rate
+        try:
+            return self.compute([self.make_batch(plan)])
+        finally:
+            for group, number in zip(groups, numbers, strict=True):
+                group["lr"] = number
+
+
+class GraphEvaluation(Evaluation):
+    """An Evaluation whose full batches, but for the first ones, are launches of one graph.
+
+    The graph holds what was in force when it was captured: the casts of `autocast`, TF32.
+    """
+
+    def __init__(
+        self, model: nn.Module, loader: Any, precision: Precision, stream: Any, **options: Any
+    ) -> None:
+        super().__init__(model, loader, precision, **options)
+        self._plans, self._make_batch, self._stream = loader.plans, loader.batch, stream
+        size = min(loader.batch_size, loader.sample_count)
+        self._graph: Captured[Tensor | None] = Captured(size, self.task, stream)
+
+    def batches(self) -> Iterator[Any]:
+        return self._plans(0)
+
+    def add(self, batch: Any) -> Tensor | None:
+        """Add the batch of a plan, int64 [4, B] on the device. Returns the classes given, [B], if any are."""
+        if not self._graph.takes(batch):
+            with aside(self._stream):
+                return self._add_plan(batch)
+        given = self._graph.launch(self._add_plan, batch)
+        return None if given is None else given.clone()
+
+    def _add_plan(self, plan: Tensor) -> Tensor | None:
+        return super().add(self._make_batch(plan))
+
+
+@contextmanager
+def _refusing(task: Task) -> Iterator[None]:
+    """Raise TrainingError where a capture fails and loss or metrics are not ours: one that waits for the
+    device cannot be in a graph, and CUDA does not say whose it was.
+    """
+    try:
+        yield
+    except RuntimeError as problem:
+        if not task.sources or is_out_of_memory(problem):
+            raise
+        names = ", ".join(key.removeprefix("task_").removesuffix("_source") for key in task.sources)
+        why = f"the capture of a graph failed ({reason(problem)})"
+        todo = (
+            f"does what task.* names ({names}) wait for the device, as .item() does? Or use execution=eager"
+        )
+        raise TrainingError(f"{why}; {todo}") from problem
+
+
+@contextmanager
+def aside(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run what is inside on that stream, between what came before and what comes after.
+
+    After an error, too, the stream is the one from before: a capture that fails leaves its own
+    (`torch.cuda.graph.__exit__` ends in the error of the capture's end).
+    """
+    if stream is None:
+        yield
+        return
+    here = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(here)
+    with torch.cuda.stream(stream):
+        yield
+    here.wait_stream(stream)
+
+
+def capture(step: Callable[[], T], device: torch.device) -> tuple[Callable[[], None], T]:
+    """Record what `step` queues, without running it: its launch, and its result, which each launch fills.
+
+    On the current stream, which must not be the default one.
+    """
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    # sync: once, when the capture begins
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=stream):
+        result = step()
+    return graph.replay, result
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Collect garbage now and none inside.
+
+    An older graph that is destroyed within a capture fails it, as may anything else that dies with a call to
+    CUDA. Trainings that are dropped are freed at once, but torch.compile leaves its graphs and the model in
+    cycles, and a caller may have made some of its own. PyTorch collects only before a capture, and only if it
+    is told to (`torch.compiler.config.force_cudagraph_gc`).
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        gc.collect()
+        yield
+    finally:
+        if was_on:
+            gc.enable()

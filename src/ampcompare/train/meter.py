@@ -1,0 +1,521 @@
+"""Steps in, rows out: what a row says of its steps, for our loop and for anybody's under the Recorder.
+
+A step leaves its figures on the device. At the end of a log interval they go to the host in one copy, which
+on a GPU is read one interval later, when it has long come, so that the host need not wait for the steps that
+it has queued; each row carries its own step. A killed process loses the row that waited, beside the steps
+since.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ampcompare import metrics
+from ampcompare.machine.device import (
+    Mark,
+    between_ms,
+    is_cuda,
+    is_host,
+    marker,
+    peak_mib,
+    reserved_mib,
+    reset_peak,
+    start_copy,
+    wait_for,
+    wait_until,
+    widest_float,
+)
+from ampcompare.machine.world import World
+from ampcompare.measure.energy import EnergyMeter
+from ampcompare.measure.gradients import exponent_histogram
+from ampcompare.precision.base import Precision
+from ampcompare.train.scores import IGNORED
+from ampcompare.train.watch import Buffers, Found
+
+Row = dict[str, Any]
+SKIPS_IN_A_ROW = 20
+FLOOR = 1.0  # a loss scale below it has collapsed
+FIRST_STEPS = 3  # behind which the peak of memory begins: cuDNN has chosen, nothing is captured yet
+AT_FIRST = "look at inputs, targets and initial weights"  # where the loss was never finite
+MOST_WAITING = 2**20  # samples whose answers wait for the row: 9 MiB, more than an interval usually has
+
+
+@dataclass
+class Result:
+    """What an optimizer step came to, all on the device: nobody waits."""
+
+    loss: Any  # the mean: a 0-d tensor, or a number on the host; None in all steps or in none
+    samples: int  # of all processes
+    # Of each micro-batch that was classified who was right, bool [N], and the classes, int64 [N]. They are
+    # summed at the row: to count at each step took two thirds of the loop's own time.
+    right: Sequence[tuple[Tensor, Tensor]] = ()
+    looks: Mapping[str, Tensor] = field(default_factory=dict)  # by metric key, where they were asked for
+    cold: bool = False  # whether something was compiled in it: no step to time
+    overflow: Found | None = None  # of a step that was or may have been skipped: where it overflowed
+
+
+class Scaling(Protocol):
+    """The loss scaling, as far as rows ask for it."""
+
+    device: torch.device
+
+    def scale_factor(self) -> Tensor:
+        """The loss scale behind the last step, 0-d fp32."""
+
+    def scales_dynamically(self) -> bool:
+        """Whether an overflow is expected now and then and mended by a smaller scale."""
+
+    def look(self) -> Any:
+        """What has to be known behind each step: a number or a 0-d tensor."""
+
+    def skips(self, seen: list[Any]) -> Tensor:
+        """Of steps behind which that was seen, one after the other: 1 for a skipped one, else 0; [steps]."""
+
+    def restart(self) -> None:
+        """The next step begins with all as it is now, whatever was done since the last one."""
+
+
+class Counted:
+    """That of a backend of ours, which counts the steps that it skips."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.device, self._skipped = precision.device, precision.skipped_steps
+        self.scale_factor, self.scales_dynamically = precision.scale_factor, precision.scales_dynamically
+        self._never = not precision.declares.scales
+        self.restart()
+
+    _before: Any
+
+    def look(self) -> Any:
+        if self._never:
+            return 0
+        return self._skipped().item() if is_host(self.device) else self._skipped().clone()
+
+    def skips(self, seen: list[Any]) -> Tensor:
+        if self._never:
+            return torch.zeros(len(seen), device=self.device)
+        every, self._before = [self._before, *seen], seen[-1]
+        return (torch.stack(every) if isinstance(seen[-1], Tensor) else torch.tensor(every)).diff()
+
+    def restart(self) -> None:
+        self._before = self.look()
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to try when something is wrong, in the words of who trains."""
+
+    scale: str = "a smaller optimizer.lr, training.clip_norm, or backend=native_bf16"
+    buffers: str = "Try training.on_nonfinite_buffers=restore"
+
+
+@dataclass
+class _Interval:
+    """The steps since the last row; once closed, on their way to the host."""
+
+    losses: list[Any] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    answers: int = 0  # in it
+    counted: Tensor | None = None  # of those that are summed: how many were right, and of how many, [2]
+    seen: list[Any] = field(default_factory=list)
+    laps: list[tuple[Mark, Mark | None, Mark, int]] = field(default_factory=list)  # from, batch, to; samples
+    looks: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
+    overflows: list[tuple[int, Row, Found]] = field(default_factory=list)  # with the step's place
+    row: Row = field(default_factory=dict)
+    own: Row = field(default_factory=dict)  # what is no value of a row yet
+    places: list[tuple[Row, str, torch.Size]] = field(default_factory=list)  # whose each number is
+    values: Any = None
+    arrived: torch.cuda.Event | None = None
+
+
+class Meter:
+    """Turns steps into rows, which `on_row` gets; `on_note` gets sentences for the user, and `on_bad_loss`
+    what a loss is that is not finite and that no loss scale can mend, with what to look at, if that is known.
+
+    A row is closed every `every` steps and by `close`. The first `warmup_steps` are in no throughput, step
+    time or energy. `buffers` and `modules` (those of the optimizer's parameters) are of a model that is
+    known; `on_skip` is called where a row has skipped steps; `has_energy`: this process alone trains on its
+    GPU. With `lag` rows are read one interval late; None is what the device needs.
+    """
+
+    def __init__(
+        self,
+        scaling: Scaling,
+        *,
+        every: int,
+        warmup_steps: int,
+        on_row: Callable[[Row], None],
+        on_note: Callable[[str], None],
+        on_bad_loss: Callable[[str, str], None],
+        world: World | None = None,
+        buffers: Buffers | None = None,
+        modules: Sequence[str] = (),
+        on_skip: Callable[[], None] = lambda: None,
+        advice: Advice = Advice(),
+        has_energy: bool = True,
+        lag: bool | None = None,
+    ) -> None:
+        self.scaling, self.device, self.world = scaling, scaling.device, world or World()
+        self.every, self.on_row, self.on_note, self._on_bad_loss = every, on_row, on_note, on_bad_loss
+        self.buffers, self._modules, self._on_skip, self._advice = buffers, modules, on_skip, advice
+        self.lag = is_cuda(self.device) if lag is None else lag
+        self._mark, self._on_host = marker(self.device), is_host(self.device)
+        self._warmup, self._steps = warmup_steps, 0
+        if not warmup_steps:
+            reset_peak(self.device)
+        self._open, self._waiting = _Interval(), list[_Interval]()
+        # Of the last step.
+        self._number = 0
+        self._epoch: float | None = None
+        self._rate: Any = None
+        self._norm: Tensor | None = None
+        self._began = self._since = time.perf_counter()
+        self._train_seconds = 0.0
+        self.is_paused = True  # whether something else than training was done since the last step
+        self._from: Mark = self._mark()
+        self._fetched: Mark | None = None
+        self._has_energy = has_energy and self.world.size == 1  # the counter knows one GPU
+        self._energy, self._energy_samples = EnergyMeter(self.device, on_note), 0
+        # What was found so far. Plain arrays: a run of two million steps must not keep as many Python floats.
+        self._step_times, self._throughputs = array("f"), array("f")
+        self._skipped = self._in_a_row = 0
+        self._collapsed_at: int | None = None
+        self._spoiled_at: int | None = None
+        self._said_buffers = self._never_finite = False
+        self._overflowed: Counter[str] = Counter()
+
+    # Steps.
+
+    def resume(self) -> None:
+        """From here on it is training: the next step begins here."""
+        self.scaling.restart()
+        self._since, self._from, self._fetched = time.perf_counter(), self._mark(), None
+        self.is_paused = False
+        self._begin_energy()
+
+    def fetched(self) -> None:
+        """The batch of the next step is there: what came before was making it. It may be left out."""
+        self._fetched = self._mark()
+
+    def step(self, number: int, epoch: float | None, result: Result, rate: Any) -> None:
+        """A step is over: its number, its end in epochs, what it came to, the learning rate it was taken with
+        (None: not known). Waits for nothing.
+        """
+        interval, now = self._open, self._mark()
+        is_cold = result.cold or self.is_paused  # behind a pause that nobody ended its beginning is not known
+        self._steps += 1
+        if self._steps == min(self._warmup, FIRST_STEPS):
+            reset_peak(self.device)
+        if is_cold or self._steps <= self._warmup:
+            self._begin_energy()
+        else:
+            interval.laps.append((self._from, self._fetched, now, result.samples))
+            self._energy_samples += result.samples
+        self._from, self._fetched = now, None
+        clock = time.perf_counter()
+        if not self.is_paused:
+            self._train_seconds += clock - self._since
+        self._since, self.is_paused = clock, False
+        self._number, self._epoch, self._rate = number, epoch, rate
+        interval.samples.append(result.samples)
+        if result.loss is not None:
+            interval.losses.append(result.loss)
+        if result.right:
+            interval.right += result.right
+            for right, _ in result.right:
+                interval.answers += len(right)
+            if interval.answers > MOST_WAITING:
+                _sum_up(interval)
+        interval.seen.append(self.scaling.look())
+        self._norm = result.looks.get(metrics.GRADIENT_NORM)
+        if len(result.looks) > (self._norm is not None):
+            interval.looks.append((self.row_at(), result.looks))
+        if result.overflow is not None:
+            interval.overflows.append((len(interval.samples) - 1, self.row_at(), result.overflow))
+        if number % self.every == 0:
+            self.close()
+
+    def row_at(self) -> Row:
+        """How a row of the last step begins, by the clock as it stands."""
+        at: Row = {} if self._epoch is None else {metrics.EPOCH: self._epoch}
+        elapsed = time.perf_counter() - self._began
+        clocks = {metrics.ELAPSED: elapsed, metrics.TRAIN_SECONDS: self._train_seconds}
+        return {metrics.STEP: self._number, **at, **clocks}
+
+    def pause(self, *, since_step: bool = False) -> None:
+        """Up to here it was training (`since_step`: up to the last step). Where a GPU counts its energy, this
+        waits for its steps.
+        """
+        if self.is_paused:
+            return
+        if self._has_energy and self._energy_samples and self._energy.counts:
+            wait_for(self.device)  # sync: the energy ends with the last step
+            if (joules := self._energy.joules()) is not None:
+                self.on_row(self.row_at() | {metrics.ENERGY: joules / self._energy_samples})
+        if not since_step:
+            self._train_seconds += time.perf_counter() - self._since
+        self.is_paused = True
+
+    def _begin_energy(self) -> None:
+        self._energy.start()
+        self._energy_samples = 0
+
+    # Rows.
+
+    def close(self) -> None:
+        """End the interval at the last step, if it has any: queue its values' copy, read the one before."""
+        done, self._open = self._open, _Interval()
+        if not done.samples:
+            return
+        done.row = self.row_at()
+        tensors: list[Tensor] = []
+        wide = widest_float(self.device)
+
+        def take(row: Row, **values: Tensor) -> None:
+            for key, value in values.items():
+                done.places.append((row, key, value.shape))
+                tensors.append(value)
+
+        own = done.own
+        if done.losses:
+            if isinstance(done.losses[0], Tensor):
+                losses = torch.stack(done.losses)
+            else:  # numbers, of a loop on the host
+                losses = torch.tensor(done.losses, dtype=wide)
+            take(own, losses=self.world.mean_(losses.float() if self.world.size > 1 else losses))
+        if (counts := _sum_up(done)) is not None:
+            take(own, counts=self.world.sum_(counts))
+        skips = self.scaling.skips(done.seen)
+        take(own, skips=skips)
+        take(done.row, **{metrics.SCALE: self.scaling.scale_factor()})
+        # On the host it is known that none was skipped, and that there is nothing to look for.
+        if self.buffers and not (self._on_host and not self._skipped and not skips.any()):
+            take(own, buffers=self.buffers.count())
+        if self._norm is not None:
+            take(done.row, **{metrics.GRADIENT_NORM: self._norm})
+        if isinstance(self._rate, Tensor):  # of a capturable optimizer
+            take(done.row, **{metrics.LEARNING_RATE: self._rate})
+        elif self._rate is not None:
+            done.row[metrics.LEARNING_RATE] = self._rate
+        for row, look in done.looks:
+            # The row of this very step carries its gradient norm itself.
+            is_of_row = row[metrics.STEP] == self._number
+            take(row, **{k: x for k, x in look.items() if not (is_of_row and k == metrics.GRADIENT_NORM)})
+        if done.overflows:
+            take(own, firsts=torch.stack([found.first for *_, found in done.overflows]))
+        memory = {
+            metrics.PEAK_MEMORY: peak_mib(self.device),
+            metrics.RESERVED_MEMORY: reserved_mib(self.device),
+        }
+        done.row |= {key: value for key, value in memory.items() if value is not None}
+        done.values, done.arrived = start_copy(torch.cat([x.detach().reshape(-1).to(wide) for x in tensors]))
+        self._waiting.append(done)
+        self._read(len(self._waiting) - self.lag)
+        self._since = time.perf_counter()  # to make a row is no training
+        self._from = self._mark()
+
+    def flush(self) -> None:
+        """End the interval, hand out all rows: waits for the device up to the last step."""
+        self.close()
+        self.read_all()
+
+    def read_all(self) -> None:
+        """Hand out the rows that wait."""
+        self._read(len(self._waiting))
+
+    def flush_after(self, problem: BaseException) -> None:
+        """Hand out the rows that wait when the run ends early; what is lost is added to the problem."""
+        try:
+            self._read(len(self._waiting), judge=False)
+        except Exception as second:  # a device that failed gives nothing any more
+            problem.add_note(f"the rows of the last log interval are lost: {second}")
+
+    def _read(self, count: int, *, judge: bool = True) -> None:
+        """Hand out the rows of the oldest `count` intervals that wait."""
+        for _ in range(count):
+            done = self._waiting.pop(0)
+            if done.arrived is not None:
+                wait_until(done.arrived)  # sync: the copy of this interval; one interval later it is there
+            numbers = iter(done.values.tolist())
+            for row, key, shape in done.places:
+                found = [next(numbers) for _ in range(shape.numel())]
+                row[key] = found if shape else found[0]
+            own = done.own
+            losses, skips = own.get("losses", []), own["skips"]
+            skipped = [place for place, is_skip in enumerate(skips) if is_skip]
+            before, self._skipped = self._skipped, self._skipped + len(skipped)
+            for row, _ in done.looks:
+                self.on_row({k: _told(x) for k, x in row.items() if not _is_missing(k, x)})
+            overflows = [
+                row | {metrics.NONFINITE_MODULE: self._modules[found.looked_at[round(first)]]}
+                for (place, row, found), first in zip(done.overflows, own.get("firsts", ()), strict=True)
+                if first >= 0 and place in skipped
+            ]
+            for row in overflows:
+                self.on_row(row)
+            done.row[metrics.SKIPPED] = self._skipped
+            if self.buffers is not None:
+                done.row[metrics.NONFINITE_BUFFERS] = round(own.get("buffers", 0)) if self._skipped else 0
+            if losses:
+                total = sum(n * x for n, x in zip(done.samples, losses, strict=True))
+                done.row[metrics.LOSS] = total / sum(done.samples)
+            if (counts := own.get("counts")) and counts[1]:
+                done.row[metrics.ACCURACY] = counts[0] / counts[1]
+            self._time(done)
+            self.on_row(done.row)
+            if judge:
+                self._judge(done, losses, skipped, before, overflows)
+
+    def _time(self, done: _Interval) -> None:
+        """Throughput and times of the interval's steps, from the marks of each."""
+        if not done.laps:
+            return
+        times = [between_ms(began, ended) for began, _, ended, _ in done.laps]
+        data = [between_ms(began, there) for began, there, *_ in done.laps if there is not None]
+        throughput = sum(samples for *_, samples in done.laps) / sum(times) * 1e3
+        done.row |= {metrics.THROUGHPUT: throughput, metrics.STEP_TIME: sum(times) / len(times)}
+        if data:
+            done.row[metrics.DATA_TIME] = sum(data) / len(times)
+        self._throughputs.append(throughput)
+        self._step_times.extend(times)
+
+    # What is said.
+
+    def _judge(
+        self, done: _Interval, losses: list[float], skipped: list[int], before: int, overflows: list[Row]
+    ) -> None:
+        """Say what is wrong, each thing once; a loss that no loss scale can mend goes to `on_bad_loss`."""
+        step, steps, scale = done.row[metrics.STEP], len(done.samples), done.row[metrics.SCALE]
+        bad = [place for place, loss in enumerate(losses) if not math.isfinite(loss)]
+        first = step - steps + bad[0] + 1 if bad else step
+        dynamic = self.scaling.scales_dynamically()
+        is_mended = dynamic and scale > 1
+        if first == 1 and bad and is_mended:
+            self.on_note(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
+        self._never_finite = (self._never_finite or step == steps) and len(bad) == steps
+        if dynamic:
+            self._judge_scale(step, steps, scale, skipped, before)
+        buffers = done.row.get(metrics.NONFINITE_BUFFERS, 0)
+        if buffers and not self._said_buffers:
+            # Where BatchNorm sees inf or nan, so does the loss of the step.
+            self._said_buffers, self._spoiled_at = True, first if bad else None
+            self.on_note(self._on_buffers(f"{'' if bad else 'by '}step {first}", buffers))
+        if skipped:
+            self._on_skip()
+        for row in overflows:
+            number, module = row[metrics.STEP], row[metrics.NONFINITE_MODULE]
+            if module not in self._overflowed:
+                also = "; the loss was not finite either, so the forward overflowed"
+                self.on_note(
+                    f"step {number} was skipped: coming from the loss, the gradient of {module} is the first "
+                    f"that is inf or nan{also * (number - step + steps - 1 in bad)}"
+                )
+            self._overflowed[module] += 1
+        if bad and not is_mended:
+            what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
+            self._on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
+
+    def _judge_scale(self, step: int, steps: int, scale: float, skipped: list[int], before: int) -> None:
+        """Say once that the scale has collapsed: gradients overflow whatever it is, and nothing is learnt."""
+        at, longest = (step, 0) if scale < FLOOR else (None, 0)
+        for place in range(steps):
+            self._in_a_row = self._in_a_row + 1 if place in skipped else 0
+            longest = max(longest, self._in_a_row)
+            if at is None and self._in_a_row >= SKIPS_IN_A_ROW:
+                at = step - steps + place + 1
+        if at is None or self._collapsed_at is not None:
+            return
+        self._collapsed_at = at
+        what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {longest} steps in a row"
+        said = f"step {at}: the loss scale {what} ({before + len(skipped)} steps skipped so far)"
+        if self._never_finite:
+            self.on_note(f"{said}, and the loss was never finite: {AT_FIRST}")
+        else:
+            self.on_note(f"{said}; gradients overflow whatever the scale. Try {self._advice.scale}")
+
+    def _on_buffers(self, when: str, count: int) -> str:
+        what = f"{when}: {count} of the model's buffers"
+        if self.buffers is not None and self.buffers.restores:
+            how = "of a forward that overflowed were put back to those from before the step"
+            return f"{what} {how} (training.on_nonfinite_buffers=restore)"
+        return (
+            f"{what} (BatchNorm's running statistics) are no longer finite, as a forward overflowed: to skip "
+            f"a step does not mend them, and every evaluation from here on uses them. {self._advice.buffers}"
+        )
+
+    # What it came to.
+
+    def summary(self) -> Row:
+        """What the rows came to so far."""
+        found: Row = {}
+        if self._throughputs:
+            found[metrics.THROUGHPUT_MEDIAN] = median(self._throughputs)
+        if self._step_times:
+            found[metrics.STEP_TIME_P50] = median(self._step_times)
+            twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
+            found[metrics.STEP_TIME_P95] = twentieths[-1]
+        if self.scaling.scales_dynamically():
+            found[metrics.SCALE_COLLAPSED] = self._collapsed_at
+        if self._spoiled_at is not None or (self.buffers is not None and self.scaling.scales_dynamically()):
+            found[metrics.NONFINITE_AT] = self._spoiled_at
+        if self._overflowed:
+            often = self._overflowed.most_common()
+            found[metrics.NONFINITE_MODULES] = ", ".join(f"{module} ({count})" for module, count in often)
+        return found
+
+    def state_dict(self) -> Row:
+        """What was found so far: plain values, tensors. Behind `flush`: no interval is open, no row waits."""
+        return {
+            "elapsed_seconds": time.perf_counter() - self._began,
+            "train_seconds": self._train_seconds,
+            "skipped": [self._skipped, self._in_a_row],
+            "restored": int(self.buffers.restored) if self.buffers else 0,  # sync: a checkpoint's number
+            "found_at": [self._collapsed_at, self._spoiled_at],
+            "said": [self._said_buffers, self._never_finite],
+            "overflowed": dict(self._overflowed),
+            "step_times": torch.tensor(self._step_times),
+            "throughputs": torch.tensor(self._throughputs),
+        }
+
+    def load_state_dict(self, state: Row) -> None:
+        """Go on from a state of `state_dict`. Warm-up begins anew, as in any new process."""
+        self._began = time.perf_counter() - state["elapsed_seconds"]
+        self._train_seconds = state["train_seconds"]
+        self._skipped, self._in_a_row = state["skipped"]
+        if self.buffers:
+            self.buffers.restored.fill_(state["restored"])
+        self._collapsed_at, self._spoiled_at = state["found_at"]
+        self._said_buffers, self._never_finite = state["said"]
+        self._overflowed = Counter(state["overflowed"])
+        self._step_times = array("f", state["step_times"].tolist())
+        self._throughputs = array("f", state["throughputs"].tolist())
+
+
+def _sum_up(interval: _Interval) -> Tensor | None:
+    """Sum the answers that wait; returns how many were right, and of how many, [2]; None: no classes."""
+    if interval.right:
+        right, classes = (torch.cat(parts) for parts in zip(*interval.right, strict=True))
+        found = torch.stack([right.sum(), (classes != IGNORED).sum()])
+        interval.counted = found if interval.counted is None else interval.counted + found
+        interval.right, interval.answers = [], 0
+    return interval.counted
+
+
+def _told(value: Any) -> Any:
+    return exponent_histogram(value) if isinstance(value, list) else value
+
+
+def _is_missing(key: str, value: Any) -> bool:
+    """Whether it is a share of lost updates that has nothing to say: no weight had a gradient."""
+    return key.startswith(metrics.LOST_UPDATES) and value != value

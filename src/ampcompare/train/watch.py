@@ -1,0 +1,165 @@
+"""What an overflow leaves behind: buffers that are no longer finite, and the module where it began.
+
+Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ampcompare.machine.device import is_host
+
+# After a skipped step, on a GPU: a scale that collapses does so within as many.
+WATCHED_STEPS = 20
+
+
+class Buffers:
+    """The floating buffers of a model: counted where they are no longer finite, put back if that is wanted.
+
+    A step that overflows in its forward is skipped, but the forward has updated BatchNorm's running
+    statistics before anybody knew: inf or nan in them stays for good, whatever comes after, and is in every
+    evaluation (pytorch 90342, 115500).
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: nn.Module, *, restores: bool) -> None:
+        self._model = model
+        found = self._floating()
+        self.restores = restores and bool(found)
+        self._at_first = _are_finite(found)  # a mask of -inf is not
+        # Buffers, each as often as it was put back. In one place, for a graph.
+        self.restored = torch.zeros((), dtype=torch.int64, device=self._at_first.device)
+
+    def __bool__(self) -> bool:
+        return len(self._at_first) > 0
+
+    @torch.no_grad()
+    def count(self) -> Tensor:
+        """Buffers that are not finite and once were, 0-d; where they are put back, those that were."""
+        if self.restores:
+            return self.restored
+        return (self._at_first > _are_finite(self._floating())).sum()
+
+    @torch.no_grad()
+    def keep(self) -> tuple[Tensor, Tensor]:
+        """Before a step: a copy of all that it may spoil, flat, and which of them are finite."""
+        found = self._floating()
+        return torch.cat([b.flatten() for b in found]), _are_finite(found)
+
+    @torch.no_grad()
+    def put_back(self, kept: tuple[Tensor, Tensor], skipped: Tensor) -> None:
+        """Behind a step that was `skipped` (0-d) and spoiled any of them: give all the values `kept`, so that
+        they are of one time. Decided on the device, so that a graph can hold it.
+        """
+        found = self._floating()
+        before, finite = kept
+        bad = (finite > _are_finite(found)).sum() * skipped
+        now = torch.where(bad > 0, before, torch.cat([b.flatten() for b in found]))
+        parts = now.split([b.numel() for b in found])
+        torch._foreach_copy_(found, [x.view(b.shape) for x, b in zip(parts, found, strict=True)])
+        self.restored += bad
+
+    def _floating(self) -> list[Tensor]:
+        # Looked up at each use: a module may put another tensor in the place of one.
+        return [b for b in self._model.buffers() if b.is_floating_point() and b.numel()]
+
+
+def _are_finite(tensors: list[Tensor]) -> Tensor:
+    """Of each whether all of it, and so its largest magnitude, is finite: bool [tensors]."""
+    if not tensors:
+        return torch.ones(0, dtype=torch.bool)
+    norms = torch._foreach_norm(tensors, torch.inf)
+    return torch.cat([norm.reshape(1) for norm in norms]) < torch.inf  # of several types, too
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of one step: which gradient among those of the parameters `looked_at` is the first that is not finite,
+    0-d on the device; -1: none. The parameters are in the order of the backward.
+    """
+
+    first: Tensor
+    looked_at: Sequence[int]
+
+
+class Overflows:
+    """Looks where a step that was or may have been skipped overflowed: the first module, in the order of the
+    backward, whose gradient is not finite.
+
+    A gradient that is inf or nan makes those of all modules before it so; the first in the order of the
+    backward is where it began, or what lies between that module and the one behind it. To know it, all
+    gradients have to be read once more. So steps that nobody doubts are left alone: on the host a skip is
+    known at once, and its own gradients are read; on a GPU, where the host learns of it an interval later,
+    those of the steps after it. `names` are the parameters' in the order in which `look` gets them.
+    """
+
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+        self.modules = [name.rpartition(".")[0] or name for name in names]
+        self.on_host = is_host(device)
+        self._order: Sequence[int] = range(len(names))[::-1]  # that of the backward, as far as it is known
+        self._left = 0
+        self.may_watch = True  # not where the next steps are launches of a graph, which would wait for it
+
+    def learn_order(self, loss: Tensor, parameters: Sequence[Tensor]) -> None:
+        """Take the order of the backward from a loss that it begins at. Without it: the last module first."""
+        self._order = order_of_backward(loss, parameters)
+
+    def watch(self) -> None:
+        """Look at the next steps."""
+        self._left = WATCHED_STEPS
+
+    def suspects(self, diagnose: bool) -> bool:
+        """Whether to look at this step, of which nobody knows yet whether it is skipped."""
+        watched, self._left = self._left > 0 and self.may_watch, max(0, self._left - 1)
+        return not self.on_host and (diagnose or watched)
+
+    @torch.no_grad()
+    def look(self, parameters: Sequence[Tensor]) -> Found | None:
+        """The first gradient that is not finite; None where there are no gradients, or no name is sure."""
+        if len(parameters) != len(self.modules):  # added or taken away since
+            return None
+        found = [(i, _values(g)) for i in self._order if (g := parameters[i].grad) is not None]
+        found = [(i, g) for i, g in found if g.numel()]
+        if not found:
+            return None
+        bad = ~_are_finite([g for _, g in found])
+        first = torch.where(bad.any(), bad.int().argmax(), -1)  # argmax: the first of several
+        return Found(first, [i for i, _ in found])
+
+
+def order_of_backward(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[int]:
+    """The places of the parameters in the order in which the backward of `loss` comes to them.
+
+    A node of the graph has a number, and those with high ones run first (`Node._sequence_nr`, in
+    torch/csrc/autograd/node.h). A parameter that is used several times has its gradient at the use that was
+    first in the forward. What the graph does not show (within a reentrant checkpoint, or unused) has the
+    place of the parameter that was registered before it; of equals, as in a compiled graph, the last comes
+    first.
+    """
+    used_at: dict[int, int] = {}
+    waiting, known = [loss.grad_fn] if loss.grad_fn is not None else [], set()
+    while waiting:
+        node: Any = waiting.pop()
+        if node in known:
+            continue
+        known.add(node)
+        for inner, _ in node.next_functions:
+            if (parameter := getattr(inner, "variable", None)) is not None:
+                number = node._sequence_nr()
+                used_at[id(parameter)] = min(number, used_at.get(id(parameter), number))
+            elif inner is not None:
+                waiting.append(inner)
+    keys, number = [], 0
+    for place, parameter in enumerate(parameters):
+        number = used_at.get(id(parameter), number)
+        keys.append((number, place))
+    return [place for _, place in sorted(keys, reverse=True)]
+
+
+def _values(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -1,0 +1,277 @@
+"""Steps in, rows out: figures of an interval, its times, what is said once, what it costs nobody."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ampcompare import metrics
+from ampcompare.machine.world import World
+from ampcompare.train import meter as room
+from ampcompare.train.meter import SKIPS_IN_A_ROW, Meter, Result
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(room, "marker", lambda device: self.perf_counter)
+        monkeypatch.setattr(room, "time", self)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Scale:
+    """A loss scale that is told what it is and whether the last step was skipped."""
+
+    device = CPU
+
+    def __init__(self) -> None:
+        self.scale, self.skipped = 8.0, False
+
+    def scale_factor(self) -> Tensor:
+        return torch.tensor(self.scale)
+
+    def scales_dynamically(self) -> bool:
+        return True
+
+    def look(self) -> bool:
+        return self.skipped
+
+    def skips(self, seen: list[bool]) -> Tensor:
+        return torch.tensor(seen)
+
+    def restart(self) -> None: ...
+
+
+class Made:
+    """A meter, the rows and notes that it gave, and a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.clock, self.scale = Clock(monkeypatch), Scale()
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.bad: list[str] = []
+        told = {"every": 1000, "warmup_steps": 0, "lag": False} | options
+        self.meter = Meter(
+            self.scale,
+            on_row=self.rows.append,
+            on_note=self.notes.append,
+            on_bad_loss=lambda what, cause: self.bad.append(what),
+            **told,
+        )
+        self.meter.resume()
+        self.number = 0
+
+    def step(self, loss: Any = 1.0, samples: int = 8, seconds: float = 0.01, **result: Any) -> None:
+        self.number += 1
+        self.clock.now += seconds
+        loss = torch.tensor(loss) if isinstance(loss, float) else loss
+        self.meter.step(self.number, self.number / 10, Result(loss, samples, **result), 0.1)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    return Made(monkeypatch)
+
+
+def right(correct: int, of: int, ignored: int = 0) -> list[tuple[Tensor, Tensor]]:
+    classes = torch.cat([torch.zeros(of).long(), torch.full((ignored,), -100)])
+    return [(torch.arange(of + ignored) < correct, classes)]
+
+
+@pytest.mark.parametrize("most", [0, 10, 2**20])
+def test_a_row_weighs_steps_by_their_samples_and_names_the_bad_one(
+    made: Made, monkeypatch: pytest.MonkeyPatch, most: int
+):
+    monkeypatch.setattr(room, "MOST_WAITING", most)
+    made.scale.scale = 1.0
+    for loss, correct, samples in [(1.0, 4, 8), (2.0, 1, 4), (float("nan"), 0, 4)]:
+        made.step(loss, samples, right=right(correct, samples))
+    made.meter.close()
+    made.step(1.0, 8, right=right(1, 3) + right(3, 5, ignored=2))  # two micro-batches
+    made.step(2.5, 4, right=right(1, 4))
+    made.meter.flush()
+    first, second = made.rows
+    assert math.isnan(first[metrics.LOSS])
+    assert (first[metrics.ACCURACY], first[metrics.STEP]) == (5 / 16, 3)
+    assert made.bad == ["step 3: the training loss is not finite (loss scale 1)"]
+    assert (second[metrics.LOSS], second[metrics.ACCURACY]) == (1.5, 5 / 12)
+
+
+def test_a_row_that_is_read_late_says_what_held_at_its_end(monkeypatch: pytest.MonkeyPatch):
+    made = Made(monkeypatch, every=1, lag=True)
+    norm, counts = torch.tensor(0.5), torch.tensor([3, 2**30 + 1])  # more than fp32 can count
+    made.step(looks={metrics.GRADIENT_NORM: norm, metrics.EXPONENTS: counts})
+    for changed in (norm, counts):
+        changed.mul_(2)
+    made.scale.scale = 4.0
+    made.step()
+    made.meter.flush()
+    look, first, second = made.rows
+    assert look[metrics.EXPONENTS].counts == [3, 2**30 + 1]
+    assert (first[metrics.GRADIENT_NORM], first[metrics.SCALE], second[metrics.SCALE]) == (0.5, 8.0, 4.0)
+    assert metrics.GRADIENT_NORM not in second  # of its own step alone
+
+
+def test_half_losses_reach_the_row_as_they_are(made: Made):
+    for loss in (0.3, 7.7):
+        made.step(torch.tensor(loss).bfloat16().requires_grad_(), 2)
+    made.meter.flush()
+    assert made.rows[0][metrics.LOSS] == (0.30078125 + 7.6875) / 2
+
+
+def test_several_looks_in_an_interval_have_each_its_own_time(made: Made):
+    """A fault of before: all had that of the interval's end."""
+    for _ in range(3):
+        made.step(looks={"grad/underflow_fraction": torch.tensor(0.5)})
+    made.meter.flush()
+    *looks, row = made.rows
+    assert [round(look[metrics.ELAPSED], 3) for look in looks] == [0.01, 0.02, 0.03]
+    assert [round(look[metrics.TRAIN_SECONDS], 3) for look in looks] == [0.01, 0.02, 0.03]
+    assert row[metrics.STEP] == 3
+
+
+def test_steps_are_timed_without_warm_up_pauses_rows_and_what_compiles(monkeypatch: pytest.MonkeyPatch):
+    made = Made(monkeypatch, warmup_steps=2)
+    for number in range(6):
+        made.step(seconds=0.2 if number == 3 else 0.01, cold=number == 3)
+    made.meter.flush()
+    made.meter.pause()
+    made.clock.now += 5  # an evaluation
+    made.meter.resume()
+    made.step(seconds=0.02)
+    made.meter.flush()
+    first, second = made.rows
+    assert first[metrics.STEP_TIME] == pytest.approx(10)
+    assert first[metrics.THROUGHPUT] == pytest.approx(800)
+    assert second[metrics.STEP_TIME] == pytest.approx(20)
+    assert second[metrics.TRAIN_SECONDS] == pytest.approx(0.27)
+    assert second[metrics.ELAPSED] == pytest.approx(5.27)
+    assert made.meter.summary()[metrics.STEP_TIME_P50] == pytest.approx(10)
+
+
+def test_making_the_batch_is_timed_apart_and_part_of_the_step(made: Made):
+    for _ in range(2):
+        made.clock.now += 0.02
+        made.meter.fetched()
+        made.step(seconds=0.04)
+    made.meter.flush()
+    assert made.rows[0][metrics.STEP_TIME] == pytest.approx(60)
+    assert made.rows[0][metrics.DATA_TIME] == pytest.approx(20)
+
+
+def test_the_step_behind_a_pause_that_nobody_ended_has_no_time(made: Made):
+    made.step()
+    made.meter.pause(since_step=True)
+    made.step(seconds=7)
+    made.step(seconds=0.03)
+    made.meter.flush()
+    assert made.rows[0][metrics.STEP_TIME] == pytest.approx(20)
+    assert made.rows[0][metrics.TRAIN_SECONDS] == pytest.approx(0.04)
+
+
+def test_a_low_scale_is_said_once(made: Made):
+    for scale in (1.0, 0.5, 0.25):
+        made.scale.scale = scale
+        made.step()
+        made.meter.close()
+    assert [note for note in made.notes if "fell to 0.5" in note] == made.notes
+    assert made.meter.summary()[metrics.SCALE_COLLAPSED] == 2
+
+
+@pytest.mark.parametrize("every", [1, 7, 50, 1000])
+def test_steps_skipped_in_a_row_are_counted_across_rows_and_within_one(
+    monkeypatch: pytest.MonkeyPatch, every: int
+):
+    """A fault of before: only intervals that were skipped as a whole counted."""
+    made = Made(monkeypatch, every=every)
+    first = 30
+    for number in range(1, 100):
+        made.scale.skipped = number % 2 == 0 if number < first else number < first + SKIPS_IN_A_ROW
+        made.step()
+    made.meter.flush()
+    assert made.meter.summary()[metrics.SCALE_COLLAPSED] == first + SKIPS_IN_A_ROW - 1
+    assert made.rows[-1][metrics.SKIPPED] == first // 2 - 1 + SKIPS_IN_A_ROW
+    assert sum("steps in a row" in note for note in made.notes) == 1
+
+
+def test_scattered_skips_are_no_collapse(made: Made):
+    for number in range(1, 100):
+        made.scale.skipped = number % 20 != 0
+        made.step()
+    made.meter.flush()
+    assert made.meter.summary()[metrics.SCALE_COLLAPSED] is None
+    assert made.notes == []
+
+
+def test_what_was_found_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch):
+    first, second = Made(monkeypatch), Made(monkeypatch)
+    for made in (first, second):
+        made.scale.scale, made.scale.skipped = 0.5, True
+        made.step()
+        made.meter.flush()
+        made.meter.pause()
+        if made is first:
+            second.meter.load_state_dict(first.meter.state_dict())
+    assert (len(first.notes), second.notes) == (1, [])
+    assert second.rows[0][metrics.SKIPPED] == 2
+    assert second.meter.summary()[metrics.SCALE_COLLAPSED] == 1
+
+
+class Energy:
+    """10 J each step, as the clock goes."""
+
+    counts = True
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.began = clock, 0.0
+
+    def start(self) -> None:
+        self.began = self.clock.now
+
+    def joules(self) -> float:
+        return (self.clock.now - self.began) * 1000
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "cold_at", "expected"),
+    [(0, 0, [3 * 10 / 24, 10 / 8]), (2, 0, [10 / 8, 10 / 8]), (4, 0, []), (0, 2, [10 / 8, 10 / 8])],
+)
+def test_energy_is_that_of_a_stretch_of_training_behind_warm_up_and_compiling(
+    monkeypatch: pytest.MonkeyPatch, warm_up: int, cold_at: int, expected: list[float]
+):
+    """One definition, for our loop and for the Recorder's: from `resume` to `pause`, behind a wait."""
+    made = Made(monkeypatch, warmup_steps=warm_up)
+    made.meter._energy = Energy(made.clock)  # type: ignore[assignment]
+    for steps in (3, 1):
+        made.meter.resume()
+        for _ in range(steps):
+            made.step(cold=made.number + 1 == cold_at)
+        made.meter.flush()
+        made.meter.pause()
+        made.clock.now += 9  # an evaluation
+    found = [row[metrics.ENERGY] for row in made.rows if metrics.ENERGY in row]
+    assert found == pytest.approx(expected)
+
+
+def test_losses_and_answers_are_those_of_all_processes(monkeypatch: pytest.MonkeyPatch):
+    class AsTwo(World):
+        """As if another process had the same numbers, and one more in each."""
+
+        def sum_(self, tensor: Tensor) -> Tensor:
+            return tensor.mul_(2).add_(1)
+
+    made = Made(monkeypatch, world=AsTwo(size=2))
+    made.step(3.0, 8, right=right(2, 4))
+    made.meter.flush()
+    assert made.rows[0][metrics.LOSS] == 3.5
+    assert made.rows[0][metrics.ACCURACY] == 5 / 9
