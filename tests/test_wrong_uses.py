@@ -127,6 +127,10 @@ WORDS = {
     "optimizer.nesterov=true": (
         "optimizer.nesterov=true: needs optimizer.name=sgd and optimizer.momentum above 0; set them"
     ),
+    '{"training.gradient_penalty": 0.1, "training.accumulate": 2}': (
+        "training.gradient_penalty=0.1: training.accumulate=2 has several gradients, and the norm is of "
+        "their sum; use training.accumulate=1"
+    ),
     "data.source=image_folder": (
         "data.root=None: data.source=image_folder needs a folder or archive with train/<class>/* and "
         "test/<class>/*; set data.root=PATH"

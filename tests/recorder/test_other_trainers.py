@@ -74,15 +74,16 @@ def test_lightning_runs_are_compared_by_their_precision(tmp_path: Path):
     fit(library, tmp_path, 3, plugins=[plugin], accumulate_grad_batches=2)
     drops = sum(b < a for a, b in zip(seen, [*seen[1:], scaler.get_scale()], strict=True))
     runs = read(tmp_path, 16, 14.4)  # the short last step of the epoch, the 8th, is in the second row
-    assert set(runs) == {"none", "native", "native_bf16"}
+    assert set(runs) == {"32-true", "16-mixed", "bf16-mixed"}
+    assert analyse_runs([*runs.values()]).baseline_value == "32-true"  # which we take for fp32
     for name, run in runs.items():
         assert run.config["seed"] == 3
         assert run.config["batch_size"] == 8
         assert run.history[metrics.STEP].max() == 16  # 15 batches of 8 an epoch, two a step
         assert run.values(metrics.EPOCH).max() == 2
         skipped = run.values(metrics.SKIPPED)
-        assert skipped[-1] == (drops if name == "native" else 0)
-        assert run.values(metrics.SCALE)[-1] == (scaler.get_scale() if name == "native" else 1)
+        assert skipped[-1] == (drops if name == "16-mixed" else 0)
+        assert run.values(metrics.SCALE)[-1] == (scaler.get_scale() if name == "16-mixed" else 1)
         assert len(run.values(metrics.EVAL_ACCURACY)) == 2
         assert f"{metrics.ZEROS}/head" in run.history
     assert drops > 3
@@ -125,7 +126,24 @@ assert "lightning.pytorch" not in sys.modules
     tests = str(ROOT / "tests")
     code = program.format(tests=tests, folder=str(tmp_path))
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert set(read(tmp_path, 16, 14.4)) == {"none"}
+    assert set(read(tmp_path, 16, 14.4)) == {"32-true"}
+
+
+def test_names_of_validation_metrics_lose_their_prefix_and_nothing_else():
+    from ampcompare.recorder.lightning import name_of
+
+    keys = (
+        "val_acc",
+        "valid_acc",
+        "validation/f1",
+        "val/loss",
+        "value_error",
+        "val",
+        "train_acc",
+        "val_acc_top5",
+    )
+    found = [name_of(key) for key in keys]
+    assert found == ["accuracy", "accuracy", "f1", "loss", "", "", "", "acc_top5"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -189,7 +207,7 @@ def test_hugging_faces_trainer_is_recorded(tmp_path: Path, bf16: bool):
         callbacks=[record],
     ).train()
     ((name, run),) = read(tmp_path, 8, 14.4).items()  # the 5th step is the short last one of the epoch
-    assert name == ("native_bf16" if bf16 else "none")
+    assert name == ("bf16-mixed" if bf16 else "32-true")
     assert run.config["seed"] == 7
     assert run.history[metrics.STEP].max() == 10
     losses = run.history[run.history[metrics.LOSS].notna()]

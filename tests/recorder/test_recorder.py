@@ -389,7 +389,7 @@ def test_a_recorder_begins_one_record(kept: Kept):
     assert kept.ended == [0]
 
 
-@pytest.mark.parametrize("samples", [0, 2.5, True, torch.tensor(3)])
+@pytest.mark.parametrize("samples", [0, 2.5, True, None, torch.tensor(3)])
 def test_samples_are_a_whole_number(kept: Kept, samples: Any):
     with Recorder(backend="none", **QUIET) as record:
         with pytest.raises(UserError, match="expected a whole number from 1 on"):

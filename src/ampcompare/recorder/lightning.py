@@ -66,9 +66,7 @@ class RecorderCallback(library.Callback):
     def on_validation_end(self, trainer: Any, *_: Any) -> None:
         if self.record:
             found = trainer.callback_metrics
-            own = {key: match[1] for key in found if (match := VALIDATION.fullmatch(key))}
-            own = {key: "accuracy" if name == "acc" else name for key, name in own.items()}
-            names = own if self._names is None else self._names
+            names = {key: name_of(key) for key in found} if self._names is None else self._names
             self.record.evaluate(**{names[key]: found[key] for key in found if names.get(key)})
 
     def on_save_checkpoint(self, *_: Any) -> None:
@@ -83,3 +81,9 @@ class RecorderCallback(library.Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         is_sigterm = "SIGTERM" in type(exception).__name__  # Lightning's own has no code
         self.on_train_end(trainer, pl_module, SystemExit(143) if is_sigterm else exception)
+
+
+def name_of(key: str) -> str:
+    """What a validation's metric is called in the record, by its key here; nothing for any other metric."""
+    found = VALIDATION.fullmatch(key)
+    return "" if found is None else "accuracy" if found[1] == "acc" else found[1]
