@@ -22,11 +22,11 @@ from ampcompare.machine.world import CollectiveFlags, World
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
 from ampcompare.train.evaluation import Evaluation
-from ampcompare.train.loop import Fit
+from ampcompare.train.meter import Meter
 
 PLACES: dict[str, tuple[Any, str]] = {
     "data": (build, "build_dataset"),
-    "step": (Fit, "_log"),
+    "step": (Meter, "close"),
     "evaluate": (World, "share_buffers"),  # of an evaluation, that comes first
     "batch": (Evaluation, "add"),
     "save": (state, "capture"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.quick import QUICK
 from support.wandb_server import Run
 
-HELD, STEPS = 59, 140  # the step behind the one where a run is held ends a log interval
+HELD, STEPS = 59, 140  # the step behind the one where a run is held ends an epoch
 WORDS = [
     *(word for word in QUICK if not word.startswith("wandb.")),
     "wandb.mode=online",

@@ -55,8 +55,10 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert_same_state(first[part], second[part], part)
     for one_process, other_process in zip(first["random"], second["random"], strict=True):
         assert_same_state(one_process["torch"], other_process["torch"])  # the others have no seed
-    for part in ("step", "epoch", "in_epoch", "evaluated", "interval", "watch", "evals", "answers"):
+    for part in ("step", "epoch", "in_epoch", "evaluated", "evals", "answers"):
         assert_same_state(first["fit"][part], second["fit"][part], part)
+    for part in ("skipped", "restored", "found_at", "said", "overflowed"):
+        assert_same_state(first["fit"]["meter"][part], second["fit"]["meter"][part], part)
     assert first["record"]["rows"] == second["record"]["rows"]
     pd.testing.assert_frame_equal(history(record_of(one)), history(record_of(other)))
     kept, other_kept = record_of(one).predictions, record_of(other).predictions

@@ -153,7 +153,6 @@ class Fit:
             rate = self.trainer.optimizer.param_groups[0]["lr"]
             result = self.trainer.step(batches, diagnose=diagnose)
             meter.step(self.step, epoch + number / self.steps_per_epoch, result, rate)
-            self.on_step(self.step)
             ends = number == self.steps_per_epoch or self.step == self.total_steps
             has_row = self.step % config.log.every == 0 or ends
             self.stopped, self._due = self._ask.at(
@@ -161,8 +160,8 @@ class Fit:
             )
             if self.stopped:
                 self._on_stop()
-                break
-            if ends:
+            self.on_step(self.step)
+            if self.stopped or ends:
                 break
             if self._due and self.keeper:
                 meter.pause()
