@@ -66,6 +66,16 @@ def test_a_weight_without_a_gradient_does_not_count():
     assert lost_updates(before, NO)[LOST] == 0.5
 
 
+def test_weights_that_lie_in_channels_last_are_looked_at_themselves():
+    p = nn.Parameter(
+        torch.ones(4, 8, 3, 3, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    )
+    p.grad = torch.ones_like(p)
+    before = {"all": sampled([p])}
+    torch.optim.SGD([p], lr=1.0).step()
+    assert lost_updates(before, NO)[LOST] == 0
+
+
 def test_a_skipped_step_and_one_without_half_weights_have_no_figures():
     assert lost_updates({"a": sampled(parameters(torch.bfloat16))}, YES)[LOST].isnan()
     assert lost_updates({"a": sampled(parameters(torch.float32))}, NO) == {}

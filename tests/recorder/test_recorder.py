@@ -102,6 +102,24 @@ def test_a_checkpoint_loaded_behind_an_evaluation_is_no_skip(kept: Kept):
     assert kept.of(metrics.SKIPPED) == [0, 0]
 
 
+@pytest.mark.parametrize("skipped_at", [1, 2, 3])
+def test_a_pause_within_a_log_interval_loses_and_makes_no_skip(kept: Kept, skipped_at: int):
+    """Of a scaler, and of a backend of ours; the scale of a checkpoint is loaded in the pause."""
+    scaler, precision = torch.amp.GradScaler("cpu", init_scale=2.0**20), build_precision("native")
+    scaler.scale(torch.ones(()))  # which makes its scale
+    for scales in (scaler, precision):
+        with Recorder(backend="native", scaler=scales, every=4, **QUIET) as record:
+            for step in range(1, 5):
+                if step == skipped_at:
+                    precision._skipped += 1
+                    scaler.update(scaler.get_scale() / 2)
+                record.step(loss=1.0, samples=1)
+                if step == 2:
+                    with record.paused():
+                        scaler.update(scaler.get_scale() / 2)
+        assert kept.of(metrics.SKIPPED)[-1] == 1
+
+
 def test_a_backend_of_ours_is_asked_itself(kept: Kept):
     precision = build_precision("native", init_scale=2.0**120)
     model = torch.nn.Linear(4, 1)

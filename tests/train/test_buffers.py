@@ -119,6 +119,21 @@ class Odd(nn.Module):
         self.register_buffer("scalar", torch.ones(()))
 
 
+def test_buffers_that_come_later_or_cannot_be_looked_at_are_left_alone():
+    model = Odd()
+    model.register_buffer("eighth", torch.ones(2).to(torch.float8_e4m3fn))
+    model.register_buffer("expanded", torch.ones(1).expand(3))
+    say, restore = Buffers(model, restores=False), Buffers(model, restores=True)
+    model.missing = torch.ones(2)  # as caches are made by a first forward
+    kept = restore.keep()
+    model.scalar.fill_(math.nan)
+    assert say.count() == 1
+    restore.put_back(kept, torch.tensor(True))
+    assert model.scalar == 1
+    model.scalar = None
+    assert say.count() == 0
+
+
 @pytest.mark.parametrize("name", ["narrow", "scalar"])
 def test_buffers_of_any_kind_are_found_and_put_back_by_their_present_tensors(name: str):
     model = Odd()

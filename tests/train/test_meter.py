@@ -275,3 +275,12 @@ def test_losses_and_answers_are_those_of_all_processes(monkeypatch: pytest.Monke
     made.meter.flush()
     assert made.rows[0][metrics.LOSS] == 3.5
     assert made.rows[0][metrics.ACCURACY] == 5 / 9
+
+
+def test_a_row_at_an_epochs_end_weighs_by_its_steps_in_the_median(monkeypatch: pytest.MonkeyPatch):
+    made = Made(monkeypatch, every=10)
+    for seconds, steps in ((0.01, 10), (0.1, 1), (0.01, 9)):
+        for _ in range(steps):
+            made.step(seconds=seconds)
+        made.meter.close()
+    assert made.meter.summary()[metrics.THROUGHPUT_MEDIAN] == pytest.approx(800)

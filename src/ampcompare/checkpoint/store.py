@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -185,7 +186,7 @@ def find(
             is_ours = about["format"] == FORMAT or (about["format"] is not None and auto)
             if not is_ours or (about["ended"] >= total_steps and not named):
                 continue
-            obstacle = _obstacle(store, about, identity)
+            files, obstacle = store.files(), _obstacle(store, about, identity)
         except Exception as problem:  # of somebody else's folder, whatever is in it, or going just now
             obstacle = f"cannot be read ({reason(problem)})", "mend it"
         if obstacle:
@@ -194,15 +195,16 @@ def find(
                 raise UserError(f"resume=auto: {passed_over[-1]}; {obstacle[1]}, or use resume=never")
         elif not auto:
             store.unlock()
-            step = int(store.files()[0].name[5:14])
-            stopped = f"run {store.folder.name} of this config stopped at step {step}"
+            if not files:
+                continue
+            stopped = f"run {store.folder.name} of this config stopped at step {int(files[0].name[5:14])}"
             say(f"{stopped}: resume=auto goes on with it; this is a new run")
             return None
         elif store.about()["ended"] < total_steps and (state := store.load(say)):
             return store, state
         else:
             store.unlock()
-            if named and store.files():
+            if named and files:
                 return store, {}
     if passed_over and auto:
         say(f"resume=auto: this is a new run; {passed_over[0]}")
@@ -222,7 +224,9 @@ def _obstacle(store: Store, about: Mapping[str, Any], identity: Mapping[str, Any
 
 def _newest_first(top: Path) -> list[Path]:
     """What is in a folder; nothing where it cannot be read: then there is nothing to go on with."""
-    try:
-        return sorted(top.iterdir(), key=lambda path: path.lstat().st_mtime, reverse=True)
-    except OSError:
-        return []
+    found = []
+    with suppress(OSError):
+        for path in top.iterdir():
+            with suppress(OSError):  # gone by now
+                found.append((path.lstat().st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]

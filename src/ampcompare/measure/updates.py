@@ -24,10 +24,9 @@ Sampled = tuple[int, list[tuple[Tensor, Tensor, Tensor]]]
 @torch.no_grad()
 def sampled(parameters: Sequence[Tensor]) -> Sampled:
     """Half weights that have a gradient, before a step: of more than `SAMPLE` elements an even sample."""
-    half = [p for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
-    stride = even_stride(sum(p.numel() for p in half) // SAMPLE)
-    views = [(p.detach().flatten()[::stride], p.grad.flatten()[::stride]) for p in half]  # type: ignore[union-attr]
-    return stride, [(weights, weights.clone(), gradient != 0) for weights, gradient in views]
+    half = [(p, p.grad) for p in parameters if p.grad is not None and p.dtype in HALF_TYPES]
+    stride = even_stride(sum(p.numel() for p, _ in half) // SAMPLE)
+    return stride, [(p, _sample(p, stride).clone(), _sample(g, stride) != 0) for p, g in half]
 
 
 @torch.no_grad()
@@ -39,7 +38,9 @@ def lost_updates(groups: Mapping[str, Sampled], skipped: Tensor) -> dict[str, Te
     counts: dict[str, Tensor] = {}
     for name, (stride, group) in groups.items():
         if group:
-            lost = torch.stack([(had & (weights == before)).sum() for weights, before, had in group]).sum()
+            lost = torch.stack(
+                [(had & (_sample(p, stride) == before)).sum() for p, before, had in group]
+            ).sum()
             counts[name] = stride * torch.stack([lost, torch.stack([had.sum() for *_, had in group]).sum()])
     if not counts:
         return {}
@@ -48,6 +49,11 @@ def lost_updates(groups: Mapping[str, Sampled], skipped: Tensor) -> dict[str, Te
         lost, moved = row.to(wide).unbind()
         found[f"{metrics.LOST_UPDATES}/{name}".rstrip("/")] = torch.where(skipped, torch.nan, lost / moved)
     return found
+
+
+def _sample(x: Tensor, stride: int) -> Tensor:
+    # Anew at each look: of what does not lie in its own order, such as channels_last, it is a copy.
+    return x.detach().flatten()[::stride]
 
 
 def even_stride(times: int) -> int:

@@ -65,11 +65,12 @@ class OfScaler:
 
     skips_are = DROPS
 
-    def __init__(self, scaler: Any, device: torch.device, *, waits: bool | None = None) -> None:
-        """With `waits` it is read at once: cheaper, and on a CPU no wait. None: as the device is."""
+    def __init__(self, scaler: Any, device: torch.device) -> None:
         self._scaler, self.device = scaler, device
-        waits = is_host(device) if waits is None else waits
-        self._see = scaler.get_scale if waits else partial(scaler.scale, torch.ones((), device=device))
+        # On the host it is read at once: cheaper, and no wait.
+        self._see = (
+            scaler.get_scale if is_host(device) else partial(scaler.scale, torch.ones((), device=device))
+        )
         factor = getattr(scaler, "get_backoff_factor", None)
         self._factor = factor() if factor else None
         self.restart()
@@ -104,5 +105,5 @@ class OfScaler:
         """The scales as one tensor; numbers are written by the device, which is no copy to wait for."""
         if is_host(self.device) and not any(isinstance(x, Tensor) for x in seen):
             return torch.tensor(seen)
-        whole = (torch.full((), x, device=self.device) if isinstance(x, float) else x for x in seen)
-        return torch.stack([*whole])
+        told = [x if isinstance(x, Tensor) else torch.full((), float(x), device=self.device) for x in seen]
+        return torch.stack(told)

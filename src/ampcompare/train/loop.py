@@ -57,7 +57,6 @@ class Fit:
         on_stop: Callable[[], None] = lambda: None,
         lag: bool | None = None,
         world: World | None = None,
-        keeper: Keeper | None = None,
         total_steps: int | None = None,
     ) -> None:
         self.world = world or World()
@@ -83,7 +82,7 @@ class Fit:
         self.stopped = False
         self.steps_per_epoch = steps_per_epoch(config, train)
         self.total_steps = count_steps(config, train) if total_steps is None else total_steps
-        self.keeper = keeper
+        self.keeper: Keeper | None = None
         self.step = 0
         # Where the run is: which epoch, after how many of its steps, whether its evaluation is done.
         self.epoch, self.in_epoch, self.evaluated = 0, 0, False
@@ -164,8 +163,8 @@ class Fit:
             if self.stopped or ends:
                 break
             if self._due and self.keeper:
-                meter.pause()
                 meter.flush()  # sync: what is saved must have been logged
+                meter.pause()
                 self.keeper.save(self)
                 self._due = False
                 meter.resume()

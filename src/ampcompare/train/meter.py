@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,7 +92,7 @@ class Counted:
     def __init__(self, precision: Precision) -> None:
         self.device, self._skipped = precision.device, precision.skipped_steps
         self.scale_factor, self.scales_dynamically = precision.scale_factor, precision.scales_dynamically
-        self._never = not precision.declares.scales
+        self._never = type(precision).step is Precision.step  # which skips nothing
         self.restart()
 
     _before: Any
@@ -128,7 +129,8 @@ class _Interval:
     right: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     answers: int = 0  # in it
     counted: Tensor | None = None  # of those that are summed: how many were right, and of how many, [2]
-    seen: list[Any] = field(default_factory=list)
+    seen: list[Any] = field(default_factory=list)  # behind each step since the last `skips`
+    skips: list[Tensor] = field(default_factory=list)
     laps: list[tuple[Mark, Mark | None, Mark, int]] = field(default_factory=list)  # from, batch, to; samples
     looks: list[tuple[Row, Mapping[str, Tensor]]] = field(default_factory=list)
     overflows: list[tuple[int, Row, Found]] = field(default_factory=list)  # with the step's place
@@ -188,7 +190,8 @@ class Meter:
         self._has_energy = has_energy and self.world.size == 1  # the counter knows one GPU
         self._energy, self._energy_samples = EnergyMeter(self.device, on_note), 0
         # What was found so far. Plain arrays: a run of two million steps must not keep as many Python floats.
-        self._step_times, self._throughputs = array("f"), array("f")
+        self._step_times = array("f")
+        self._throughputs, self._steps_of = array("f"), array("l")  # of rows, and how many steps each is of
         self._skipped = self._in_a_row = 0
         self._collapsed_at: int | None = None
         self._spoiled_at: int | None = None
@@ -199,6 +202,7 @@ class Meter:
 
     def resume(self) -> None:
         """From here on it is training: the next step begins here."""
+        self._look_for_skips(self._open)
         self.scaling.restart()
         self._since, self._from, self._fetched = time.perf_counter(), self._mark(), None
         self.is_paused = False
@@ -217,9 +221,9 @@ class Meter:
         self._steps += 1
         if self._steps == min(self._warmup, FIRST_STEPS):
             reset_peak(self.device)
-        if is_cold or self._steps <= self._warmup:
+        if is_cold or self._steps == self._warmup:
             self._begin_energy()
-        else:
+        elif self._steps > self._warmup:
             interval.laps.append((self._from, self._fetched, now, result.samples))
             self._energy_samples += result.samples
         self._from, self._fetched = now, None
@@ -260,6 +264,7 @@ class Meter:
         if self.is_paused:
             return
         if self._has_energy and self._energy_samples and self._energy.counts:
+            self.read_all()
             wait_for(self.device)  # sync: the energy ends with the last step
             if (joules := self._energy.joules()) is not None:
                 self.on_row(self.row_at() | {metrics.ENERGY: joules / self._energy_samples})
@@ -279,8 +284,21 @@ class Meter:
         if not done.samples:
             return
         done.row = self.row_at()
-        tensors: list[Tensor] = []
+        for key, mib in ((metrics.PEAK_MEMORY, peak_mib), (metrics.RESERVED_MEMORY, reserved_mib)):
+            if (value := mib(self.device)) is not None:
+                done.row[key] = value
         wide = widest_float(self.device)
+        tensors = [x.detach().reshape(-1).to(self.device, wide) for x in self._gather(done)]
+        done.values, done.arrived = start_copy(torch.cat(tensors))
+        self._waiting.append(done)
+        self._read(len(self._waiting) - self.lag)
+        if self._on_host:  # to make a row is no training; on a GPU its steps go on meanwhile
+            self._since = time.perf_counter()
+        self._from = self._mark()
+
+    def _gather(self, done: _Interval) -> list[Tensor]:
+        """All that a closed interval has on the device; `places` is then what each number is."""
+        tensors: list[Tensor] = []
 
         def take(row: Row, **values: Tensor) -> None:
             for key, value in values.items():
@@ -292,11 +310,12 @@ class Meter:
             if isinstance(done.losses[0], Tensor):
                 losses = torch.stack(done.losses)
             else:  # numbers, of a loop on the host
-                losses = torch.tensor(done.losses, dtype=wide)
+                losses = torch.tensor(done.losses, dtype=widest_float(self.device))
             take(own, losses=self.world.mean_(losses.float() if self.world.size > 1 else losses))
         if (counts := _sum_up(done)) is not None:
             take(own, counts=self.world.sum_(counts))
-        skips = self.scaling.skips(done.seen)
+        self._look_for_skips(done)
+        skips = torch.cat(done.skips)
         take(own, skips=skips)
         take(done.row, **{metrics.SCALE: self.scaling.scale_factor()})
         # On the host it is known that none was skipped, and that there is nothing to look for.
@@ -305,7 +324,7 @@ class Meter:
         if self._norm is not None:
             take(done.row, **{metrics.GRADIENT_NORM: self._norm})
         if isinstance(self._rate, Tensor):  # of a capturable optimizer
-            take(done.row, **{metrics.LEARNING_RATE: self._rate})
+            take(done.row, **{metrics.LEARNING_RATE: self._rate.reshape(())})
         elif self._rate is not None:
             done.row[metrics.LEARNING_RATE] = self._rate
         for row, look in done.looks:
@@ -314,16 +333,12 @@ class Meter:
             take(row, **{k: x for k, x in look.items() if not (is_of_row and k == metrics.GRADIENT_NORM)})
         if done.overflows:
             take(own, firsts=torch.stack([found.first for *_, found in done.overflows]))
-        memory = {
-            metrics.PEAK_MEMORY: peak_mib(self.device),
-            metrics.RESERVED_MEMORY: reserved_mib(self.device),
-        }
-        done.row |= {key: value for key, value in memory.items() if value is not None}
-        done.values, done.arrived = start_copy(torch.cat([x.detach().reshape(-1).to(wide) for x in tensors]))
-        self._waiting.append(done)
-        self._read(len(self._waiting) - self.lag)
-        self._since = time.perf_counter()  # to make a row is no training
-        self._from = self._mark()
+        return tensors
+
+    def _look_for_skips(self, interval: _Interval) -> None:
+        if interval.seen:
+            interval.skips.append(self.scaling.skips(interval.seen))
+            interval.seen = []
 
     def flush(self) -> None:
         """End the interval, hand out all rows: waits for the device up to the last step."""
@@ -353,7 +368,7 @@ class Meter:
                 row[key] = found if shape else found[0]
             own = done.own
             losses, skips = own.get("losses", []), own["skips"]
-            skipped = [place for place, is_skip in enumerate(skips) if is_skip]
+            skipped = {place for place, is_skip in enumerate(skips) if is_skip}
             before, self._skipped = self._skipped, self._skipped + len(skipped)
             for row, _ in done.looks:
                 self.on_row({k: _told(x) for k, x in row.items() if not _is_missing(k, x)})
@@ -388,12 +403,13 @@ class Meter:
         if data:
             done.row[metrics.DATA_TIME] = sum(data) / len(times)
         self._throughputs.append(throughput)
+        self._steps_of.append(len(times))
         self._step_times.extend(times)
 
     # What is said.
 
     def _judge(
-        self, done: _Interval, losses: list[float], skipped: list[int], before: int, overflows: list[Row]
+        self, done: _Interval, losses: list[float], skipped: set[int], before: int, overflows: list[Row]
     ) -> None:
         """Say what is wrong, each thing once; a loss that no loss scale can mend goes to `on_bad_loss`."""
         step, steps, scale = done.row[metrics.STEP], len(done.samples), done.row[metrics.SCALE]
@@ -426,7 +442,7 @@ class Meter:
             what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
             self._on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
 
-    def _judge_scale(self, step: int, steps: int, scale: float, skipped: list[int], before: int) -> None:
+    def _judge_scale(self, step: int, steps: int, scale: float, skipped: set[int], before: int) -> None:
         """Say once that the scale has collapsed: gradients overflow whatever it is, and nothing is learnt."""
         at, longest = (step, 0) if scale < FLOOR else (None, 0)
         for place in range(steps):
@@ -460,7 +476,8 @@ class Meter:
         """What the rows came to so far."""
         found: Row = {}
         if self._throughputs:
-            found[metrics.THROUGHPUT_MEDIAN] = median(self._throughputs)
+            # By steps: a row at an epoch's end may be of a few.
+            found[metrics.THROUGHPUT_MEDIAN] = float(np.median(np.repeat(self._throughputs, self._steps_of)))
         if self._step_times:
             found[metrics.STEP_TIME_P50] = median(self._step_times)
             twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
@@ -486,6 +503,7 @@ class Meter:
             "overflowed": dict(self._overflowed),
             "step_times": torch.tensor(self._step_times),
             "throughputs": torch.tensor(self._throughputs),
+            "steps_of": torch.tensor(self._steps_of),
         }
 
     def load_state_dict(self, state: Row) -> None:
@@ -500,6 +518,7 @@ class Meter:
         self._overflowed = Counter(state["overflowed"])
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
+        self._steps_of = array("l", state["steps_of"].tolist())
 
 
 def _sum_up(interval: _Interval) -> Tensor | None:

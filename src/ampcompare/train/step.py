@@ -55,6 +55,7 @@ class Trainer:
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.precision, self.config, self.world = precision, config, world or World()
+        self._may_skip = type(precision).step is not Precision.step
         # The optimizer's parameters are the model's in their order, masters in their place or not.
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self._layer_groups = [name.partition(".")[0] for name in names]
@@ -187,7 +188,7 @@ class Trainer:
             for name, parameter in zip(self._layer_groups, self._parameters(), strict=True):
                 groups.setdefault(name, []).append(parameter)
             half = {name: sampled(group) for name, group in groups.items()}
-        if not (half or kept is not None or (on_host and precision.declares.scales)):
+        if not (half or kept is not None or (on_host and self._may_skip)):
             precision.step(self.optimizer)
             return {}, suspect
         before = precision.skipped_steps().clone()  # counted in place

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from ampcompare.machine.device import is_host
 
 # After a skipped step, on a GPU: a scale that collapses does so within as many.
 WATCHED_STEPS = 20
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Buffers:
@@ -28,7 +29,8 @@ class Buffers:
 
     @torch.no_grad()
     def __init__(self, model: nn.Module, *, restores: bool) -> None:
-        self._model = model
+        every = [(m, key, b) for m in model.modules() for key, b in m._buffers.items()]
+        self._places = [(module, key) for module, key, b in every if _is_plain(b)]
         found = self._floating()
         self.restores = restores and bool(found)
         self._at_first = _are_finite(found)  # a mask of -inf is not
@@ -65,8 +67,20 @@ class Buffers:
         self.restored += bad
 
     def _floating(self) -> list[Tensor]:
-        # Looked up at each use: a module may put another tensor in the place of one.
-        return [b for b in self._model.buffers() if b.is_floating_point() and b.numel()]
+        # Looked up at each use: a module may put another tensor in the place of one, or take it away.
+        found = ((module._buffers.get(key)) for module, key in self._places)
+        return [b if _is_plain(b) else self._at_first.new_zeros(1, dtype=torch.float32) for b in found]
+
+
+def _is_plain(buffer: Tensor | None) -> TypeGuard[Tensor]:
+    """Whether torch knows if it is finite, and it has memory of its own for each number."""
+    return (
+        buffer is not None
+        and buffer.dtype in FLOATING
+        and buffer.layout is torch.strided
+        and buffer.numel() > 0
+        and not any(size > 1 and step == 0 for size, step in zip(buffer.shape, buffer.stride(), strict=True))
+    )
 
 
 def _are_finite(tensors: list[Tensor]) -> Tensor:
