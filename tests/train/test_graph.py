@@ -110,7 +110,7 @@ def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one(
         figures = [{k: v for k, v in row.items() if k.startswith("eval/")} for row in rows]
         last = made.evaluation.run()
         found.append([*figures, last, made.evaluation.answers.tolist()])
-        right = (made.evaluation.answers == made.evaluation.loader.labels).double().mean()
+        right = (made.evaluation.answers == made.evaluation.loader.targets).double().mean()
         assert last["eval/accuracy"] == pytest.approx(right.item())
     assert found[0] == found[1]
     assert "eval/top5_accuracy" in found[1][-2]
