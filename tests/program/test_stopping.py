@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from ampcompare import experiment
+from ampcompare.checkpoint.store import Store
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
 from ampcompare.program.stopping import StopRequest, is_preemption
@@ -21,7 +22,7 @@ from ampcompare.records import RunRecord, load_runs
 from ampcompare.tracking import taken, wandb_run
 from ampcompare.tracking.wandb_run import WandbRun
 from ampcompare.train import evaluation
-from ampcompare.train import trainer as engine
+from ampcompare.train.step import Trainer
 
 LEAVE = "import sys; from ampcompare.program.stopping import leave; leave(int(sys.argv[1]))"
 
@@ -198,7 +199,7 @@ def stopped_run(folder: Path, words: tuple[str, ...]) -> tuple[RunRecord, str]:
 
 
 def test_a_run_stopped_in_a_step_has_the_row_of_that_step(tmp_path: Path, quick_overrides, monkeypatch):
-    stop_at(3, engine.Trainer, "step", monkeypatch)
+    stop_at(3, Trainer, "step", monkeypatch)
     record, said = stopped_run(tmp_path, (*quick_overrides, "log.every=100", "diagnostics.every=null"))
     assert record.numbers("global_step").tolist() == [3]
     assert record.values("train/loss").size == 1
@@ -223,7 +224,7 @@ def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(
     tmp_path: Path, quick_overrides, monkeypatch, step: int
 ):
     """A compiler, say, that the signal has ended as well: the job is queued again, and goes on."""
-    real, calls = engine.Trainer.step, iter(range(1, 1000))
+    real, calls = Trainer.step, iter(range(1, 1000))
 
     def fails(*args, **kwargs):
         if next(calls) == step:
@@ -233,7 +234,7 @@ def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(
 
     words = (*quick_overrides, "checkpoint.every_epochs=1")
     with monkeypatch.context() as patch:
-        patch.setattr(engine.Trainer, "step", fails)
+        patch.setattr(Trainer, "step", fails)
         _, said = stopped_run(tmp_path, words)
     why = "what was under way could not be finished (C++ compile error)"
     hint = "; go on from the checkpoint at step 4 with resume=auto" if step == 6 else ""
@@ -318,7 +319,7 @@ def test_a_signal_behind_the_last_step_is_a_failure_only_if_the_record_is_whole(
         result = run(load_config(None, words), Console(file=text, width=200))
     assert result.exit_code == (143 if lack else 0)
     (folder,) = (tmp_path / "checkpoints").iterdir()
-    assert (folder / "recorded").exists() == (lack is None)
+    assert bool(Store(folder).about()["ended"]) == (lack is None)
     if lack:
         assert f"interrupted (SIGTERM): {lack}; complete it with resume=auto" in text.getvalue()
 
