@@ -110,9 +110,10 @@ def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(zygote: Zygot
     dice = random.Random(7)
     kills = 0
     for _ in range(8):
-        done = zygote.run(
-            *words, f"output_dir={parts}", "resume=auto", kill_later=0.05 + dice.random(), pace=0.01
-        )
+        # Before it has a checkpoint a run that is killed is begun anew, as another one.
+        saved = {} if kills else {"once_saved": str(parts)}
+        job = {"kill_later": 0.05 + dice.random(), "pace": 0.01} | saved
+        done = zygote.run(*words, f"output_dir={parts}", "resume=auto", **job)
         kills += done["code"] == -9
         if done["code"] != -9:
             assert done["code"] == 0, done

@@ -38,8 +38,10 @@ def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None
     )
 
 
-def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]:
-    """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows."""
+def fit(quick: tuple[str, ...], *words: str, **on: Any) -> tuple[Fit, list[dict[str, Any]]]:
+    """A Fit as the words say, on the CPU even if they ask for a graph; and the list of its rows. `on` is what
+    else it is given.
+    """
     config = load_config(None, [*quick, *WORDS, *words])
     device = torch.device(config.device)
     data = build_dataset(
@@ -49,7 +51,8 @@ def fit(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]]]
         make_loader(config, part, device, training=part is data.train) for part in (data.train, data.test)
     )
     rows: list[dict[str, Any]] = []
-    return Fit(build_trainer(config, data, train, device), train, test, config, on_row=rows.append), rows
+    made = build_trainer(config, data, train, device)
+    return Fit(made, train, test, config, on_row=rows.append, **on), rows
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

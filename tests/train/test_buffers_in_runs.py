@@ -49,9 +49,8 @@ def overflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(quick: tuple[str, ...], *words: str) -> tuple[Fit, list[dict[str, Any]], list[str]]:
-    made, rows = fit(quick, *WORDS, *words)
     notes: list[str] = []
-    made.meter.on_note = notes.append
+    made, rows = fit(quick, *WORDS, *words, on_note=notes.append)
     made.run()
     return made, rows, notes
 
@@ -118,8 +117,7 @@ def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(
 ):
     whole = trained(quick_overrides, *words)
     notes: list[str] = []
-    first, rows = fit(quick_overrides, *WORDS, *words)
-    first.meter.on_note = notes.append
+    first, rows = fit(quick_overrides, *WORDS, *words, on_note=notes.append)
     saved: dict[str, Any] = {}
 
     def save(step: int) -> None:
@@ -132,10 +130,9 @@ def test_a_resumed_run_counts_and_says_as_one_that_was_not_interrupted(
 
     first.on_step = save
     first.run()
-    second, later = fit(quick_overrides, *WORDS, *words)
-    vars(second.trainer)["steps"] = at
     notes = notes[: saved["notes"]]
-    second.meter.on_note = notes.append
+    second, later = fit(quick_overrides, *WORDS, *words, on_note=notes.append)
+    vars(second.trainer)["steps"] = at
     restore(second, saved)
     summary = second.run()
     assert str(timeless(rows[: saved["rows"]] + later)) == str(timeless(whole[1]))

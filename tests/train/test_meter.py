@@ -12,7 +12,8 @@ from torch import Tensor
 from ampcompare import metrics
 from ampcompare.machine.world import World
 from ampcompare.train import meter as room
-from ampcompare.train.meter import SKIPS_IN_A_ROW, Meter, Result
+from ampcompare.train.findings import SKIPS_IN_A_ROW
+from ampcompare.train.meter import Meter, Result
 
 CPU = torch.device("cpu")
 

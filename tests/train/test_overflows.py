@@ -232,10 +232,8 @@ def trained(
         return compute(self, [(images * factor, labels) for images, labels in batches], **kwargs)
 
     patch.setattr(Trainer, "compute", spoil)
-    made, rows = fit(quick, *WORDS, *words)
-    made.meter.lag = lag
     notes: list[str] = []
-    made.meter.on_note = notes.append
+    made, rows = fit(quick, *WORDS, *words, lag=lag, on_note=notes.append)
     made.run()
     return made, rows, notes
 

@@ -121,7 +121,7 @@ class Recorder:
         self._model, self._run, self._output_dir = model, run, output_dir
         self.device = device_of(device, scaler, self._optimizer, model)
         self._on_host = is_host(self.device)
-        self._scaling = scaling_of(scaler, self.device)
+        self._scaling, skips_are = scaling_of(scaler, self.device)
         self._console = Console(highlight=False, quiet=quiet)
         self._wandb = WandbConfig(project=project, name=name)
         word = word_of(backend, scaler)
@@ -145,7 +145,7 @@ class Recorder:
             scaler=scaler,
             goes_on=self.steps > 0,
         )
-        self._about.facts[metrics.SKIPS_ARE] = self._scaling.skips_are
+        self._about.facts[metrics.SKIPS_ARE] = skips_are
         if test_samples is not None:
             self._about.facts[metrics.TEST_IMAGES] = test_samples
         self._was_entered = False

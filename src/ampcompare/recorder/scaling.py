@@ -18,11 +18,10 @@ from torch import Tensor
 from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.precision.base import Precision
-from ampcompare.train.meter import Counted
+from ampcompare.train.meter import Counted, Scaling
 
 CALLS = ("scale", "get_scale", "is_enabled")  # what a scaler must have
 
-# What the record says of where its skipped steps are from.
 COUNTED = "counted by the backend"
 NO_SCALE = "none: there is no loss scale"
 DROPS = (
@@ -32,38 +31,29 @@ DROPS = (
 )
 
 
-def scaling_of(scaler: Any, device: torch.device) -> OfBackend | OfScaler:
-    """What reads a scaler: a GradScaler or one like it, a backend of ours, what has one as its `scaler`
-    (Lightning's precision plug-in, an Accelerator), or None.
+def scaling_of(scaler: Any, device: torch.device) -> tuple[Scaling, str]:
+    """What reads a scaler, and what the record says of where its skipped steps are from. A scaler is a
+    GradScaler or one like it, a backend of ours, what has one as its `scaler` (Lightning's precision plug-in,
+    an Accelerator), or None.
 
     Raises UserError for anything else.
     """
     if isinstance(scaler, Precision):
-        return OfBackend(scaler, COUNTED)
+        return Counted(scaler), COUNTED
     if not all(callable(getattr(scaler, name, None)) for name in CALLS) and hasattr(scaler, "scaler"):
         scaler = scaler.scaler
     if scaler is None:
-        return OfBackend(Precision(device), NO_SCALE)
+        return Counted(Precision(device)), NO_SCALE
     if not all(callable(getattr(scaler, name, None)) for name in CALLS):
         what = f"scaler={type(scaler).__name__}: expected a torch.amp.GradScaler, a backend of ours"
         raise UserError(f"{what}, something with a `scaler`, or None; give what scales the loss")
     if not scaler.is_enabled():
-        return OfBackend(Precision(device), NO_SCALE)
-    return OfScaler(scaler, device)
-
-
-class OfBackend(Counted):
-    """That of a backend of ours, which says it all by itself; the base of all is fp32, without one."""
-
-    def __init__(self, precision: Precision, skips_are: str) -> None:
-        super().__init__(precision)
-        self.skips_are = skips_are
+        return Counted(Precision(device)), NO_SCALE
+    return OfScaler(scaler, device), DROPS
 
 
 class OfScaler:
     """That of a GradScaler: its scale is looked at behind each step, when it has been updated."""
-
-    skips_are = DROPS
 
     def __init__(self, scaler: Any, device: torch.device) -> None:
         self._scaler, self.device = scaler, device

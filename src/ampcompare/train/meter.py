@@ -8,10 +8,8 @@ since.
 
 from __future__ import annotations
 
-import math
 import time
 from array import array
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
@@ -40,14 +38,11 @@ from ampcompare.machine.world import World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.gradients import exponent_histogram
 from ampcompare.precision.base import Precision
+from ampcompare.train.findings import Advice, Findings, Row
 from ampcompare.train.scores import IGNORED
 from ampcompare.train.watch import Buffers, Found
 
-Row = dict[str, Any]
-SKIPS_IN_A_ROW = 20
-FLOOR = 1.0  # a loss scale below it has collapsed
 FIRST_STEPS = 3  # behind which the peak of memory begins: cuDNN has chosen, nothing is captured yet
-AT_FIRST = "look at inputs, targets and initial weights"  # where the loss was never finite
 MOST_WAITING = 2**20  # samples whose answers wait for the row: 9 MiB, more than an interval usually has
 
 
@@ -112,14 +107,6 @@ class Counted:
         self._before = self.look()
 
 
-@dataclass(frozen=True)
-class Advice:
-    """What to try when something is wrong, in the words of who trains."""
-
-    scale: str = "a smaller optimizer.lr, training.clip_norm, or backend=native_bf16"
-    buffers: str = "Try training.on_nonfinite_buffers=restore"
-
-
 @dataclass
 class _Interval:
     """The steps since the last row; once closed, on their way to the host."""
@@ -169,8 +156,15 @@ class Meter:
         lag: bool | None = None,
     ) -> None:
         self.scaling, self.device, self.world = scaling, scaling.device, world or World()
-        self.every, self.on_row, self.on_note, self._on_bad_loss = every, on_row, on_note, on_bad_loss
-        self.buffers, self._modules, self._on_skip, self._advice = buffers, modules, on_skip, advice
+        self.every, self.on_row = every, on_row
+        self.buffers, self._modules, self._on_skip = buffers, modules, on_skip
+        self._findings = Findings(
+            on_note,
+            on_bad_loss,
+            dynamic=scaling.scales_dynamically(),
+            restores=buffers is not None and buffers.restores,
+            advice=advice,
+        )
         self.lag = is_cuda(self.device) if lag is None else lag
         self._mark, self._on_host = marker(self.device), is_host(self.device)
         self._warmup, self._steps = warmup_steps, 0
@@ -189,14 +183,10 @@ class Meter:
         self._fetched: Mark | None = None
         self._has_energy = has_energy and self.world.size == 1  # the counter knows one GPU
         self._energy, self._energy_samples = EnergyMeter(self.device, on_note), 0
-        # What was found so far. Plain arrays: a run of two million steps must not keep as many Python floats.
+        self._skipped = 0
+        # Plain arrays: a run of two million steps must not keep as many Python floats.
         self._step_times = array("f")
         self._throughputs, self._steps_of = array("f"), array("l")  # of rows, and how many steps each is of
-        self._skipped = self._in_a_row = 0
-        self._collapsed_at: int | None = None
-        self._spoiled_at: int | None = None
-        self._said_buffers = self._never_finite = False
-        self._overflowed: Counter[str] = Counter()
 
     # Steps.
 
@@ -369,7 +359,7 @@ class Meter:
             own = done.own
             losses, skips = own.get("losses", []), own["skips"]
             skipped = {place for place, is_skip in enumerate(skips) if is_skip}
-            before, self._skipped = self._skipped, self._skipped + len(skipped)
+            self._skipped += len(skipped)
             for row, _ in done.looks:
                 self.on_row({k: _told(x) for k, x in row.items() if not _is_missing(k, x)})
             overflows = [
@@ -389,8 +379,10 @@ class Meter:
                 done.row[metrics.ACCURACY] = counts[0] / counts[1]
             self._time(done)
             self.on_row(done.row)
+            if skipped:
+                self._on_skip()
             if judge:
-                self._judge(done, losses, skipped, before, overflows)
+                self._findings.judge(done.row, losses, skips, overflows)
 
     def _time(self, done: _Interval) -> None:
         """Throughput and times of the interval's steps, from the marks of each."""
@@ -406,70 +398,6 @@ class Meter:
         self._steps_of.append(len(times))
         self._step_times.extend(times)
 
-    # What is said.
-
-    def _judge(
-        self, done: _Interval, losses: list[float], skipped: set[int], before: int, overflows: list[Row]
-    ) -> None:
-        """Say what is wrong, each thing once; a loss that no loss scale can mend goes to `on_bad_loss`."""
-        step, steps, scale = done.row[metrics.STEP], len(done.samples), done.row[metrics.SCALE]
-        bad = [place for place, loss in enumerate(losses) if not math.isfinite(loss)]
-        first = step - steps + bad[0] + 1 if bad else step
-        dynamic = self.scaling.scales_dynamically()
-        is_mended = dynamic and scale > 1
-        if first == 1 and bad and is_mended:
-            self.on_note(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
-        self._never_finite = (self._never_finite or step == steps) and len(bad) == steps
-        if dynamic:
-            self._judge_scale(step, steps, scale, skipped, before)
-        buffers = done.row.get(metrics.NONFINITE_BUFFERS, 0)
-        if buffers and not self._said_buffers:
-            # Where BatchNorm sees inf or nan, so does the loss of the step.
-            self._said_buffers, self._spoiled_at = True, first if bad else None
-            self.on_note(self._on_buffers(f"{'' if bad else 'by '}step {first}", buffers))
-        if skipped:
-            self._on_skip()
-        for row in overflows:
-            number, module = row[metrics.STEP], row[metrics.NONFINITE_MODULE]
-            if module not in self._overflowed:
-                also = "; the loss was not finite either, so the forward overflowed"
-                self.on_note(
-                    f"step {number} was skipped: coming from the loss, the gradient of {module} is the first "
-                    f"that is inf or nan{also * (number - step + steps - 1 in bad)}"
-                )
-            self._overflowed[module] += 1
-        if bad and not is_mended:
-            what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
-            self._on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
-
-    def _judge_scale(self, step: int, steps: int, scale: float, skipped: set[int], before: int) -> None:
-        """Say once that the scale has collapsed: gradients overflow whatever it is, and nothing is learnt."""
-        at, longest = (step, 0) if scale < FLOOR else (None, 0)
-        for place in range(steps):
-            self._in_a_row = self._in_a_row + 1 if place in skipped else 0
-            longest = max(longest, self._in_a_row)
-            if at is None and self._in_a_row >= SKIPS_IN_A_ROW:
-                at = step - steps + place + 1
-        if at is None or self._collapsed_at is not None:
-            return
-        self._collapsed_at = at
-        what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {longest} steps in a row"
-        said = f"step {at}: the loss scale {what} ({before + len(skipped)} steps skipped so far)"
-        if self._never_finite:
-            self.on_note(f"{said}, and the loss was never finite: {AT_FIRST}")
-        else:
-            self.on_note(f"{said}; gradients overflow whatever the scale. Try {self._advice.scale}")
-
-    def _on_buffers(self, when: str, count: int) -> str:
-        what = f"{when}: {count} of the model's buffers"
-        if self.buffers is not None and self.buffers.restores:
-            how = "of a forward that overflowed were put back to those from before the step"
-            return f"{what} {how} (training.on_nonfinite_buffers=restore)"
-        return (
-            f"{what} (BatchNorm's running statistics) are no longer finite, as a forward overflowed: to skip "
-            f"a step does not mend them, and every evaluation from here on uses them. {self._advice.buffers}"
-        )
-
     # What it came to.
 
     def summary(self) -> Row:
@@ -482,13 +410,7 @@ class Meter:
             found[metrics.STEP_TIME_P50] = median(self._step_times)
             twentieths = quantiles(self._step_times, n=20) if len(self._step_times) > 1 else self._step_times
             found[metrics.STEP_TIME_P95] = twentieths[-1]
-        if self.scaling.scales_dynamically():
-            found[metrics.SCALE_COLLAPSED] = self._collapsed_at
-        if self._spoiled_at is not None or (self.buffers is not None and self.scaling.scales_dynamically()):
-            found[metrics.NONFINITE_AT] = self._spoiled_at
-        if self._overflowed:
-            often = self._overflowed.most_common()
-            found[metrics.NONFINITE_MODULES] = ", ".join(f"{module} ({count})" for module, count in often)
+        found |= self._findings.summary(has_buffers=self.buffers is not None)
         return found
 
     def state_dict(self) -> Row:
@@ -496,11 +418,9 @@ class Meter:
         return {
             "elapsed_seconds": time.perf_counter() - self._began,
             "train_seconds": self._train_seconds,
-            "skipped": [self._skipped, self._in_a_row],
+            "skipped": self._skipped,
             "restored": int(self.buffers.restored) if self.buffers else 0,  # sync: a checkpoint's number
-            "found_at": [self._collapsed_at, self._spoiled_at],
-            "said": [self._said_buffers, self._never_finite],
-            "overflowed": dict(self._overflowed),
+            "findings": self._findings.state_dict(),
             "step_times": torch.tensor(self._step_times),
             "throughputs": torch.tensor(self._throughputs),
             "steps_of": torch.tensor(self._steps_of),
@@ -510,12 +430,10 @@ class Meter:
         """Go on from a state of `state_dict`. Warm-up begins anew, as in any new process."""
         self._began = time.perf_counter() - state["elapsed_seconds"]
         self._train_seconds = state["train_seconds"]
-        self._skipped, self._in_a_row = state["skipped"]
+        self._skipped = state["skipped"]
         if self.buffers:
             self.buffers.restored.fill_(state["restored"])
-        self._collapsed_at, self._spoiled_at = state["found_at"]
-        self._said_buffers, self._never_finite = state["said"]
-        self._overflowed = Counter(state["overflowed"])
+        self._findings.load_state_dict(state["findings"])
         self._step_times = array("f", state["step_times"].tolist())
         self._throughputs = array("f", state["throughputs"].tolist())
         self._steps_of = array("l", state["steps_of"].tolist())

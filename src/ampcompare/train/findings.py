@@ -1,0 +1,140 @@
+"""What is wrong with a training, as its rows tell: each thing is said once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampcompare import metrics
+
+Row = dict[str, Any]
+SKIPS_IN_A_ROW = 20
+FLOOR = 1.0  # a loss scale below it has collapsed
+AT_FIRST = "look at inputs, targets and initial weights"  # where the loss was never finite
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to try when something is wrong, in the words of who trains."""
+
+    scale: str = "a smaller optimizer.lr, training.clip_norm, or backend=native_bf16"
+    buffers: str = "Try training.on_nonfinite_buffers=restore"
+
+
+class Findings:
+    """Found so far. `on_note` gets sentences for the user, and `on_bad_loss` what a loss is that is not finite
+    and that no loss scale can mend, with what to look at, if that is known.
+
+    `dynamic`: whether an overflow is expected now and then and mended by a smaller scale; `restores`: whether
+    buffers that a skipped step spoiled are put back.
+    """
+
+    def __init__(
+        self,
+        on_note: Callable[[str], None],
+        on_bad_loss: Callable[[str, str], None],
+        *,
+        dynamic: bool,
+        restores: bool,
+        advice: Advice,
+    ) -> None:
+        self._say, self._on_bad_loss, self._advice = on_note, on_bad_loss, advice
+        self._dynamic, self._restores = dynamic, restores
+        self._in_a_row = 0  # steps skipped, up to the last one
+        self._collapsed_at: int | None = None
+        self._spoiled_at: int | None = None
+        self._said_buffers = self._never_finite = False
+        self._overflowed: Counter[str] = Counter()
+
+    def judge(
+        self, row: Row, losses: Sequence[float], skips: Sequence[float], overflows: Sequence[Row]
+    ) -> None:
+        """Look at the row of these steps: the loss of each, 1 for those that were skipped, and for some of
+        these a row that names the module.
+        """
+        step, steps, scale = row[metrics.STEP], len(skips), row[metrics.SCALE]
+        bad = [place for place, loss in enumerate(losses) if not math.isfinite(loss)]
+        first = step - steps + bad[0] + 1 if bad else step
+        is_mended = self._dynamic and scale > 1
+        if first == 1 and bad and is_mended:
+            self._say(f"step 1: the training loss is not finite (loss scale {scale:g}); {AT_FIRST}")
+        self._never_finite = (self._never_finite or step == steps) and len(bad) == steps
+        if self._dynamic:
+            self._judge_scale(row, skips)
+        buffers = row.get(metrics.NONFINITE_BUFFERS, 0)
+        if buffers and not self._said_buffers:
+            # Where BatchNorm sees inf or nan, so does the loss of the step.
+            self._said_buffers, self._spoiled_at = True, first if bad else None
+            self._say_buffers(f"{'' if bad else 'by '}step {first}", buffers)
+        for overflow in overflows:
+            number, module = overflow[metrics.STEP], overflow[metrics.NONFINITE_MODULE]
+            if module not in self._overflowed:
+                also = "; the loss was not finite either, so the forward overflowed"
+                self._say(
+                    f"step {number} was skipped: coming from the loss, the gradient of {module} is the first "
+                    f"that is inf or nan{also * (number - step + steps - 1 in bad)}"
+                )
+            self._overflowed[module] += 1
+        if bad and not is_mended:
+            what = f"step {first}: the training loss is not finite (loss scale {scale:g})"
+            self._on_bad_loss(what, AT_FIRST if first == 1 or self._never_finite else "")
+
+    def _judge_scale(self, row: Row, skips: Sequence[float]) -> None:
+        """Say that the scale has collapsed: gradients overflow whatever it is, and nothing is learnt."""
+        step, scale = row[metrics.STEP], row[metrics.SCALE]
+        at, longest = (step, 0) if scale < FLOOR else (None, 0)
+        for number, is_skip in enumerate(skips, step - len(skips) + 1):
+            self._in_a_row = self._in_a_row + 1 if is_skip else 0
+            longest = max(longest, self._in_a_row)
+            if at is None and self._in_a_row >= SKIPS_IN_A_ROW:
+                at = number
+        if at is None or self._collapsed_at is not None:
+            return
+        self._collapsed_at = at
+        what = f"fell to {scale:g}" if scale < FLOOR else f"overflowed {longest} steps in a row"
+        said = f"step {at}: the loss scale {what} ({row[metrics.SKIPPED]} steps skipped so far)"
+        if self._never_finite:
+            self._say(f"{said}, and the loss was never finite: {AT_FIRST}")
+        else:
+            self._say(f"{said}; gradients overflow whatever the scale. Try {self._advice.scale}")
+
+    def _say_buffers(self, when: str, count: int) -> None:
+        what = f"{when}: {count} of the model's buffers"
+        if self._restores:
+            how = "of a forward that overflowed were put back to those from before the step"
+            self._say(f"{what} {how} (training.on_nonfinite_buffers=restore)")
+        else:
+            how = "are no longer finite, as a forward overflowed: to skip a step does not mend them"
+            self._say(
+                f"{what} (BatchNorm's running statistics) {how}, and every evaluation from here on uses them. "
+                f"{self._advice.buffers}"
+            )
+
+    def summary(self, *, has_buffers: bool) -> Row:
+        """What was found, for the summary of a run."""
+        found: Row = {metrics.SCALE_COLLAPSED: self._collapsed_at} if self._dynamic else {}
+        if self._spoiled_at is not None or (has_buffers and self._dynamic):
+            found[metrics.NONFINITE_AT] = self._spoiled_at
+        if self._overflowed:
+            often = self._overflowed.most_common()
+            found[metrics.NONFINITE_MODULES] = ", ".join(f"{module} ({count})" for module, count in often)
+        return found
+
+    def state_dict(self) -> Row:
+        """Plain values."""
+        return {
+            "in_a_row": self._in_a_row,
+            "found_at": [self._collapsed_at, self._spoiled_at],
+            "said": [self._said_buffers, self._never_finite],
+            "overflowed": dict(self._overflowed),
+        }
+
+    def load_state_dict(self, state: Row) -> None:
+        """Go on from a state of `state_dict`."""
+        self._in_a_row = state["in_a_row"]
+        self._collapsed_at, self._spoiled_at = state["found_at"]
+        self._said_buffers, self._never_finite = state["said"]
+        self._overflowed = Counter(state["overflowed"])
