@@ -188,7 +188,7 @@ def test_a_graphed_evaluation_gives_the_figures_of_an_eager_one():
     made, _ = fit(*RESNET, *CAPTURED, *words)
     made.run()  # ten full batches and a short one, twice: captured in the first evaluation
     graphed = made.evaluation.run()
-    eager = Evaluation(made.trainer.model, made.evaluation.loader, made.precision)
+    eager = Evaluation(made.trainer.model, made.evaluation.loader, made.precision, task=made.trainer.task)
     assert graphed == pytest.approx(eager.run(), rel=1e-3, abs=2 / 330)
     assert (made.evaluation.answers == eager.answers).sum() >= 330 - 2
 

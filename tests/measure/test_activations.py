@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 import torch
 from support.properties import backends
+from support.training import trainer
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
-from ampcompare.config.schema import TrainingConfig
 from ampcompare.measure import activations
 from ampcompare.measure.activations import Activations
 from ampcompare.models import tiny
-from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train.step import Trainer
+from ampcompare.precision import REGISTRY
 
 CPU = torch.device("cpu")
 LARGEST, SUBNORMAL = "activation/max_abs", "activation/subnormal_fraction"
@@ -119,10 +117,7 @@ def test_a_large_tensor_is_sampled_evenly_in_any_layout(order: str, monkeypatch:
 
 def trained(model: nn.Module, backend: str, diagnose: bool) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     torch.manual_seed(1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    precision = build_precision(backend, "cpu", init_scale=256.0)
-    model, optimizer = precision.prepare(model, optimizer)
-    made = Trainer(model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, TrainingConfig())
+    made = trainer(backend, model, init_scale=256.0)
     batch = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
     found = [made.step([batch, batch], diagnose=diagnose and i == 1).looks for i in range(3)]
     assert not any(module._forward_hooks for module in model.modules())

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from support.properties import backends
+from support.training import trainer
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
 from ampcompare.measure.updates import lost_updates, sampled
 from ampcompare.models import build_model, tiny
-from ampcompare.precision import REGISTRY, build_precision
-from ampcompare.train.step import Trainer
+from ampcompare.precision import REGISTRY
 
 LOST = metrics.LOST_UPDATES
 NO, YES = torch.tensor(False), torch.tensor(True)
@@ -81,16 +78,6 @@ def test_a_skipped_step_and_one_without_half_weights_have_no_figures():
     assert lost_updates({"a": sampled(parameters(torch.float32))}, NO) == {}
 
 
-def made_trainer(backend: str, **options: Any) -> Trainer:
-    torch.manual_seed(0)
-    model = tiny(4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    precision = build_precision(backend, "cpu", **options)
-    model, optimizer = precision.prepare(model, optimizer)
-    schedule = LambdaLR(optimizer, lambda _: 1.0)
-    return Trainer(model, optimizer, schedule, precision, TrainingConfig(clip_norm=1.0))
-
-
 def a_batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     return torch.randn(16, 3, 8, 8, generator=generator), torch.arange(16) % 4
@@ -98,7 +85,8 @@ def a_batch() -> tuple[Tensor, Tensor]:
 
 @backends(REGISTRY)
 def test_a_backend_has_them_where_the_optimizer_updates_half_weights(backend: str):
-    made = made_trainer(backend, init_scale=256.0)
+    torch.manual_seed(0)
+    made = trainer(backend, tiny(4), TrainingConfig(clip_norm=1.0), lr=0.01, init_scale=256.0)
     expected = backend in ("fp16", "bf16", "bf16_sr")
     assert not any(key.startswith("update/") for key in made.step([a_batch()]).looks)
     found = made.step([a_batch()], diagnose=True).looks

@@ -14,7 +14,8 @@ from ampcompare.data.dataset import build_dataset
 from ampcompare.precision import build_precision
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.loop import Fit
-from ampcompare.train.step import Trainer
+from ampcompare.train.step import Trainer, wrap
+from ampcompare.train.task import Task, classification
 
 WORDS = ("optimizer.fused=true", "optimizer.momentum=0.9", "log.every=1", "data.train_limit=45", "epochs=3")
 
@@ -27,14 +28,25 @@ def batch(count: int = 32, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
-def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None, **options) -> Trainer:
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=options.pop("lr", 0.1), momentum=options.pop("momentum", 0.0)
-    )
+def trainer(
+    backend: str,
+    model: nn.Module,
+    config: TrainingConfig | None = None,
+    task: Task | None = None,
+    *,
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    compiled: bool = False,
+    ddp: bool = False,
+    **options: Any,
+) -> Trainer:
+    """A Trainer with SGD at a constant rate; `options` are the backend's."""
     precision = build_precision(backend, "cpu", **options)
-    model, optimizer = precision.prepare(model, optimizer)
+    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum))
+    schedule, config = LambdaLR(optimizer, lambda _: 1.0), config or TrainingConfig()
+    task = task or classification(config.label_smoothing)
     return Trainer(
-        model, optimizer, LambdaLR(optimizer, lambda _: 1.0), precision, config or TrainingConfig()
+        wrap(model) if ddp else model, optimizer, schedule, precision, config, task, compiled=compiled
     )
 
 

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
+from support.training import trainer
 from torch import Tensor, nn
 
 from ampcompare.config.load import load_config
@@ -18,7 +20,6 @@ from ampcompare.config.schema import TrainingConfig
 from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.models import build_model
-from ampcompare.precision import build_precision
 from ampcompare.records import load_runs
 from ampcompare.train.compiled import check_execution
 from ampcompare.train.step import Trainer
@@ -29,15 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TOLERANCE = 1e-3
 
 
-def trainer(backend: str, execution: str, model: nn.Module | None = None, **options: object) -> Trainer:
+def made_of(backend: str, execution: str, model: nn.Module | None = None, **options: Any) -> Trainer:
     torch.manual_seed(0)
-    model = build_model("tiny", "cifar", 10) if model is None else model
-    precision = build_precision(backend, init_scale=1024.0)
-    model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    return Trainer(
-        model, optimizer, scheduler, precision, TrainingConfig(**options), compiled=execution == "compile"
-    )  # type: ignore[arg-type]
+    model, config = model or build_model("tiny", "cifar", 10), TrainingConfig(**options)
+    return trainer(backend, model, config, momentum=0.9, compiled=execution == "compile", init_scale=1024.0)
 
 
 def batch(seed: int, size: int = 32) -> tuple[Tensor, Tensor]:
@@ -52,7 +48,7 @@ def batch(seed: int, size: int = 32) -> tuple[Tensor, Tensor]:
 def test_compiled_steps_give_the_losses_of_eager_ones(backend: str):
     found, cold = {}, {}
     for execution in ("eager", "compile"):
-        made = trainer(backend, execution, clip_norm=10.0)
+        made = made_of(backend, execution, clip_norm=10.0)
         with made.precision.session():
             # The last batch of an epoch is short: a shape of its own.
             steps = [made.step([batch(i, 20 if i == 3 else 32)]) for i in range(6)]
@@ -88,7 +84,7 @@ def test_a_compiled_step_has_o1s_casts_on_methods_and_operators():
     seen = {}
     for execution in ("eager", "compile"):
         torch.manual_seed(0)
-        made = trainer("apex_o1", execution, Methods())
+        made = made_of("apex_o1", execution, Methods())
         generator = torch.Generator().manual_seed(1)
         with made.precision.session():
             made.step([(torch.randn(4, 8, generator=generator), torch.tensor([0, 1, 2, 3]))])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,11 +18,8 @@ from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
 from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import StopRequest
-from ampcompare.train.captured import _refusing
-from ampcompare.train.errors import TrainingError
 from ampcompare.train.meter import Result
 from ampcompare.train.step import Trainer
-from ampcompare.train.task import classification
 
 CPU = torch.device("cpu")
 
@@ -196,14 +192,3 @@ def test_no_memory_left_within_a_capture_is_one_line_and_leaves_nothing_behind(
 def test_a_graph_needs_a_fused_optimizer():
     with pytest.raises(UserError, match=r"execution='cuda_graph': needs optimizer.fused=true"):
         load_config(None, ["execution=cuda_graph", "optimizer.fused=false"])
-
-
-def test_a_capture_that_fails_names_a_loss_from_outside_and_nothing_of_ours():
-    own = replace(classification(), sources={"task_r2_source": "0"})
-    with (
-        pytest.raises(TrainingError, match=r"what task\.\* names \(r2\) wait for the device"),
-        _refusing(own),
-    ):
-        raise RuntimeError("operation not permitted when stream is capturing")
-    with pytest.raises(RuntimeError, match="not permitted"), _refusing(classification()):
-        raise RuntimeError("operation not permitted when stream is capturing")

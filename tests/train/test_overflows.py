@@ -12,16 +12,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.properties import backends
-from support.training import fit
+from support.training import fit, trainer
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
 from ampcompare import metrics
 from ampcompare.config.schema import TrainingConfig
-from ampcompare.precision import REGISTRY, build_precision
+from ampcompare.precision import REGISTRY
 from ampcompare.train.meter import Result
-from ampcompare.train.step import Trainer, wrap
+from ampcompare.train.step import Trainer
 from ampcompare.train.watch import Overflows, order_of_backward
 
 CPU = torch.device("cpu")
@@ -71,14 +70,6 @@ def network() -> nn.Module:
     return Net()
 
 
-def trainer(backend: str, model: nn.Module, config: TrainingConfig | None = None, **options: Any) -> Trainer:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    precision = build_precision(backend, "cpu", **({"init_scale": 256.0} | options))
-    model, optimizer = precision.prepare(model, optimizer)
-    schedule = LambdaLR(optimizer, lambda _: 1.0)
-    return Trainer(model, optimizer, schedule, precision, config or TrainingConfig())
-
-
 def batch() -> tuple[Tensor, Tensor]:
     return torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
 
@@ -99,7 +90,7 @@ def named(made: Trainer, result: Result) -> str | None:
     ],
 )
 def test_the_module_in_front_of_the_overflow_is_named(backend: str, clip: dict[str, Any]):
-    made = trainer(backend, network(), TrainingConfig(**clip))
+    made = trainer(backend, network(), TrainingConfig(**clip), init_scale=256.0)
     batches = [batch()] * clip.get("accumulate", 1)
     assert named(made, made.step(batches)) is None
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +104,7 @@ def test_gradients_are_looked_at_on_the_host_only_when_a_step_was_skipped(monkey
     looks: list[int] = []
     look = Overflows.look
     monkeypatch.setattr(Overflows, "look", lambda self, p: looks.append(1) or look(self, p))
-    made = trainer("native", network())
+    made = trainer("native", network(), init_scale=256.0)
     for step in range(4):
         monkeypatch.setattr(Spoils, "armed", step == 2)
         made.step([batch()])
@@ -123,7 +114,7 @@ def test_gradients_are_looked_at_on_the_host_only_when_a_step_was_skipped(monkey
 @backends(SKIPS)
 def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_were_skipped(backend: str):
     """As on a GPU, where the host knows of a skip when its gradients are gone."""
-    made = trainer(backend, network())
+    made = trainer(backend, network(), init_scale=256.0)
     made.overflows.on_host = False
     found = []
     for step in range(6):
@@ -146,13 +137,9 @@ def test_a_device_that_nobody_waits_for_says_itself_which_of_the_watched_steps_w
 def test_a_model_in_ddp_has_its_modules_named_without_the_wrapper(tmp_path: Path, armed: None):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
-        precision = build_precision("native", "cpu", init_scale=256.0)
         model = network()
         del model.unused  # DDP waits for the gradients of all
-        model, optimizer = precision.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        schedule = LambdaLR(optimizer, lambda _: 1.0)
-        config = TrainingConfig()
-        made = Trainer(wrap(model), optimizer, schedule, precision, config)
+        made = trainer("native", model, ddp=True, init_scale=256.0)
         result = made.step([batch()], diagnose=True)
         assert named(made, result) == "middle.0"
         assert result.looks[f"{metrics.ACTIVATION_LARGEST}/middle"] > 0
@@ -165,7 +152,7 @@ def test_a_step_asks_a_device_for_no_number(
     clip: TrainingConfig, armed: None, monkeypatch: pytest.MonkeyPatch
 ):
     """As on a GPU: a number that were asked for would be a wait."""
-    made = trainer("native", network(), clip)
+    made = trainer("native", network(), clip, init_scale=256.0)
     made.overflows.on_host = False
     asked: list[str] = []
     for name in ("__bool__", "__float__", "__int__", "item", "tolist"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,43 +122,6 @@ def test_a_regression_is_compared_by_its_error_which_is_better_when_lower(
             assert word not in said, word
     assert "eval/mae" in terminal
     assert '"metric_better": "lower"' in Path("report/comparison.json").read_text()
-
-
-def test_metrics_are_weighed_by_samples_whatever_the_batches(of_text: Path):
-    words = (*TEXT_WORDS, "epochs=1", "task.metrics=[./scores.py:perplexity]")
-    whole = train(*words, "eval.batch_size=512")
-    parts = train(*words, "eval.batch_size=7")
-    assert values(parts, "eval/loss") == pytest.approx(values(whole, "eval/loss"))
-    assert values(parts, "eval/perplexity") == pytest.approx(values(whole, "eval/perplexity"), rel=0.05)
-    assert whole.summary["best/eval_perplexity"] == min(values(whole, "eval/perplexity"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["none", "apex_o1"])
-def test_a_regression_that_stopped_goes_on_to_the_same_errors(of_table: Path, backend: str):
-    words = (f"backend={backend}", *TABLE_WORDS, "epochs=3", "task.metrics=[mae,./scores.py:within]")
-    whole = train(*words, "output_dir=whole")
-    train(*words, "output_dir=parts", "max_steps=13")
-    assert ampcompare("run", *QUICK, *words, "output_dir=parts", "resume=auto") == 0
-    (parts,) = load_runs(["parts"])
-    for key in ("eval/loss", "eval/mae", "eval/within"):
-        assert values(parts, key)[0] == values(whole, key)[0]
-        assert values(parts, key)[-1] == values(whole, key)[-1]
-    for key in ("best/eval_mae", "train/loss"):
-        assert parts.summary[key] == whole.summary[key]
-
-
-@pytest.mark.slow
-def test_two_processes_learn_and_score_tokens_as_one_does(of_text: Path):
-    words = (*TEXT_WORDS, "epochs=1", "task.metrics=[accuracy]")
-    alone = train(*words, "output_dir=alone")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "ampcompare", "run", *QUICK, *words, "output_dir=both"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (both,) = load_runs(["both"])
-    for key in ("eval/loss", "eval/accuracy", "train/loss", "train/accuracy"):
-        assert values(both, key) == pytest.approx(values(alone, key), rel=1e-3), key
 
 
 REFUSALS = {

@@ -26,6 +26,7 @@ from ampcompare.models import tiny
 from ampcompare.precision import REGISTRY, build_precision
 from ampcompare.train.evaluation import Evaluation, as_npy
 from ampcompare.train.step import Trainer, learning_rate_factor, micro_batches
+from ampcompare.train.task import classification
 
 BACKENDS = MECHANISMS
 FP32_WEIGHTS = ["none", "native", "apex_o1"]
@@ -183,10 +184,15 @@ def test_evaluation_is_untouched_by_autocast(backend: str):
     model = network(batch_norm=True)
     model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
     made = trainer(backend, model)
-    full = Evaluation(made.model, Loader(), made.precision).run()
+    full = Evaluation(made.model, Loader(), made.precision, task=classification()).run()
     assert seen == [torch.float32]
-    assert full == Evaluation(network(batch_norm=True), Loader(), build_precision("none")).run()
-    Evaluation(made.model, Loader(), made.precision, autocast=True).run()
+    assert (
+        full
+        == Evaluation(
+            network(batch_norm=True), Loader(), build_precision("none"), task=classification()
+        ).run()
+    )
+    Evaluation(made.model, Loader(), made.precision, task=classification(), autocast=True).run()
     assert seen[1] is (torch.float32 if backend == "none" else torch.float16)
 
 
@@ -204,7 +210,7 @@ def test_an_evaluation_keeps_the_class_given_to_each_image_in_order(classes: int
             yield from zip(images.split(8), torch.zeros(20, dtype=torch.int64).split(8), strict=True)
 
     model = nn.Linear(6, classes)
-    evaluation = Evaluation(model, Loader(), build_precision("none"))
+    evaluation = Evaluation(model, Loader(), build_precision("none"), task=classification())
     assert evaluation.answers is None
     evaluation.run()
     given = model(images).argmax(1)
@@ -241,7 +247,7 @@ def test_each_of_several_processes_asks_equally_often_in_an_evaluation(images: i
 
     for rank in range(3):
         loader = TensorLoader(data, batch_size=8, device="cpu", rank=rank, processes=3)
-        evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"))
+        evaluation = Evaluation(nn.Linear(6, 4), loader, build_precision("none"), task=classification())
         evaluation.run(partial(ask, rank), Alone(rank, 3))
     assert asked == sorted([0, 1, 2] * -(-images // 8))
 
@@ -256,7 +262,7 @@ def test_evaluation_changes_nothing():
 
     model = tiny(4)
     before = copy.deepcopy(model.state_dict())
-    Evaluation(model, Loader(), build_precision("none")).run()
+    Evaluation(model, Loader(), build_precision("none"), task=classification()).run()
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 

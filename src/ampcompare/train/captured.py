@@ -22,14 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from ampcompare.data.batch import Batch
-from ampcompare.errors import reason
-from ampcompare.machine.device import is_cuda, is_out_of_memory
+from ampcompare.machine.device import is_cuda
 from ampcompare.precision.base import Precision
-from ampcompare.train.errors import TrainingError
 from ampcompare.train.evaluation import Evaluation
 from ampcompare.train.meter import FIRST_STEPS, Result
 from ampcompare.train.step import Trainer
-from ampcompare.train.task import Task
 
 T = TypeVar("T")
 
@@ -37,8 +34,8 @@ T = TypeVar("T")
 class Captured(Generic[T]):
     """A function of a plan, int64 [rows, B] on the device, as one graph for plans of `size` columns."""
 
-    def __init__(self, size: int, task: Task, stream: torch.cuda.Stream | None) -> None:
-        self._size, self._task, self._stream = size, task, stream
+    def __init__(self, size: int, stream: torch.cuda.Stream | None) -> None:
+        self._size, self._stream = size, stream
         self._warm_ups = 0
         self.is_made = False
 
@@ -57,7 +54,7 @@ class Captured(Generic[T]):
         """
         if not self.is_made:
             self._plan = plan.clone()
-            with _refusing(self._task), aside(self._stream), collector_at_rest():
+            with _noting(), aside(self._stream), collector_at_rest():
                 self._replay, self._result = capture(partial(function, self._plan), plan.device)
             self.is_made = True
         self._plan.copy_(plan)
@@ -81,7 +78,7 @@ class GraphTrainer(Trainer):
         # ATen/cuda/CublasHandlePool.cpp).
         self._stream = torch.cuda.Stream(device) if is_cuda(device) else None
         self._rates = [torch.zeros((), device=device) for _ in self.optimizer.param_groups]
-        self._graph: Captured[Result] = Captured(images, self.task, self._stream)
+        self._graph: Captured[Result] = Captured(images, self._stream)
 
     def evaluation(self, loader: Any, *, autocast: bool = False) -> Evaluation:
         return GraphEvaluation(
@@ -130,7 +127,7 @@ class GraphEvaluation(Evaluation):
         super().__init__(model, loader, precision, **options)
         self._plans, self._make_batch, self._stream = loader.plans, loader.batch, stream
         size = min(loader.batch_size, loader.sample_count)
-        self._graph: Captured[Tensor | None] = Captured(size, self.task, stream)
+        self._graph: Captured[Tensor | None] = Captured(size, stream)
 
     def batches(self) -> Iterator[Any]:
         return self._plans(0)
@@ -148,21 +145,14 @@ class GraphEvaluation(Evaluation):
 
 
 @contextmanager
-def _refusing(task: Task) -> Iterator[None]:
-    """Raise TrainingError where a capture fails and loss or metrics are not ours: one that waits for the
-    device cannot be in a graph, and CUDA does not say whose it was.
-    """
+def _noting() -> Iterator[None]:
+    """Add to what fails a capture what may have: CUDA does not say whose it was."""
     try:
         yield
     except RuntimeError as problem:
-        if not task.sources or is_out_of_memory(problem):
-            raise
-        names = ", ".join(key.removeprefix("task_").removesuffix("_source") for key in task.sources)
-        why = f"the capture of a graph failed ({reason(problem)})"
-        todo = (
-            f"does what task.* names ({names}) wait for the device, as .item() does? Or use execution=eager"
-        )
-        raise TrainingError(f"{why}; {todo}") from problem
+        what = "what waits for the device, as .item() does in a loss or a metric, cannot be in one"
+        problem.add_note(f"in the capture of a CUDA graph; {what}: execution=eager does without")
+        raise
 
 
 @contextmanager

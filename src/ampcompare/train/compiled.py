@@ -22,11 +22,9 @@ from ampcompare.config.load import Config
 from ampcompare.data.batch import Field, tensors
 from ampcompare.errors import UserError, reason
 from ampcompare.machine.device import is_cuda
-from ampcompare.train.errors import TrainingError
 from ampcompare.train.scores import call, find_tensor
 
 Criterion = Callable[[Any, Any], Tensor]
-MOST_SHAPES = 8  # of a batch that are compiled, as many as torch.compile makes of one function
 
 
 class Forward:
@@ -78,9 +76,6 @@ class CompiledForward(Forward):
     def __call__(self, inputs: Field, targets: Field) -> tuple[Any, Tensor]:
         shapes = tuple(tensor.shape for field in (inputs, targets) for tensor in tensors(field))
         self.cold = shapes not in self._shapes
-        if self.cold and len(self._shapes) == MOST_SHAPES:
-            what = f"batches have more than {MOST_SHAPES} shapes, each of which is compiled by itself"
-            raise TrainingError(f"execution=compile: {what}; give them one size, or use execution=eager")
         self._shapes.add(shapes)
         return self._forward(self._state, inputs, targets)
 

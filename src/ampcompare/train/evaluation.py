@@ -18,7 +18,7 @@ from ampcompare.machine.world import World
 from ampcompare.precision.base import Precision
 from ampcompare.train.errors import note_batch
 from ampcompare.train.scores import call
-from ampcompare.train.task import Task, classification
+from ampcompare.train.task import Task
 
 
 class Loader(Protocol):
@@ -34,7 +34,7 @@ class Loader(Protocol):
 
 class Evaluation:
     """Evaluates a model on the whole of `loader`, in full precision unless `autocast`, by the scores of
-    `task` (None: those of a classification).
+    `task`.
 
     BatchNorm uses and keeps its running statistics; the model is left in evaluation mode. `answers` is the
     class given to each sample in the last whole evaluation, in the order of the split: uint8 or int32 [N] on
@@ -47,11 +47,11 @@ class Evaluation:
         loader: Loader,
         precision: Precision,
         *,
-        task: Task | None = None,
+        task: Task,
         autocast: bool = False,
     ) -> None:
         self.model, self.loader, self.precision, self.autocast = model, loader, precision, autocast
-        self.task = task or classification()
+        self.task = task
         # The sum of each score and how many values it is of. In one place, also for a graph.
         device, count = precision.device, len(self.task.scores)
         self._totals = torch.zeros((count, 2), dtype=widest_float(device), device=device)

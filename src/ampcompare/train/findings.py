@@ -24,9 +24,12 @@ class Advice:
     buffers: str = "Try training.on_nonfinite_buffers=restore"
 
 
+OURS = Advice()
+
+
 class Findings:
-    """Found so far. `on_note` gets sentences for the user, and `on_bad_loss` what a loss is that is not finite
-    and that no loss scale can mend, with what to look at, if that is known.
+    """Found so far. `on_note` gets sentences for the user, and `on_bad_loss` what a loss is that is not
+    finite and that no loss scale can mend, with what to look at, if that is known.
 
     `dynamic`: whether an overflow is expected now and then and mended by a smaller scale; `restores`: whether
     buffers that a skipped step spoiled are put back.
@@ -108,10 +111,8 @@ class Findings:
             self._say(f"{what} {how} (training.on_nonfinite_buffers=restore)")
         else:
             how = "are no longer finite, as a forward overflowed: to skip a step does not mend them"
-            self._say(
-                f"{what} (BatchNorm's running statistics) {how}, and every evaluation from here on uses them. "
-                f"{self._advice.buffers}"
-            )
+            uses = "every evaluation from here on uses them"
+            self._say(f"{what} (BatchNorm's running statistics) {how}, and {uses}. {self._advice.buffers}")
 
     def summary(self, *, has_buffers: bool) -> Row:
         """What was found, for the summary of a run."""

@@ -38,7 +38,7 @@ from ampcompare.machine.world import World
 from ampcompare.measure.energy import EnergyMeter
 from ampcompare.measure.gradients import exponent_histogram
 from ampcompare.precision.base import Precision
-from ampcompare.train.findings import Advice, Findings, Row
+from ampcompare.train.findings import OURS, Advice, Findings, Row
 from ampcompare.train.scores import IGNORED
 from ampcompare.train.watch import Buffers, Found
 
@@ -88,9 +88,7 @@ class Counted:
         self.device, self._skipped = precision.device, precision.skipped_steps
         self.scale_factor, self.scales_dynamically = precision.scale_factor, precision.scales_dynamically
         self._never = type(precision).step is Precision.step  # which skips nothing
-        self.restart()
-
-    _before: Any
+        self._before = self.look()
 
     def look(self) -> Any:
         if self._never:
@@ -151,7 +149,7 @@ class Meter:
         buffers: Buffers | None = None,
         modules: Sequence[str] = (),
         on_skip: Callable[[], None] = lambda: None,
-        advice: Advice = Advice(),
+        advice: Advice = OURS,
         has_energy: bool = True,
         lag: bool | None = None,
     ) -> None:

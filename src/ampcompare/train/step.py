@@ -32,7 +32,7 @@ from ampcompare.train.compiled import build_forward
 from ampcompare.train.errors import note_batch
 from ampcompare.train.evaluation import Evaluation, Loader
 from ampcompare.train.meter import Result
-from ampcompare.train.task import Task, check_loss, classification
+from ampcompare.train.task import Task
 from ampcompare.train.watch import Buffers, Found, Overflows
 
 NOTHING = nullcontext()  # one for all steps
@@ -48,7 +48,7 @@ class Trainer:
         scheduler: LRScheduler,
         precision: Precision,
         config: TrainingConfig,
-        task: Task | None = None,
+        task: Task,
         *,
         compiled: bool = False,
         world: World | None = None,
@@ -59,7 +59,7 @@ class Trainer:
         # The optimizer's parameters are the model's in their order, masters in their place or not.
         names = [name.removeprefix("module.") for name, _ in model.named_parameters()]
         self._layer_groups = [name.partition(".")[0] for name in names]
-        self.task = task or classification(config.label_smoothing)
+        self.task = task
         self.forward = build_forward(model, self.task.loss, compiled)
         self._is_new = True
         self.buffers = Buffers(model, restores=config.on_nonfinite_buffers == "restore")
@@ -113,7 +113,6 @@ class Trainer:
                     raise
                 if self._is_new:
                     self._is_new = False
-                    check_loss(loss)
                     self.overflows.learn_order(loss, list(self.model.parameters()))
                 cold |= self.forward.cold
                 if config.gradient_penalty:
