@@ -12,10 +12,10 @@ from torch import nn
 from ampcompare.config.load import load_config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.world import join
-from ampcompare.precision import REGISTRY
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
 from ampcompare.train.loop import Fit
+from support.properties import MECHANISMS
 
 WORDS = (
     "data.source=synthetic",
@@ -30,7 +30,7 @@ WORDS = (
     "optimizer.momentum=0.9",
 )
 CASES = {
-    **{name: (f"backend={name}", "precision.init_scale=1024") for name in REGISTRY},
+    **{name: (f"backend={name}", "precision.init_scale=1024") for name in (*MECHANISMS, "bf16_sr")},
     "accumulated": (
         "backend=native",
         "training.accumulate=2",
@@ -40,8 +40,7 @@ CASES = {
     # Overflows at first, in the images of one process alone.
     **{
         f"{name} overflow": (f"backend={name}", "precision.init_scale=16777216")
-        for name, backend in REGISTRY.items()
-        if backend.scales and backend.dtype == "float16"
+        for name in ("native", "apex_o1", "fp16")
     },
     "not finite": ("backend=none", "optimizer.lr=1e30", "training.on_nan=continue"),
 }
