@@ -23,8 +23,15 @@ from ampcompare.errors import UserError
 from ampcompare.machine.device import is_host
 from ampcompare.machine.world import this_world
 from ampcompare.program.console import print_line
-from ampcompare.recorder.begin import about, device_of, known_as, start, type_of, word_of
-from ampcompare.recorder.checks import check_count, check_loss, check_parts, number_of
+from ampcompare.recorder.about import (
+    about,
+    check_count,
+    check_loss,
+    check_parts,
+    device_of,
+    number_of,
+    start,
+)
 from ampcompare.recorder.ending import WARNINGS, Ending, end
 from ampcompare.recorder.gradients import Looks, bare
 from ampcompare.recorder.scaling import scaling_of
@@ -124,25 +131,21 @@ class Recorder:
         self._scaling, skips_are = scaling_of(scaler, self.device)
         self._console = Console(highlight=False, quiet=quiet)
         self._wandb = WandbConfig(project=project, name=name)
-        word = word_of(backend, scaler)
-        own = {
-            "backend": word,
-            "seed": seed,
-            "batch_size": batch_size,
-            "log": {"every": every, "warmup_steps": warmup_steps},
-            "diagnostics": {"every": diagnostics},
-            # By which the report knows such a run; what we take its word for.
-            "recorder": {"version": 1, "backend": known_as(word)},
-        }
         self._about = about(
-            backend=word,
-            dtype=type_of(precision_dtype, word, scaler, self._scaling.scales_dynamically()),
+            backend=backend,
+            dtype=precision_dtype,
             device=self.device,
             processes=size,
             config=config or {},
-            own=own,
+            own={
+                "seed": seed,
+                "batch_size": batch_size,
+                "log": {"every": every, "warmup_steps": warmup_steps},
+                "diagnostics": {"every": diagnostics},
+            },
             optimizer=self._optimizer,
             scaler=scaler,
+            scales=self._scaling.scales_dynamically(),
             goes_on=self.steps > 0,
         )
         self._about.facts[metrics.SKIPS_ARE] = skips_are

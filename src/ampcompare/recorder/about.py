@@ -1,15 +1,16 @@
-"""The beginning of the record of somebody's loop: what is known of the run, and where its rows go."""
+"""What a Recorder is given, checked, and what its record says of the run: each refusal is a line."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ampcompare import metrics
 from ampcompare.config.beside import WandbConfig
@@ -19,7 +20,6 @@ from ampcompare.machine.environment import arithmetic_of, describe_environment, 
 from ampcompare.machine.world import World
 from ampcompare.precision.backends import HINTS, REGISTRY, TYPES
 from ampcompare.precision.base import Precision
-from ampcompare.recorder.checks import differ, short
 from ampcompare.tracking.start import Start, begin, lend
 from ampcompare.tracking.tracker import Tracker
 
@@ -100,20 +100,25 @@ def type_of(dtype: Any, backend: str, scaler: Any, scales: bool) -> str | None:
 
 def about(
     *,
-    backend: str,
-    dtype: str | None,
+    backend: Any,
+    dtype: Any,
     device: torch.device,
     processes: int,
     config: Mapping[str, Any],
     own: Mapping[str, Any],
     optimizer: Any,
     scaler: Any,
+    scales: bool,
     goes_on: bool,
 ) -> About:
     """All that is said of a run; `config` is what its user says of it, `own` the recorder's options.
 
-    Raises UserError where the two contradict each other.
+    Raises UserError without a word for the backend, for a type that is none, and where the two contradict
+    each other.
     """
+    word = word_of(backend, scaler)
+    # By `recorder` the report knows such a run; in it what we take its word for.
+    own = {"backend": word, **own, "recorder": {"version": 1, "backend": known_as(word)}}
     if not isinstance(config, Mapping):
         raise UserError(f"config={short(config)}: expected a mapping of names; give a dict")
     for key, value in config.items():
@@ -125,14 +130,14 @@ def about(
     settings: dict[str, Any] = {**machine.numerics_now(), "processes": processes, **arithmetic_of(device)}
     if optimizer is not None:
         settings["fused"] = any(group.get("fused") for group in optimizer.param_groups)
-    if dtype is not None:
-        settings[metrics.PRECISION_DTYPE] = dtype
+    if (name := type_of(dtype, word, scaler, scales)) is not None:
+        settings[metrics.PRECISION_DTYPE] = name
     if isinstance(scaler, Precision):
         settings |= scaler.declares.record()
     environment = describe_environment(device, **settings, machine=name_machine(device, World()))
     logged = {**config, **{key: value for key, value in own.items() if value is not None}}
     told = {metrics.ENVIRONMENT: environment}
-    return About(backend, logged | told, dict(told), goes_on)
+    return About(word, logged | told, dict(told), goes_on)
 
 
 def start(
@@ -162,3 +167,61 @@ def start(
         None,
         on_lost,
     )
+
+
+def check_count(key: str, value: Any, least: int | None) -> int:
+    """The whole number, also out of NumPy's. Raises UserError unless it is one, from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
+        wanted = "expected a whole number" + ("" if least is None else f" from {least} on")
+        raise UserError(f"{key}={short(value)}: {wanted}")
+    return int(value)
+
+
+def check_parts(optimizer: Any, model: Any) -> None:
+    """Raise UserError unless the bare optimizer has groups of parameters and the model is a module."""
+    if optimizer is not None and not isinstance(getattr(optimizer, "param_groups", None), list):
+        what = f"optimizer={short(optimizer)}: expected a torch.optim.Optimizer"
+        raise UserError(f"{what}; give one object, of several the first")
+    if model is not None and not isinstance(model, nn.Module):
+        raise UserError(f"model={short(model)}: expected a torch.nn.Module; give the network itself")
+
+
+def check_loss(loss: Any, device: torch.device) -> None:
+    """Raise UserError for what no row can have: no number, one that is complex, one on another device."""
+    if isinstance(loss, Tensor):
+        if loss.dtype.is_complex or not loss.numel():
+            raise _no_loss(loss)
+        if loss.device.type != device.type:
+            what = f"device={str(device)!r}: the loss is on {loss.device}"
+            raise UserError(f"{what}; give the recorder device={str(loss.device)!r}")
+    elif loss is not None:
+        number_of(loss)
+
+
+def number_of(loss: Any) -> float:
+    """A loss that is no tensor. Raises UserError."""
+    if isinstance(loss, str):
+        raise _no_loss(loss)
+    try:
+        return float(loss)
+    except (TypeError, ValueError):
+        raise _no_loss(loss) from None
+
+
+def _no_loss(loss: Any) -> UserError:
+    what = f"{loss.dtype} {[*loss.shape]}" if isinstance(loss, Tensor) else short(loss)
+    return UserError(f"Recorder.step: loss={what}; expected the step's mean loss, a 0-d tensor or a number")
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Whether two values are not the same; what cannot be compared is not."""
+    try:
+        return bool(one != other)
+    except (TypeError, ValueError, RuntimeError):  # of several elements, on two devices
+        return True
+
+
+def short(value: Any) -> str:
+    """A value in a line."""
+    words = " ".join(repr(value).split())
+    return words if len(words) <= 80 else f"{words[:77]}..."
