@@ -15,7 +15,6 @@ from ampcompare.machine.world import join
 from ampcompare.program.stopping import leave
 from ampcompare.train import build
 from ampcompare.train.loop import Fit
-from support.properties import MECHANISMS
 
 WORDS = (
     "data.source=synthetic",
@@ -30,7 +29,10 @@ WORDS = (
     "optimizer.momentum=0.9",
 )
 CASES = {
-    **{name: (f"backend={name}", "precision.init_scale=1024") for name in (*MECHANISMS, "bf16_sr")},
+    **{
+        name: (f"backend={name}", "precision.init_scale=1024")
+        for name in ("none", "native", "apex_o1", "apex_o2", "fp16", "bf16_sr")
+    },
     "accumulated": (
         "backend=native",
         "training.accumulate=2",
