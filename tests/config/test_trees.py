@@ -64,6 +64,8 @@ def test_a_later_word_adds_to_the_tree_and_null_empties_it(tmp_path: Path):
 
 def test_what_no_tree_can_be_gets_one_line(subtests: pytest.Subtests):
     for word in [
+        "model.kwargs.=1",
+        "model.kwargs.a..b=1",
         "model.kwargs.a=\0",
         "model.kwargs.a=\udcff",
         "model.kwargs.\udcff=1",

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from ampcompare.config import task
 from ampcompare.config.beside import PlanConfig
+from ampcompare.config.canonical import has_no_effect
 from ampcompare.config.schema import LEAVES, Config, PrecisionConfig, ScheduleConfig, TrainingConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
@@ -144,9 +145,10 @@ def remarks(config: Config) -> list[str]:
     """What is to be said of options that were given and have no effect, a line each."""
     backend, network = config.backend, config.model.name
     found = []
-    if backend in REGISTRY and REGISTRY[backend].is_fp32:
-        keys = [key for key in LEAVES if key.startswith("precision.")]
-        found += _without_effect(config, keys, f"backend={backend} is fp32")
+    if idle := [key for key in LEAVES if has_no_effect(key, backend)]:
+        is_fp32 = REGISTRY[backend].is_fp32
+        why = f"backend={backend} {'is fp32' if is_fp32 else 'does not scale the loss'}"
+        found += _without_effect(config, idle, why)
     if network not in LEAVES["model.name"].meta["choices"]:
         why = f"model.name={network} is none of our networks"
         found += _without_effect(config, ["model.stem", "model.zero_init_residual"], why)
