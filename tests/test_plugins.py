@@ -14,7 +14,7 @@ from support.quick import QUICK
 
 from ampcompare.config.load import load_config
 from ampcompare.errors import UserError
-from ampcompare.plugins import BACKENDS, Door, load
+from ampcompare.plugins import BACKENDS, Door, left_out, load
 from ampcompare.precision import REGISTRY, backend_of, build_precision
 
 DOOR = Door("part", "ampcompare.tests")
@@ -189,4 +189,7 @@ def test_one_that_cannot_be_had_is_a_line_that_names_it_and_the_others_work(site
     assert refusal("both", BACKENDS) == (
         "dist-a (both_a:Mine) and dist-b (both_b:Mine) both have it; name one of them in full"
     )
-    assert backend_of("native") is REGISTRY["native"]  # the name of a built-in one stays its own
+    assert left_out(BACKENDS, REGISTRY) == [
+        "backend=native is the built-in one; that of taker (taker_native:Mine) is left out"
+    ]
+    assert backend_of("native") is REGISTRY["native"]
