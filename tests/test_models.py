@@ -11,7 +11,6 @@ from rich.console import Console
 from support.quick import QUICK
 
 from ampcompare.config.load import load_config
-from ampcompare.errors import UserError
 from ampcompare.experiment import run
 from ampcompare.models import build_model
 from ampcompare.records import load_runs
@@ -76,9 +75,6 @@ NET = """from torch import nn
 
 def build(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes){more})
-
-def breaks(num_classes):
-    raise RuntimeError("no")
 """
 MINE = "model.name=./net.py:build"
 
@@ -105,8 +101,3 @@ def test_another_version_of_a_file_is_another_network_to_reports_and_to_resume(n
     assert len(analyse_runs(load_runs(["runs"])).groups) == 2
     net.write_text(NET.format(more=""))
     assert train("seed=1", "resume=auto", "output_dir=begun") == 0
-
-
-def test_what_is_no_network_is_one_line(net: Path):
-    with pytest.raises(UserError, match=r"no network for num_classes=10 \(line 7: RuntimeError: no\)"):
-        build_model("./net.py:breaks", "cifar", 10)

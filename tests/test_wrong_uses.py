@@ -30,6 +30,7 @@ LEAST_0 = "expected a whole number at least 0 and at most 9.22337e+18"
 DEVICES, EXECUTIONS = "auto, cpu, cuda, cuda:N, mps", "eager, compile, cuda_graph, compile_graph"
 SOURCES = f"expected one of cifar10, cifar100, image_folder, synthetic{DOORS}"
 MODELS = f"resnet50, resnet18, resnet152, resnet20, tiny, timm:NAME, torchvision:NAME{DOORS}"
+LOOKS = "expected a list of whole numbers, each at least 2, such as [3,6,10], or null"
 TEXTS = "expected a list of texts, such as [a,b]"
 MEANS = "expected a list of numbers, such as [0.5,0.5,0.5]"
 PLAIN = "of ${...} only another option's key is understood, such as ${backend}"
@@ -38,43 +39,36 @@ PLAIN = "of ${...} only another option's key is understood, such as ${backend}"
 VALUES = [
     # Backends, as other libraries call them.
     ("backend", BACKENDS, "", "native,apex_o1", "[native,apex_o1]", "${wandb.mode}"),
-    ("backend", f"{BACKENDS}; did you mean none?", "O0", "fp32", "32"),
-    ("backend", f"{BACKENDS}; did you mean apex_o1?", "O1", "apex", "apex-o1", "apex_01"),
+    ("backend", f"{BACKENDS}; did you mean none?", "O0", "fp32"),
+    ("backend", f"{BACKENDS}; did you mean apex_o1?", "O1", "apex_01"),
     ("backend", f"{BACKENDS}; did you mean apex_o2?", "O2"),
-    ("backend", f"{BACKENDS}; did you mean fp16?", "O3", "half"),
-    ("backend", f"{BACKENDS}; did you mean native?", "amp", "fp16-mixed", "torch.amp", "autocast", "NATIVE"),
+    ("backend", f"{BACKENDS}; did you mean fp16?", "O3"),
+    ("backend", f"{BACKENDS}; did you mean native?", "amp", "fp16-mixed", "NATIVE"),
     ("backend", f"{BACKENDS}; did you mean native_bf16?", "bf16-mixed"),
-    ("backend", f"{BACKENDS}; did you mean bf16?", "bf16-true", "bfloat16"),
+    ("backend", f"{BACKENDS}; did you mean bf16?", "bfloat16"),
     # Numbers.
     (
         "optimizer.lr",
         "expected a number above 0",
-        *"1e-1x 0 -0.1 0,1 nan 1/10 inf true".split(),
-        "",
+        *"1e-1x 0 nan true".split(),
         "9" * 400,
     ),
     ("optimizer.lr", "expected a number above 0", "${optimizer.weight_decay}"),
-    ("batch_size", WHOLE, "0", "12.5", "128x", "auto"),
-    ("epochs", WHOLE, "-1", "0", "inf", "ten", "null", "true", "1.5", "${backend}"),
+    ("batch_size", WHOLE, "12.5", "auto"),
+    ("epochs", WHOLE, "0", "inf", "null", "true", "${backend}"),
     ("max_steps", f"{WHOLE}, or null", "0"),
-    ("seed", LEAST_0, "-1", "1_000", "1.5"),
+    ("seed", LEAST_0, "-1", "1.5"),
     ("optimizer.momentum", "expected a number at least 0 and below 1", "1"),
     ("optimizer.weight_decay", "expected a number at least 0", "-5e-4"),
     ("precision.loss_scale", "expected a number above 0, or dynamic", "auto", "-1"),
-    ("training.accumulate", WHOLE, "0"),
-    ("training.clip_norm", "expected a number above 0, or null", "0"),
-    ("checkpoint.every_epochs", f"{WHOLE}, or null", "0.5"),
+    ("plan.margin", "expected a number above 0, or null", "0"),
+    ("plan.control", "expected one of none, bookends; did you mean none?", "null"),
     # Words.
-    ("deterministic", "expected true or false", "maybe", "y"),
+    ("deterministic", "expected true or false", "maybe"),
     ("device", f"expected one of {DEVICES}; did you mean cuda?", "gpu"),
-    ("device", f"expected one of {DEVICES}; did you mean cuda:0?", "0"),
     ("device", f"expected one of {DEVICES}", "cuda:x"),
     ("execution", f"expected one of {EXECUTIONS}; did you mean compile?", "torch.compile"),
-    ("execution", f"expected one of {EXECUTIONS}", "graphs"),
-    ("optimizer.name", "expected one of sgd, adam, adamw; did you mean sgd?", "SGD"),
-    ("schedule.name", "expected one of cosine, constant, multistep", "linear"),
     ("schedule.name", "needs schedule.milestones, epochs such as [100,150]; give them", "multistep"),
-    ("data.source", SOURCES, "imagenet"),
     ("data.source", f"{SOURCES}; did you mean cifar10?", "cifar"),
     ("model.name", f"expected one of {MODELS}; did you mean resnet50?", "resnet-50"),
     ("wandb.mode", "expected one of auto, online, offline, disabled; did you mean disabled?", "off"),
@@ -88,7 +82,7 @@ VALUES = [
         *("fast", "${schedule}"),
     ),
     # What OmegaConf would resolve.
-    ("wandb.name", PLAIN, "${oc.env:HOME}", "${oc.decode:'[1]'}", "${.mode}", "${data[mean]}", "${", "a-${}"),
+    ("wandb.name", PLAIN, "${oc.env:HOME}", "${.mode}", "${data[mean]}", "${"),
     ("wandb.name", PLAIN, "${${wandb.group}:HOME}", "\\${backend}"),
     ("wandb.name", "Interpolation key 'nope' not found; write the value out", "${nope}"),
     ("wandb.name", "Recursive interpolation detected; write the value out", "${wandb.name}"),
@@ -100,17 +94,20 @@ NEAR = {
     "batch-size=32": "batch_size",
     "bakend=native": "backend",
     "loss_scale=128": "precision.loss_scale",
-    "optimizer.learning_rate=1": "optimizer.lr",
-    "opt_level=O1": "backend",
     "num_epochs=3": "epochs",
     "backend.name=native": "backend",
 }
 WORDS = {
     **{f"{key}={value}": f"{key}={value!r}: {said}" for key, said, *values in VALUES for value in values},
     **{word: f"{word.partition('=')[0]}: no such key; did you mean {near}?" for word, near in NEAR.items()},
-    **{word: f"{word!r}: {EQUALS}" for word in ("backend", "native", "-v", "=native", "--fast")},
+    **{word: f"{word!r}: {EQUALS}" for word in ("backend", "=native", "--fast")},
     "zzz=1": f"zzz: no such key; {HELP}",
     "--backend": f"--backend: expected --backend=VALUE, {BACKENDS.removeprefix('expected ')}",
+    "--batch-size": f"'--batch-size': {EQUALS}; did you mean batch_size?",
+    "{": (
+        "{: not valid JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
+        'expected such as {"backend": "native"}'
+    ),
     "--config": "--config: expected a name or a path after it, such as --config demo",
     "--config=nowhere": (
         "--config 'nowhere': no such file; expected a path or one of demo, reference, strong"
@@ -136,7 +133,29 @@ WORDS = {
         "test/<class>/*; set data.root=PATH"
     ),
     "wandb.tags=['${oc.env:HOME}']": f"wandb.tags=['${{oc.env:HOME}}']: {PLAIN}",
-    "wandb.tags=[a,'???']": f"wandb.tags=['a', '???']: has to be given; {TEXTS}",
+    "plan.looks=[3,3]": "plan.looks=[3, 3]: expected rising numbers of seeds, such as [3,6,10]",
+    "plan.looks=[1,3]": f"plan.looks=[1, 3]: {LOOKS}",
+    "plan.looks=[2.5]": f"plan.looks=[2.5]: {LOOKS}",
+    '{"plan.looks": [3, 6], "plan.max_seeds": 5}': (
+        "plan.max_seeds=5: plan.looks=[3, 6] goes further; raise it, or leave out the looks beyond it"
+    ),
+    '{"optimizer.name": "adam", "optimizer.momentum": 0.9}': (
+        "optimizer.momentum=0.9: only sgd has it; set it to 0 or use optimizer.name=sgd"
+    ),
+    '{"backend": "native", "precision.min_loss_scale": 1}': (
+        "precision.min_loss_scale=1: backend=native has neither floor nor ceiling for the loss "
+        "scale; leave it out"
+    ),
+    '{"backend": "bf16", "precision.loss_scale": 128}': (
+        "precision.loss_scale=128: backend=bf16 does not scale the loss; leave it out"
+    ),
+    '{"backend": "apex_o1", "precision.keep_batchnorm_fp32": false}': (
+        "precision.keep_batchnorm_fp32=false: backend=apex_o1 has fp32 weights, BatchNorm's too; leave it out"
+    ),
+    '{"backend": "apex_o1", "precision.min_loss_scale": 1e6}': (
+        "precision.min_loss_scale=1e+06: expected at most precision.init_scale=131072; lower it or raise"
+        " init_scale"
+    ),
     "wandb.tags=[[a],b]": f"wandb.tags=[['a'], 'b']: {TEXTS}",
     "seed=???": f"seed=???: has to be given; {LEAST_0}",
 }
@@ -158,16 +177,6 @@ def test_a_sweep_file_as_config_and_a_config_as_sweep_say_what_to_do(monkeypatch
         load_config("sweeps/batch_size.yaml")
     with pytest.raises(UserError, match=r"not a sweep.*ampcompare run --config configs/demo.yaml"):
         read_sweep("configs/demo.yaml")
-
-
-def test_a_tab_in_yaml_is_named_with_its_line(tmp_path: Path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("optimizer:\n\tlr: 0.1\n")
-    with pytest.raises(UserError) as caught:
-        load_config(str(path))
-    assert str(caught.value) == (
-        f"{path}, line 2: not valid YAML: found character that cannot start any token"
-    )
 
 
 def test_brackets_without_end_are_a_line_and_not_the_end_of_the_process(tmp_path: Path):

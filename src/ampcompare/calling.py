@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
-from ampcompare.errors import UserError, did_you_mean
-
-NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+from ampcompare.errors import UserError
 
 
 def call(
@@ -22,16 +20,11 @@ def call(
     function raises goes on.
     """
     signature = signature_of(function)
-    arguments = {**{k: v for k, v in ours.items() if takes(signature, k)}, **given}
-    named = [p for p in signature.parameters.values() if p.kind in NAMED]
-    for unknown in (argument for argument in given if not takes(signature, argument)):
-        known = [p.name for p in named]
-        near = did_you_mean(unknown, known)
-        what = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise UserError(f"{key}.{unknown}: {name} has no such argument; {what}{near and f'; {near}'}")
-    for missing in (p.name for p in named if p.default is p.empty and p.name not in arguments):
-        at = f"{key}.{missing}"
-        raise UserError(f"{at}: missing, {name} cannot be called without it; set {at}=...")
+    arguments = {k: v for k, v in ours.items() if takes(signature, k)} | dict(given)
+    try:
+        signature.bind(**arguments)
+    except TypeError as problem:
+        raise UserError(f"{key}: {name}{signature} {problem}") from None
     return function(**arguments)
 
 

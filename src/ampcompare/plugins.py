@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
@@ -41,8 +40,9 @@ class Door:
 
     def names(self, built_in: Collection[str]) -> list[str]:
         """What may be asked for beside what is built in, in words: what is installed, and the forms."""
+        installed = sorted(entry_points(group=self.group).names - set(built_in))
         ours = (f"{library}:NAME" for library in self.libraries)
-        return [*sorted(installed(self) - set(built_in)), *ours, "pkg.mod:Name", "./file.py:Name"]
+        return [*installed, *ours, "pkg.mod:Name", "./file.py:Name"]
 
     def takes(self, text: str) -> bool:
         """Whether the text names something from outside. Raises UserError for one that cannot be right, as
@@ -50,7 +50,7 @@ class Door:
         """
         left, _, name = text.partition(":")
         if not is_object(text) or left in self.libraries:
-            return is_object(text) or text in installed(self)
+            return is_object(text) or text in entry_points(group=self.group).names
         is_file = left.endswith(".py")
         if not (is_file or _is_dotted(left)) or not _is_dotted(name):
             raise self.refusal(text, f"expected {FORMS}, with one colon")
@@ -79,11 +79,6 @@ class Plugin:
 
 
 _LOADED: dict[str, str] = {}  # by its file, how a part was named: `model.name='./net.py:build'`
-
-
-def installed(door: Door) -> set[str]:
-    """The names of a door's entry points, without importing any."""
-    return entry_points(group=door.group).names
 
 
 def left_out(door: Door, built_in: Collection[str]) -> list[str]:
@@ -123,9 +118,7 @@ def load(door: Door, text: str) -> Plugin:
         try:
             value = resolve_name(f"{module.__name__}:{name}")
         except AttributeError:
-            own = (k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
-            has = ", ".join(islice(own, 5)) or "no class or function"
-            raise door.refusal(text, f"{origin}no {name} in {left}; it has {has}") from None
+            raise door.refusal(text, f"{origin}no {name} in {left}") from None
         made_of = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(made_of))
         _LOADED[str(file)] = f"{door.option}={text!r}"

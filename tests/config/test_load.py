@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.quick import ROOT
 
+from ampcompare.config.canonical import canonical
 from ampcompare.config.load import load_config
-from ampcompare.config.schema import LEAVES, Config
+from ampcompare.config.options import Role
+from ampcompare.config.schema import LEAVES, Config, with_role
 from ampcompare.errors import UserError
 from ampcompare.program.place import names_shipped, shipped
 
@@ -48,10 +53,9 @@ def test_later_words_win_and_both_forms_are_understood():
 def test_words_become_values(subtests: pytest.Subtests):
     for word, key, value in [
         ("deterministic=True", "deterministic", True),  # str() of a bool, as W&B's agent writes it
-        ("deterministic=false", "deterministic", False),
+        ("deterministic=off", "deterministic", False),
         ("optimizer.lr=1e-05", "optimizer.lr", 1e-05),
         ("max_steps=None", "max_steps", None),
-        ("max_steps=null", "max_steps", None),
         ("max_steps=1e3", "max_steps", 1000),
         ("optimizer={'lr': 0.25, 'momentum': 0.5}", "optimizer.lr", 0.25),  # nested parameters of a sweep
         ("wandb.tags=[a, b]", "wandb.tags", ["a", "b"]),
@@ -62,36 +66,15 @@ def test_words_become_values(subtests: pytest.Subtests):
         ("data.root=/tmp/a folder/été", "data.root", "/tmp/a folder/été"),
     ]:
         with subtests.test(word=word, key=key, value=value):
-            found: object = load_config(None, [word])
-            for part in key.split("."):
-                found = getattr(found, part)
+            found = load_config(None, [word]).value(key)
             assert found == value
             assert type(found) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("backend=native", "precision.min_loss_scale=1"), "backend=native has neither floor nor ceiling"),
-        (
-            ("backend=native", "precision.keep_batchnorm_fp32=true"),
-            "backend=native has fp32 weights, BatchNorm's too",
-        ),
-        (("backend=apex_o1", "precision.keep_batchnorm_fp32=false"), "backend=apex_o1 has fp32 weights"),
-        (("backend=apex_o1", "precision.min_loss_scale=1e6"), "expected at most precision.init_scale"),
-        (("optimizer.name=adam", "optimizer.momentum=0.9"), "only sgd has it"),
-    ],
-)
-def test_values_that_do_not_go_together_are_refused(words: tuple[str, ...], expected: str):
-    assert expected in message(*words)
 
 
 def test_a_bad_file_is_named_with_the_place(tmp_path: Path, subtests: pytest.Subtests):
     for content, expected in [
         ("backend: native\n\tseed: 1\n", "line 2: not valid YAML"),
-        ("backend: [native\n", "not valid YAML"),
         ("- a\n- b\n", "expected lines of the form key: value"),
-        ("just words\n", "expected lines of the form key: value, found a str"),
         ("seed: 1\nseed: 2\n", "line 2: not valid YAML: found duplicate key seed"),
         ("optimizer:\n  rate: 0.1\n", "optimizer.rate: no such key"),
         ("optimizer:\n  lr: fast\n", "optimizer.lr='fast': expected a number above 0"),
@@ -113,7 +96,6 @@ def test_bytes_that_are_no_text_and_missing_files_are_named(tmp_path: Path):
     path.write_bytes(b"\xff\xfe\x00\x80")
     assert "binary.yaml" in message(name=str(path))
     assert "no such file; expected a path or one of demo, reference, strong" in message(name="nowhere")
-    assert message(name="x" * 5000)
     assert message(name="a\0b")
 
 
@@ -137,18 +119,10 @@ def test_a_value_may_refer_to_other_options_whatever_sets_them_in_the_end(tmp_pa
         load_config(str(path))
 
 
-def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path):
-    path = tmp_path / "empty.yaml"
-    path.write_text("")
-    assert load_config(str(path)) == Config()
-    path.write_text("optimizer:\nseed: 223\n")
-    assert load_config(str(path)) == Config()
-
-
-def test_a_flat_key_in_a_file_is_understood(tmp_path: Path):
-    path = tmp_path / "flat.yaml"
-    path.write_text("optimizer.lr: 0.5\n")
-    assert load_config(str(path)).optimizer.lr == 0.5
+@pytest.mark.parametrize("content", ["", "optimizer:\nseed: 223\n"])
+def test_an_empty_file_and_an_empty_group_are_the_defaults(tmp_path: Path, content: str):
+    (tmp_path / "empty.yaml").write_text(content)
+    assert load_config(str(tmp_path / "empty.yaml")) == Config()
 
 
 def test_every_option_says_what_it_means():
@@ -158,37 +132,42 @@ def test_every_option_says_what_it_means():
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("plan.looks=[3,3]",), "plan.looks=[3, 3]: expected rising numbers of seeds, such as [3,6,10]"),
-        (("plan.looks=[]",), "plan.looks=[]: expected rising numbers of seeds"),
-        (
-            ("plan.looks=[1,3]",),
-            "plan.looks=[1, 3]: expected a list of whole numbers, each at least 2, such as",
-        ),
-        (("plan.looks=[2.5]",), "plan.looks=[2.5]: expected a list of whole numbers, each at least 2"),
-        (("plan.looks=[3,true]",), "expected a list of whole numbers"),
-        (("plan.looks=3",), "plan.looks=3: expected a list of whole numbers"),
-        (("plan.looks=[3,6]", "plan.max_seeds=5"), "plan.max_seeds=5: plan.looks=[3, 6] goes further"),
-        (("plan.margin=0",), "plan.margin='0': expected a number above 0, or null"),
-        (("plan.control=null",), "plan.control='null': expected one of none, bookends; did you mean none?"),
-    ],
-)
-def test_a_plan_that_is_none_is_one_line(words, message):
-    with pytest.raises(UserError) as caught:
-        load_config(None, words)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "words",
     [
         ("plan.margin=0.5", "plan.looks=[3,6,10]", "plan.max_seeds=10", "plan.control=bookends"),
-        ("plan={'margin': 0.5, 'looks': [3, 6, 10], 'max_seeds': 10.0, 'control': 'bookends'}",),
-        ('plan={"margin": 0.5, "looks": [3.0, 6, 10], "max_seeds": 10, "control": "bookends"}',),
+        ('plan={"margin": 0.5, "looks": [3.0, 6, 10], "max_seeds": 10.0, "control": "bookends"}',),
     ],
 )
 def test_a_plan_is_read_as_people_and_agents_write_it(words):
     plan = load_config(None, words).plan
     assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "bookends")
     assert plan.target is None
+
+
+def test_every_option_has_the_role_that_its_name_promises():
+    assert with_role(Role.REPEAT) == {"seed"}
+    assert with_role(Role.BOOKKEEPING) >= {"wandb", "wandb.name", "checkpoint", "output_dir", "resume"}
+    assert with_role(Role.MAY_DIFFER) == {
+        *("data.root", "data.workers", "max_steps", "device", "log.warmup_steps")
+    }
+
+
+def test_settings_are_the_same_that_train_the_same():
+    def same(one: str, other: str, **environment: str) -> bool:
+        configs = (load_config(None, words.split()).to_dict() for words in (one, other))
+        return len({repr(canonical(config, environment)) for config in configs}) == 1
+
+    assert same("output_dir=a plan.margin=1", "wandb.tags=[a]")  # bookkeeping
+    assert same("precision.keep_fp32=fc,bn1 backend=native", "precision.keep_fp32=bn1,fc backend=native")
+    assert same("", "task.metrics=[accuracy,top5_accuracy] task.metric=accuracy")  # what null comes to
+    assert same("memory_format=auto", "memory_format=contiguous", memory_format="contiguous")
+    assert same("backend=bf16 precision.init_scale=2", "backend=bf16")  # which scales no loss
+    assert not same("backend=native precision.init_scale=2", "backend=native")
+    assert not same("model.kwargs.a=1", "model.kwargs.a='1'")
+    assert canonical({}) == canonical(Config().to_dict())  # what a record lacks has the default
+
+
+def test_the_schema_and_the_reports_settings_load_without_torch():
+    code = "import sys, ampcompare.config.check, ampcompare.report.runs.settings; "
+    code += "assert not {'torch', 'omegaconf'} & set(sys.modules), sorted(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -92,39 +92,20 @@ def test_another_network_takes_the_arguments_of_the_first_away(tmp_path):
     ("words", "said"),
     [
         (
-            ["published.arm=O1"],
-            "published.arm=O1: of which publication? set published.name to a file or one of ",
+            "published.arm=O1",
+            "published.arm=O1: of which publication? set published.name to a file or ",
         ),
-        (["published.scale=0.5"], "published.scale=0.5: of which publication?"),
-        (["published.network=tiny"], "published.network=tiny: of which publication?"),
-        (["published.name=ignit"], "published.name: 'ignit': no such publication; did you mean ignite?"),
-        (
-            ["published.name={paper}", "published.arm=O2"],
-            "published.arm='O2': no arm of paper; expected one of ",
-        ),
-        (
-            ["published.name={paper}", "published.scale=0"],
-            "published.scale='0': expected a number above 0 and at",
-        ),
-        (
-            ["published.name={paper}", "published.scale=1.5"],
-            "published.scale='1.5': expected a number above 0",
-        ),
-        (
-            ["published.name={paper}", "published.scale=nan"],
-            "published.scale='nan': expected a number above 0",
-        ),
-        (
-            ["published.name={paper}", "published.network=big"],
-            "published.network='big': expected one of tiny",
-        ),
+        ("published.scale=0.5", "published.scale=0.5: of which publication?"),
+        ("published.name=ignit", "published.name: 'ignit': no such publication; did you mean ignite?"),
+        ("published.name={paper} published.arm=O2", "published.arm='O2': no arm of paper; expected one of "),
+        ("published.name={paper} published.scale=1.5", "published.scale='1.5': expected a number above 0"),
     ],
 )
 def test_wrong_words_are_told_in_a_line(paper, words, said):
     with pytest.raises(UserError) as refused:
-        parse([word.format(paper=paper) for word in words])
-    assert said in str(refused.value)
-    assert "\n" not in str(refused.value)
+        parse(words.format(paper=paper).split())
+    assert said in refused.value.lines[0]
+    assert len(refused.value.lines) == 1
 
 
 def test_a_scale_needs_to_know_how_many_images_there_are(paper):

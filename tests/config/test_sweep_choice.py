@@ -14,32 +14,21 @@ from ampcompare.errors import UserError
 CHOSEN = {"data.augment": False, "optimizer": {"lr": 1e-05}, "max_steps": None, "mine": 3}
 
 
-@pytest.fixture
-def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What W&B's agent writes for the client."""
+def test_what_the_agent_left_has_to_be_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "gone.yaml"))
+    check_chosen(load_config())
     file = tmp_path / "sweep-x" / "config-y.yaml"
     save_config_file_from_dict(str(file), {key: {"value": value} for key, value in CHOSEN.items()})
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(file))
-
-
-@pytest.mark.usefixtures("chosen")
-def test_the_sweeps_values_pass():
-    check_chosen(load_config(None, ["data.augment=False", "optimizer={'lr': 1e-05}", "max_steps=None"]))
-
-
-@pytest.mark.usefixtures("chosen")
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["optimizer.lr=1e-05"], "data.augment=True: the sweep chose False"),
-        (["data.augment=false"], "optimizer.lr=0.1: the sweep chose 1e-05"),
-        (["data.augment=false", "optimizer.lr=1e-05", "max_steps=3"], "max_steps=3: the sweep chose None"),
-    ],
-)
-def test_a_value_that_did_not_arrive_is_refused(words: list[str], message: str):
-    with pytest.raises(UserError) as caught:
-        check_chosen(load_config(None, words))
-    assert message in str(caught.value)
+    passed = ["data.augment=False", "optimizer={'lr': 1e-05}"]
+    check_chosen(load_config(None, passed))
+    for words, said in [
+        (passed[1:], "data.augment=True: the sweep chose False"),
+        (passed[:1], "optimizer.lr=0.1: the sweep chose 1e-05"),
+        ([*passed, "max_steps=3"], "max_steps=3: the sweep chose None"),
+    ]:
+        with pytest.raises(UserError, match=f"^{said}"):
+            check_chosen(load_config(None, words))
 
 
 def test_a_value_that_refers_to_another_option_is_compared_as_what_it_comes_to():
@@ -49,7 +38,10 @@ def test_a_value_that_refers_to_another_option_is_compared_as_what_it_comes_to()
         check_parameters(config, {"wandb": {"group": "weak-${backend}"}})
 
 
-def test_without_a_sweep_there_is_nothing_to_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    check_chosen(load_config())
-    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "gone.yaml"))
-    check_chosen(load_config())
+def test_what_is_in_a_tree_is_compared_with_its_type():
+    config = load_config(None, ["model.kwargs={width: 64, act: gelu, drop: 1e-5}"])
+    check_parameters(config, {"model.kwargs.width": 64, "model": {"kwargs": {"act": "gelu"}}})
+    check_parameters(config, {"model.kwargs.drop": "1e-5"})  # as `wandb sweep` reads it
+    for chosen in ({"model.kwargs.width": 32}, {"model.kwargs": {"width": True}}, {"model.kwargs.depth": 3}):
+        with pytest.raises(UserError, match=r"the sweep chose .* did not pass that on"):
+            check_parameters(config, chosen)

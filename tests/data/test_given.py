@@ -56,8 +56,8 @@ def test_a_subset_draws_for_each_sample_as_the_whole_does():
     data = given(code + "return Subset(d, torch.arange(1, 25))", train_limit=20)
     assert len(data.train) == 20
     assert data.classes == ("below", "above")
-    whole = data.train.batch(Places(3, 0, 0, 1, list(range(8))))[0]
-    share = data.train.batch(Places(3, 0, 1, 2, [1, 3, 5, 7]))[0]
+    whole = data.train[Places(3, 0, 0, 1, list(range(8)))][0]
+    share = data.train[Places(3, 0, 1, 2, [1, 3, 5, 7])][0]
     assert share.equal(whole[1::2])
 
 
@@ -90,8 +90,11 @@ def build(is_train, seed, batch_size, size=1, *, deep=None):
     assert data.train.inputs.tolist() == [[7.0] * 3] * 5
     assert (data.train.targets[0], data.test.targets[0]) == (32, 8)
     assert data.fingerprint == other.fingerprint  # training data may change with a seed that is taken
-    for key, said in [("cuont", "has no such argument"), ("train", "is called with both, true and false")]:
-        with pytest.raises(UserError, match=rf"data.kwargs.{key}: ./mine.py:build {said}"):
+    for key, said in [
+        ("cuont", r": ./mine.py:build\(seed, .* argument 'cuont'"),
+        ("train", ".train: ./mine.py:build is called with both, true and false"),
+    ]:
+        with pytest.raises(UserError, match=f"^data.kwargs{said}"):
             build_dataset("./mine.py:build", **(how | {"kwargs": {key: 3}}))
 
 
@@ -103,7 +106,6 @@ def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(su
         ("x, y = table(train)\nreturn x, {'label': y}", 0),
         ("x, y = table(train)\nreturn x, torch.where(y > 0, 4, -100)", 5),
         ("x, y = table(train)\nreturn x, y - 3", 0),
-        ("x, y = table(train)\nreturn x, y + 10**12", 0),
         ("d = Noisy(train)\nd.classes = None\nd.targets = [0, 2, 1]\nreturn d", 3),
         ("d = Noisy(train)\nd.classes = None\nd.num_classes = 7\nreturn d", 7),
         ("d = Noisy(train)\nd.classes = None\nreturn d", 0),
@@ -118,26 +120,21 @@ def test_classes_are_those_of_whole_numbers_one_a_sample_where_they_are_known(su
 def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
     for code, said in [
         ("return None", "data for train=True: a NoneType; expected tensors, a map-style Dataset"),
-        ("return {'x': torch.ones(3)}", "data for train=True: a dict; expected tensors"),
         ("return torch.ones(3)", "first samples for train=True: a Tensor; expected (inputs,"),
         ("return table(train) * 2", "data for train=True: a tuple of 4; expected (inputs, targets)"),
         ("return table(train)[0], None", "data for train=True: targets are a NoneType; expected"),
         ("x, y = table(train)\nreturn {'a': x, 'b': x[2:]}, y", "the tensors have 90, 88, 90 samples"),
         ("return {}, torch.ones(3)", "inputs are a dict with the keys []; expected names"),
-        ("return {3: torch.ones(3)}, torch.ones(3)", "inputs are a dict with the keys [3]; expected names"),
-        ("return torch.ones(()), torch.ones(3)", "inputs are a Tensor of torch.float32; expected"),
         ("return torch.ones(0, 3), torch.ones(0)", "the tensors have 0, 0 samples"),
         ("return torch.eye(3).to_sparse(), torch.ones(3)", "inputs are a Tensor of torch.float32; expected"),
         ("return np.array(['a', 'b']), np.ones(2)", "inputs are a ndarray of <U1; expected"),
         ("return [[1.0], [1.0, 2.0]], [1, 2]", "no data for train=True (ValueError: setting an"),
         ("return []", "data for train=True: a list of 0; expected at least one sample"),
-        ("return [('a', 1)] * 4", "first samples for train=True: inputs are a tuple"),
         (
             "return [(torch.ones(n), n) for n in (1, 2, 3)]",
             "first samples for train=True: its samples do not make one tensor (stack",
         ),
         ("return (i for i in range(3))", "no data for train=True (TypeError: object of"),
-        ("return DataLoader([(1.0, 2)][:0], batch_size=2)", "data for train=True: a DataLoader of 0;"),
         ("return DataLoader([1.0] * 4, batch_size=2)", "batch 0 of epoch 0: a Tensor; expected (inputs,"),
         (
             "s = Stream(train, 9)\ns.__class__.__iter__ = lambda s: iter(())\nreturn s",
@@ -147,7 +144,6 @@ def test_what_is_no_data_is_one_line_that_says_so(subtests: pytest.Subtests):
             "x, y = table(train)\nreturn (x, y) if train else ({'a': x}, y)",
             "differ in their names: ((), ()) and",
         ),
-        ("1 / 0", ": ZeroDivisionError"),
         ("raise SystemExit(0)", "no data for train=True (line "),
         (
             "x = torch.zeros(4, 3, 2, 2).byte()\nreturn x, torch.arange(4) + 10**12",

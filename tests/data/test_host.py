@@ -48,6 +48,12 @@ def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
     return len(one) == len(other) and all(a.equal(b) for x, y in pairs for a, b in zip(x, y, strict=True))
 
 
+def reseed(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
 EVERY = ["tensors", "named", "samples", "named_samples", "loader", "own_loader", "stream", "sequences"]
 
 
@@ -55,16 +61,12 @@ EVERY = ["tensors", "named", "samples", "named_samples", "loader", "own_loader",
 def test_an_epoch_is_a_function_of_seed_and_epoch_and_leaves_the_random_numbers_alone(name: str):
     seen = []
     for global_seed in (1, 2):
-        torch.manual_seed(global_seed)
-        np.random.seed(global_seed)
-        random.seed(global_seed)
+        reseed(global_seed)
         loader = make(name)
         epochs = [flat(loader.epoch(epoch)) for epoch in (0, 1)]
         seen.append([x for epoch in epochs for x in epoch])
         drawn = torch.rand(1).item(), np.random.rand(), random.random()
-        torch.manual_seed(global_seed)
-        np.random.seed(global_seed)
-        random.seed(global_seed)
+        reseed(global_seed)
         assert drawn == (torch.rand(1).item(), np.random.rand(), random.random())
         assert name == "sequences" or not same(*epochs)
     assert same(*seen)

@@ -15,16 +15,6 @@ HALF, FLOAT = torch.float16, torch.float32
 Pair = namedtuple("Pair", "a b")
 
 
-class Batch:
-    """A batch class of the user's, as apex's documentation has it."""
-
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x = x
-
-    def to(self, dtype: torch.dtype) -> Batch:
-        return Batch(self.x.to(dtype))
-
-
 class Output(OrderedDict):
     """A model's output with items and attributes, as libraries of transformers have it."""
 

@@ -15,9 +15,7 @@ YES, NO = torch.ones(()), torch.zeros(())
 OPTIMIZERS = {
     "SGD": lambda p, **k: torch.optim.SGD(p, lr=0.1, **k),
     "SGD momentum": lambda p, **k: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, **k),
-    "SGD nesterov": lambda p, **k: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, **k),
     "SGD dampening": lambda p, **k: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5, **k),
-    "Adam": lambda p, **k: torch.optim.Adam(p, lr=0.1, **k),
     "Adam amsgrad": lambda p, **k: torch.optim.Adam(p, lr=0.1, amsgrad=True, **k),
     "AdamW": lambda p, **k: torch.optim.AdamW(p, lr=0.1, **k),
 }

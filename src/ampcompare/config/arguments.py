@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ampcompare.config.load import load_config
+from ampcompare.config.load import configured, split_override
 from ampcompare.config.schema import Config, find_option
-from ampcompare.config.trees import written
 from ampcompare.errors import UserError, reason
 
 DEFAULT_CONFIG = "reference"
@@ -23,7 +22,7 @@ def parse(words: Sequence[str]) -> Config:
     Hydra's `+key=value`, and `--config NAME`.
     """
     name: str | None = None
-    overrides: list[str] = []
+    given: list[tuple[str, Any]] = []
     rest = iter(words)
     for word in rest:
         key, equals, value = word.partition("=")
@@ -32,18 +31,18 @@ def parse(words: Sequence[str]) -> Config:
             if not name:
                 raise UserError("--config: expected a name or a path after it, such as --config demo")
         elif word.startswith("{"):
-            overrides += _words(word, word)
+            given += _options(word, word)
         elif equals:
-            overrides.append(word.lstrip("+"))
+            given.append(split_override(word.lstrip("+")))
         elif word.startswith("--") and (option := find_option(word[2:])):
             if option[0].base is not bool:
                 raise UserError(f"{word}: expected {word}=VALUE, {option[0].allowed}")
-            overrides.append(f"{word}=true")
+            given.append((word[2:], True))
         elif word.endswith(".json"):
-            overrides += _words(_content(word), word)
+            given += _options(_content(word), word)
         else:
-            overrides.append(word)  # load_config says what is wrong with it
-    return load_config(name, overrides, default=DEFAULT_CONFIG)
+            split_override(word)  # which says what is wrong with it
+    return configured(name, given, DEFAULT_CONFIG)
 
 
 def _content(file: str) -> str:
@@ -53,8 +52,8 @@ def _content(file: str) -> str:
         raise UserError(f"{file}: cannot be read ({reason(problem)})") from None
 
 
-def _words(text: str, origin: str) -> list[str]:
-    """A JSON object of options as `key=value` words, written as W&B's macros write them."""
+def _options(text: str, origin: str) -> list[tuple[str, Any]]:
+    """The options in a JSON object."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as problem:
@@ -62,10 +61,4 @@ def _words(text: str, origin: str) -> list[str]:
         raise UserError(f"{origin}: not valid JSON ({reason(problem)}); {expected}") from None
     if not isinstance(content, dict):
         raise UserError(f"{origin}: expected a JSON object of options, found a {type(content).__name__}")
-    return [f"{key}={_word(key, value)}" for key, value in content.items()]
-
-
-def _word(key: str, value: Any) -> Any:
-    """A value of JSON as a word: a text of a free tree in quotes, as it would be typed again."""
-    found = find_option(key)
-    return written(value) if found and found[0].is_tree else value
+    return [*content.items()]

@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 
-from ampcompare.config.options import Leaf
+from ampcompare.config.options import Leaf, texts
 from ampcompare.config.schema import GROUPS, LEAVES, find_option
-from ampcompare.config.trees import flat, grow
+from ampcompare.config.trees import flat
 from ampcompare.errors import UserError, did_you_mean, reason
 from ampcompare.program.place import as_typed
 from ampcompare.program.yaml_file import read_text
@@ -38,27 +38,49 @@ KEY_HINTS = {
     **dict.fromkeys(("criterion", "loss_fn", "objective"), "task.loss"),
 }
 
+NOT_OF_ITS_TYPE = (
+    *(OmegaConfBaseException, ValueError, TypeError, LookupError, OverflowError, SyntaxError, RecursionError),
+)
+
 _defaults = cache(OmegaConf.structured)  # 13 ms; a copy of it takes 2
 
 
 def build(
     base: Any, given: Iterable[tuple[str, Any]], of_file: Iterable[tuple[str, Any]] = (), file: str = ""
 ) -> Any:
-    """The dataclass (or one like the given instance) with these values by dotted key, the later one winning,
+    """The Config (or one like the given instance) with these values by dotted key, the later one winning,
     above those of a file.
 
     Raises UserError with key, value, what is allowed and what may have been meant.
     """
     tree = copy.deepcopy(_defaults(base)) if isinstance(base, type) else OmegaConf.structured(base)
-    with named_in(file):
-        said = {key: (value, file) for key, value in _put(tree, of_file).items()}
-    said |= {key: (value, "") for key, value in _put(tree, given).items()}
+    said: dict[str, tuple[Any, str]] = {}
+    for origin, pairs in ((file, of_file), ("", given)):
+        for key, value in pairs:
+            with named_in(origin):
+                leaf = _put(tree, key, value)
+            said[leaf.key] = value, origin
+
     # What is to be given first: whatever refers to it is not known either.
-    for key in sorted(said, key=lambda key: "${" in str(said[key])):
-        value, origin = said[key]
+    for key, value in flat("", cast(dict[str, Any], OmegaConf.to_container(tree))):
+        if "???" in texts(value) and (found := find_option(key[1:])):
+            with named_in(said[found[0].key][1]):
+                raise UserError(f"{key[1:]}=???: has to be given; expected {found[0].allowed}")
+    for key, (value, origin) in said.items():
         with named_in(origin):
-            _check(tree, LEAVES[key], value)
+            LEAVES[key].check(_resolved(tree, LEAVES[key], value), value)
     return OmegaConf.to_object(tree)
+
+
+def _resolved(tree: Any, leaf: Leaf, said: Any) -> Any:
+    """What an option comes to, given as `said`. Raises UserError."""
+    try:
+        value = OmegaConf.select(tree, leaf.key)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except ValidationError:
+        raise leaf.wrong(said) from None
+    except (OmegaConfBaseException, RecursionError) as problem:
+        raise UserError(f"{leaf.key}={said!r}: {reason(problem)}; write the value out") from None
 
 
 @contextmanager
@@ -70,60 +92,26 @@ def named_in(file: str) -> Iterator[None]:
         raise UserError(f"{file}: {problem}" if file else str(problem)) from None
 
 
-def _put(tree: Any, given: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Set options in an OmegaConf tree; returns each with what was said of it. Raises UserError."""
-    said: dict[str, Any] = {}
-    for key, value in given:
-        found = find_option(key)
-        assert found
-        leaf, path = found
-        if any("${" in REFERENCE.sub("", text) for text in _texts(value)):
+def _put(tree: Any, key: str, value: Any) -> Leaf:
+    """Set an option, or what is in a free tree, in an OmegaConf tree. Raises UserError."""
+    found = find_option(key)
+    assert found
+    leaf, path = found
+    try:
+        if any("${" in REFERENCE.sub("", text) for text in texts(value)):
             what = "of ${...} only another option's key is understood, such as ${backend}"
             raise UserError(f"{key}={value!r}: {what}")
-        if leaf.is_tree:
-            inner: Any = OmegaConf.to_container(OmegaConf.select(tree, leaf.key))
-            grow(inner, leaf.key, path, value)
-            OmegaConf.update(tree, leaf.key, inner, merge=False)
-            said[leaf.key] = inner
-            continue
-        try:
+        if not leaf.is_tree:
             OmegaConf.update(tree, leaf.key, leaf.read(value), merge=False)
-        except (OmegaConfBaseException, ValueError, LookupError, OverflowError, SyntaxError):
-            raise leaf.wrong(value) from None
-        said[leaf.key] = value
-    return said
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(part)
-
-
-def _check(tree: Any, leaf: Leaf, said: Any) -> None:
-    """Raise UserError for what an option comes to, given as `said`, that it does not allow."""
-    try:
-        value = OmegaConf.select(tree, leaf.key, throw_on_missing=True)
-        if OmegaConf.is_config(value):
-            value = OmegaConf.to_container(value, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue:
-        missing = next((key for key, one in flat(leaf.key, said) if one == "???"), "") if leaf.is_tree else ""
-        allowed = "say what it is" if leaf.is_tree else f"expected {leaf.allowed}"
-        raise UserError(
-            f"{missing or leaf.key}={'???' if missing else said}: has to be given; {allowed}"
-        ) from None
-    except ValidationError:
-        raise leaf.wrong(said) from None
-    except (OmegaConfBaseException, RecursionError) as problem:
-        raise UserError(f"{leaf.key}={said!r}: {reason(problem)}; write the value out") from None
-    if leaf.is_tree:
-        grow({}, leaf.key, "", value)  # what a reference brought into it
-    elif str(leaf.base).startswith("list") and not isinstance(value, list | None):  # OmegaConf lets it pass
-        raise leaf.wrong(said)
-    else:
-        leaf.check(value, said)
+        elif path or isinstance(value, Mapping):  # which adds to what is there
+            OmegaConf.update(tree, key, value, force_add=True)
+        elif value is None:
+            OmegaConf.update(tree, key, {}, merge=False)
+        else:
+            raise ValueError
+    except NOT_OF_ITS_TYPE:
+        raise leaf.wrong(value) from None
+    return leaf
 
 
 def options_in(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from itertools import pairwise
 
 from ampcompare.config import task
 from ampcompare.config.beside import PlanConfig
+from ampcompare.config.canonical import has_no_effect
 from ampcompare.config.schema import LEAVES, Config, PrecisionConfig, ScheduleConfig, TrainingConfig
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError
@@ -120,37 +120,32 @@ def _check_execution(config: Config) -> None:
         raise UserError(f"{given}: needs optimizer.fused=true, {why}; leave optimizer.fused out")
 
 
+# What a backend has to be for an option of `precision`, and what is said of one that is not.
+_NEEDS = {
+    "precision.loss_scale": ("scales", "does not scale the loss"),
+    "precision.min_loss_scale": ("bounded_scale", "has neither floor nor ceiling for the loss scale"),
+    "precision.max_loss_scale": ("bounded_scale", "has neither floor nor ceiling for the loss scale"),
+    "precision.keep_batchnorm_fp32": ("half_weights", "has fp32 weights, BatchNorm's too"),
+}
+
+
 def check_backend(config: Config, backend: Backend) -> None:
     """Raise UserError for options of `precision` that the backend does not take."""
-    precision, name = config.precision, config.backend
-
-    def refusal(key: str, value: str, why: str, would: Callable[[Backend], bool]) -> UserError:
-        others = [other for other, declared in REGISTRY.items() if not declared.is_fp32 and would(declared)]
-        instead = f", or use backend={others[0]}" if others else ""
-        return UserError(f"precision.{key}={value}: backend={name} {why}; leave it out{instead}")
-
     if backend.is_fp32:  # `remarks` says what has no effect: a comparison gives all its runs the same words
         return
-    if precision.loss_scale != "dynamic" and not backend.scales:
-        value = f"{precision.loss_scale:g}"
-        raise refusal("loss_scale", value, "does not scale the loss", lambda other: other.scales)
-    for key in ("min_loss_scale", "max_loss_scale"):
-        if (bound := getattr(precision, key)) is not None and not backend.bounded_scale:
-            why = "has neither floor nor ceiling for the loss scale"
-            raise refusal(key, f"{bound:g}", why, lambda other: other.bounded_scale)
-    if precision.keep_batchnorm_fp32 is not None and not backend.half_weights:
-        value = str(precision.keep_batchnorm_fp32).lower()
-        why = "has fp32 weights, BatchNorm's too"
-        raise refusal("keep_batchnorm_fp32", value, why, lambda other: other.half_weights)
+    for key, (needs, why) in _NEEDS.items():
+        value = config.value(key)
+        if value != LEAVES[key].default and not getattr(backend, needs):
+            raise UserError(f"{key}={_shown(value)}: backend={config.backend} {why}; leave it out")
 
 
 def settle(config: Config) -> None:
-    """Ask the backend. What is installed and cannot be had is said on stderr. Raises UserError for a plug-in
-    that cannot be had, and for options that the backend cannot take.
+    """Ask the backend. What is installed and cannot be had is said on stderr. Raises UserError for a backend
+    that cannot be had, and for options that it does not take.
     """
     if os.environ.get("RANK", "0") == "0":
         doors = [(leaf.meta["door"], leaf.meta["choices"]) for leaf in LEAVES.values() if leaf.meta["door"]]
-        for line in dict.fromkeys(line for door, built_in in doors for line in left_out(door, built_in)):
+        for line in (line for door, built_in in doors for line in left_out(door, built_in)):
             sys.stderr.write(f"warning: {line}\n")
     check_backend(config, backend_of(config.backend))
 
@@ -159,9 +154,10 @@ def remarks(config: Config) -> list[str]:
     """What is to be said of options that were given and have no effect, a line each."""
     backend, network = config.backend, config.model.name
     found = []
-    if backend in REGISTRY and REGISTRY[backend].is_fp32:
-        keys = [key for key in LEAVES if key.startswith("precision.")]
-        found += _without_effect(config, keys, f"backend={backend} is fp32")
+    if idle := [key for key in LEAVES if has_no_effect(key, backend)]:
+        is_fp32 = REGISTRY[backend].is_fp32
+        why = f"backend={backend} {'is fp32' if is_fp32 else 'does not scale the loss'}"
+        found += _without_effect(config, idle, why)
     if network not in LEAVES["model.name"].meta["choices"]:
         why = f"model.name={network} is none of our networks"
         found += _without_effect(config, ["model.stem", "model.zero_init_residual"], why)
@@ -177,4 +173,4 @@ def _without_effect(config: Config, keys: list[str], why: str) -> list[str]:
 def _shown(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()

@@ -5,7 +5,7 @@ This module must stay free of torch: `--help` answers in under 0.5 s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,19 @@ def load_config(
     and words, and above the defaults.
     Raises UserError with one line that names key, value, what is allowed and what to do.
     """
-    words = [split_override(word) for word in overrides]
-    config = _from(Config, name or default, words)
+    return configured(name, [split_override(word) for word in overrides], default)
+
+
+def configured(name: str | None, given: Sequence[tuple[str, Any]], default: str | None) -> Config:
+    """The same of options by their keys."""
+    config = _from(Config, name or default, given)
     if config.published != PublishedConfig():
-        config = _from(repeated(config.published), name, words)
+        config = _from(repeated(config.published), name, given)
     check(config)
     return config
 
 
-def _from(base: Any, name: str | None, words: Iterable[tuple[str, Any]]) -> Config:
+def _from(base: Any, name: str | None, words: Sequence[tuple[str, Any]]) -> Config:
     path = None if name is None else find_config(name)
     content = read_config(path) if path else {}
     given = [pair for word in words for pair in options_in(dict([word]))]

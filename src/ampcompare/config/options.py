@@ -26,7 +26,6 @@ BOUNDS = (
     ("below", "below", operator.lt),
 )
 NULL_WORDS = ("none", "null", "~", "")
-TRUTH = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
 
 
 class Role(Enum):
@@ -130,10 +129,9 @@ class Leaf:
         return f"{text}, or null" if self.optional else text
 
     def read(self, value: Any) -> Any:
-        """The value as the option's type has it, of a word, of YAML, of JSON. Raises an Exception.
+        """A value of a word, of YAML, of JSON as OmegaConf's node of the type takes it. Raises Exceptions.
 
-        OmegaConf's nodes alone would take 2 and `y` for true and 1_000 for a number, and refuse 1e3 and
-        1000.0, as W&B's sweeps write whole numbers.
+        The nodes would refuse 1e3 and 1000.0, as W&B's sweeps write whole numbers.
         """
         word = value.strip().lower() if isinstance(value, str) else None
         if value is None or (self.optional and word in NULL_WORDS):
@@ -143,12 +141,13 @@ class Leaf:
         if self.meta["names"]:
             return listed(value)
         if item := typing.get_args(self.base):
-            if isinstance(value, str) and self.meta["choices"]:
-                value = [value]
-            if not isinstance(value, list | tuple):
+            parts = [value] if isinstance(value, str) and self.meta["choices"] else value
+            if not isinstance(parts, list | tuple):
                 raise ValueError
-            return [_scalar(item[0], part) for part in value]
-        return word if self.base is float and word in self.meta["choices"] else _scalar(self.base, value)
+            return [_number(item[0], part) for part in parts]
+        if word is not None and (self.base is bool or word in self.meta["choices"]):
+            return word if self.base in (bool, float) else value
+        return _number(self.base, value)
 
     def wrong(self, said: Any, why: str = "") -> UserError:
         """The line for a value that was given as `said`, with the word that was meant where it is known."""
@@ -161,26 +160,26 @@ class Leaf:
 
     def check(self, value: Any, said: Any) -> None:
         """Raise UserError for a value of the right type, given as `said`, that the option does not allow."""
-        door, choices = self.meta["door"], self.meta["choices"]
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, str) and choices and part not in choices and not (door and door.takes(part)):
-                raise self.wrong(said)
-            if isinstance(part, float) and not math.isfinite(part):
-                raise self.wrong(said)
-            if isinstance(part, str):
-                self._check_text(part, said)
-            elif isinstance(part, int | float) and not isinstance(part, bool):
-                bounds = ((holds, self.meta[name]) for name, _, holds in BOUNDS)
-                if not all(bound is None or holds(part, bound) for holds, bound in bounds):
-                    raise self.wrong(said)
-
-    def _check_text(self, text: str, said: Any) -> None:
-        if self.meta["pattern"] and not re.fullmatch(self.meta["pattern"], text):
+        is_list = str(self.base).startswith("list")
+        if is_list and not isinstance(value, list | None):  # from a reference: OmegaConf lets it pass
             raise self.wrong(said)
-        if "\0" in text:
-            raise self.wrong(said, "a NUL character is in it; ")
-        if any("\ud800" <= c <= "\udfff" for c in text):  # how Python holds bytes that are no text
-            raise self.wrong(said, "a byte that is not UTF-8 is in it; ")
+        for text in texts(value):
+            if "\0" in text:
+                raise self.wrong(said, "a NUL character is in it; ")
+            if any("\ud800" <= c <= "\udfff" for c in text):  # how Python holds bytes that are no text
+                raise self.wrong(said, "a byte that is not UTF-8 is in it; ")
+        if not self.is_tree and not all(map(self._takes, value if is_list and value else [value])):
+            raise self.wrong(said)
+
+    def _takes(self, part: Any) -> bool:
+        meta, door = self.meta, self.meta["door"]
+        if isinstance(part, str):
+            is_choice = not meta["choices"] or part in meta["choices"] or (door and door.takes(part))
+            return bool(is_choice) and bool(not meta["pattern"] or re.fullmatch(meta["pattern"], part))
+        if isinstance(part, bool) or not isinstance(part, int | float):
+            return True
+        bounds = ((holds, meta[name]) for name, _, holds in BOUNDS)
+        return math.isfinite(part) and all(bound is None or holds(part, bound) for holds, bound in bounds)
 
 
 def leaves(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[Leaf]:
@@ -197,30 +196,31 @@ def leaves(cls: type, prefix: str = "", role: Role = Role.RESULT) -> Iterator[Le
         yield Leaf(key, kind, default, field.metadata, own)
 
 
-def _scalar(kind: Any, value: Any) -> Any:
-    if is_open(value):  # in a list
-        return value
-    if isinstance(value, list | tuple | dict) or (isinstance(value, bool) and kind in (int, float)):
-        raise ValueError
-    if kind is bool:
-        return value if isinstance(value, bool) else TRUTH[str(value).strip().lower()]
-    if kind is str or value is None:
+def _number(kind: Any, value: Any) -> Any:
+    if kind not in (int, float) or isinstance(value, bool | None) or is_open(value):
         return value
     if isinstance(value, str):
-        if "_" in value:  # Python reads 1_000 as a number
-            raise ValueError
         try:
             value = int(value)  # exact, however large
         except ValueError:
             value = float(value)
-    if kind is int and value != int(value):
-        raise ValueError
-    return kind(value)
+    return int(value) if kind is int and value == int(value) else float(value)
 
 
 def is_open(value: Any) -> bool:
     """Whether what it comes to is known only when all else is: a reference, or what is still to be given."""
     return isinstance(value, str) and ("${" in value or value == "???")
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a value, names too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from texts(part)
 
 
 def listed(value: Any) -> list[str] | None:

@@ -283,8 +283,8 @@ def find_option(key: str) -> tuple[Leaf, str] | None:
     """The option of that key, and where in it if it is a free tree: `model.kwargs` and `width`."""
     if key in LEAVES:
         return LEAVES[key], ""
-    leaf = next((tree for tree in TREES if key.startswith(f"{tree.key}.")), None)
-    return (leaf, key.removeprefix(f"{leaf.key}.") or ".") if leaf else None
+    found = ((tree, key.removeprefix(f"{tree.key}.")) for tree in TREES if key.startswith(f"{tree.key}."))
+    return next((one for one in found if all(one[1].split("."))), None)
 
 
 def with_role(*roles: Role) -> frozenset[str]:

@@ -16,22 +16,15 @@ from ampcompare.config.load import typed_values, typed_word
 from ampcompare.config.schema import GROUPS, LEAVES, Config, find_option
 from ampcompare.config.trees import written
 from ampcompare.errors import UserError
+from ampcompare.program.yaml_file import read_yaml
 
 
 def check_chosen(config: Config) -> None:
-    """Compare the config with what an agent left for W&B's client. Raises UserError where they differ, or
-    where that cannot be read.
-    """
+    """Compare the config with what an agent left for W&B's client. Raises UserError where they differ."""
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH")
     if not path or not Path(path).is_file():
         return
-    import yaml
-
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as problem:
-        why = f"cannot be read ({problem}); is it from W&B's agent?"
-        raise UserError(f"WANDB_SWEEP_PARAM_PATH={path}: {why}") from None
+    content = read_yaml(Path(path))
     entries = content.items() if isinstance(content, Mapping) else ()
     check_parameters(config, {k: v["value"] for k, v in entries if isinstance(v, Mapping) and "value" in v})
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampcompare import plugins
+from ampcompare.calling import call
 from ampcompare.data import given
 from ampcompare.data.batch import digest
 from ampcompare.data.sources import source_of
@@ -38,15 +39,12 @@ def build_dataset(
     arguments or the data.
     """
     limits = {"train": train_limit, "test": test_limit}
-    for split, limit in limits.items():
-        if limit is not None and limit < 1:
-            raise UserError(f"data.{split}_limit={limit}: must be at least 1, or null for all images")
     declared = source_of(source)  # raises for a name that is none
     kwargs = kwargs or {}
     if declared.load is None:
         return _given(given.Builder(source, kwargs, batch_sizes, seed), limits)
-    declared.check(kwargs)
-    return _limited(declared.load(root, train_limit, test_limit, **kwargs), limits, source)
+    ours = {"root": root, "train_limit": train_limit, "test_limit": test_limit}
+    return _limited(call(declared.loader, kwargs, key=given.KWARGS, name=source, ours=ours), limits, source)
 
 
 def _limited(data: Dataset, limits: Mapping[str, int | None], source: str) -> Dataset:

@@ -13,23 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from ampcompare import plugins
 from ampcompare.data.batch import Batch, count_samples, each, in_layout, tensors
 from ampcompare.data.loader import Shares, draw_order
 from ampcompare.data.reading import read
 from ampcompare.data.splits import BatchSet, Places, SampleSet, TensorSet
-
-
-class _Fetch(TorchDataset[Any]):
-    """What a worker has: places in, a batch out (as a list of two, after PyTorch's conversion)."""
-
-    def __init__(self, data: SampleSet | TensorSet) -> None:
-        self.data = data
-
-    def __getitem__(self, places: Places) -> Batch:
-        return self.data.batch(places)
 
 
 class _FromHost(Shares):
@@ -77,8 +66,9 @@ class SampleLoader(_FromHost):
         self._places: list[Places] = []  # the sampler of a DataLoader that lives longer than an epoch
         # Forked, they have the modules of files, which no other process can import by name.
         forks = workers and "fork" in multiprocessing.get_all_start_methods()
-        self._loader = DataLoader(
-            _Fetch(data),
+        by_places: Any = data
+        self._loader: DataLoader[Any] = DataLoader(
+            by_places,
             batch_size=None,
             sampler=self._places,
             num_workers=workers,

@@ -30,7 +30,7 @@ from ampcompare.data.batch import (
     pair_of,
     tensors,
 )
-from ampcompare.data.reading import Randomness, mix, read, seed_all
+from ampcompare.data.reading import aside, mix, read, seed_all
 from ampcompare.errors import kind_of
 
 MOST_CLASSES = 100_000  # ImageNet's largest list has 21,843
@@ -99,7 +99,7 @@ class TensorSet(_Split):
         index = torch.as_tensor(indices)
         return type(self)(*(each(part, lambda tensor: tensor[index]) for part in self.sample))
 
-    def batch(self, places: Places) -> Batch:
+    def __getitem__(self, places: Places) -> Batch:
         return self.take(places.indices).sample
 
 
@@ -134,21 +134,21 @@ class SampleSet(_Split):
         return len(self.data)
 
     def look(self) -> Batch:
-        with Randomness(0).on():
-            return self.batch(Places(0, 0, 0, 1, list(range(min(FIRST, len(self))))))
+        return self[Places(0, 0, 0, 1, list(range(min(FIRST, len(self)))))]
 
     def take(self, indices: np.ndarray) -> SampleSet:
         return SampleSet(Subset(self.data, indices.tolist()), self.file)
 
-    def batch(self, places: Places) -> Batch:
+    def __getitem__(self, places: Places) -> Batch:
         """The samples, each made with the generators seeded by its place: the same ones in any process.
 
         Raises what the data set raises, Unfit for what is no sample.
         """
         samples = []
-        for number, index in enumerate(places.indices):
-            seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
-            samples.append(pair_of(self.data[index]))
+        with aside():
+            for number, index in enumerate(places.indices):
+                seed_all(mix(places.seed, places.epoch, places.first + number * places.step))
+                samples.append(pair_of(self.data[index]))
         try:
             found = default_collate(samples)
         except (RuntimeError, TypeError, KeyError, ValueError) as problem:

@@ -49,17 +49,6 @@ def test_device_is_cuda_where_there_is_one(monkeypatch):
         assert STATE.device_type == "cpu"
 
 
-def test_fp16_is_the_half_type_of_whoever_names_none():
-    x = torch.randn(2, 2)
-    with casts(device_type="cpu"):
-        assert torch.mm(x, x).dtype is HALF
-    with casts(device_type="cpu", half=BF16), casts():  # inside a context nothing changes but what is named
-        assert torch.mm(x, x).dtype is BF16
-    with casts(device_type="cpu", half=BF16), disable_casts(), casts():
-        assert torch.mm(x, x).dtype is BF16
-    assert STATE.half is HALF
-
-
 def test_a_weight_has_a_copy_of_its_own_in_each_half_type():
     weight, x = nn.Parameter(torch.randn(2, 2)), torch.randn(2, 2)
     with casts(device_type="cpu", half=BF16):

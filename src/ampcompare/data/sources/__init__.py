@@ -7,21 +7,15 @@ report may ask them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from ampcompare import plugins
-from ampcompare.errors import UserError
 
 if TYPE_CHECKING:
     from ampcompare.data.splits import Dataset
-
-# Called with data.root, data.train_limit and data.test_limit, null as None, and what of data.kwargs it takes.
-# The limits are applied to whatever it returns; they are there for sources that make images, which need not
-# make more.
-Load = Callable[..., "Dataset"]
 
 
 @dataclass(frozen=True)
@@ -31,36 +25,21 @@ class Source:
     name: str  # data.source
     label: str  # in sentences and charts
     short: str  # in a run's name
-    load: Load | None = None  # raises UserError for whatever is wrong with the data; None: see `data.given`
+    # What loads it, or its name here (None: `data.given`), called with what it takes of `data.kwargs`,
+    # `root`, `train_limit` and `test_limit`: limits for those that make images, which need not make more. It
+    # raises UserError for whatever is wrong with the data.
+    load: Callable[..., Dataset] | str | None = None
     root: str = ""  # what data.root is to it, for --help; empty: it has none
     needs_root: bool = False  # it then tells which data it is, and reports name it
     is_made_up: bool = False  # data that no claim can rest on
     train_images: int = 0  # of the whole training split, where that is always the same
     test_images: int = 0  # likewise
     classes: int = 0  # likewise
-    arguments: Mapping[str, range] = field(default_factory=dict)  # what of data.kwargs it takes
 
-    def check(self, kwargs: Mapping[str, Any]) -> None:
-        """Raise UserError for one of `data.kwargs` that a built-in source does not take."""
-        for key, value in kwargs.items():
-            said, allowed = f"data.kwargs.{key}", self.arguments.get(key)
-            if allowed is None:
-                takes = f"takes {', '.join(self.arguments)}" if self.arguments else "takes none"
-                raise UserError(f"{said}: data.source={self.name} {takes}; leave it out")
-            if type(value) is not int or value not in allowed:
-                expected = f"expected a whole number, {allowed.start} to {allowed.stop - 1}"
-                raise UserError(f"{said}={value!r}: {expected}")
-
-
-def _from(module: str, constant: str = "") -> Load:
-    """A source's own file, imported when it is loaded: its `load`."""
-
-    def load(*asked: Any, **kwargs: Any) -> Dataset:
-        file: Any = import_module(f"ampcompare.data.sources.{module}")
-        which = {"which": getattr(file, constant)} if constant else {}
-        return file.load(*asked, **which, **kwargs)
-
-    return load
+    @property
+    def loader(self) -> Callable[..., Dataset]:
+        found: Any = resolve_name(f"{__name__}.{self.load}") if isinstance(self.load, str) else self.load
+        return found
 
 
 _SIZES: dict[str, Any] = {"train_images": 50_000, "test_images": 10_000}
@@ -68,12 +47,11 @@ _TEN: dict[str, Any] = {"root": "folder of cifar-10-python.tar.gz", "classes": 1
 _HUNDRED: dict[str, Any] = {"root": "folder of cifar-100-python.tar.gz", "classes": 100, **_SIZES}
 _MADE_UP: dict[str, Any] = {"is_made_up": True, "classes": 10, **_SIZES}
 _FOLDER = "folder or archive with train/<class>/* and test/<class>/*"
-_SIZE = {"size": range(8, 1025)}
 _EVERY = (
-    Source("cifar10", "CIFAR-10", "cifar", _from("cifar10", "CIFAR10"), **_TEN),
-    Source("cifar100", "CIFAR-100", "cifar100", _from("cifar10", "CIFAR100"), **_HUNDRED),
-    Source("image_folder", "image folder", "images", _from("image_folder"), _FOLDER, needs_root=True),
-    Source("synthetic", "synthetic data", "synthetic", _from("synthetic"), arguments=_SIZE, **_MADE_UP),
+    Source("cifar10", "CIFAR-10", "cifar", "cifar10:load", **_TEN),
+    Source("cifar100", "CIFAR-100", "cifar100", "cifar10:load_100", **_HUNDRED),
+    Source("image_folder", "image folder", "images", "image_folder:load", _FOLDER, needs_root=True),
+    Source("synthetic", "synthetic data", "synthetic", "synthetic:load", **_MADE_UP),
 )
 SOURCES: dict[str, Source] = {source.name: source for source in _EVERY}
 

@@ -40,13 +40,18 @@ CIFAR100 = Archive(
 )
 
 
-def load(root: str | None, *limits: int | None, which: Archive = CIFAR10) -> Dataset:
+def load(root: str | None, which: Archive = CIFAR10) -> Dataset:
     """The 50,000 training and 10,000 test images, 3x32x32, from `root` (by default the cache folder).
 
     torchvision looks in `root` for the unpacked batches, then for their archive, then downloads that; it
     checks each file's MD5 before it unpickles it. Raises UserError if none of this works.
     """
     return load_or_build(which.name, which.md5, lambda: _read(root, which))
+
+
+def load_100(root: str | None) -> Dataset:
+    """The same of CIFAR-100."""
+    return load(root, CIFAR100)
 
 
 def find(which: Archive) -> tuple[Path | None, Path]:

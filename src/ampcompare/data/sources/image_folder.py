@@ -32,7 +32,7 @@ DEEP_MODES = ("I", "F")
 log = logging.getLogger("ampcompare")
 
 
-def load(root: str | None, *limits: int | None) -> Dataset:
+def load(root: str | None) -> Dataset:
     """Decode the folder or archive at `root`, or read what an earlier call kept of the same content.
 
     Raises UserError for a root that is missing, unreadable or no such folder, and for images that do not

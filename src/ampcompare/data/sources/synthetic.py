@@ -15,10 +15,11 @@ from __future__ import annotations
 import numpy as np
 
 from ampcompare.data.splits import Dataset
+from ampcompare.errors import UserError
 
 TRAIN_COUNT = 50_000
 TEST_COUNT = 10_000
-SIZE = 32
+SIZE, SIZES = 32, range(8, 1025)
 SEED = 10
 
 COLOURS = {
@@ -50,6 +51,9 @@ def load(
     """The first images of both splits, `size` pixels wide and high: of another size each image is repeated
     side by side and cut. Not cached, since making them is about as fast as reading them.
     """
+    if type(size) is not int or size not in SIZES:
+        expected = f"expected a whole number, {SIZES.start} to {SIZES.stop - 1}"
+        raise UserError(f"data.kwargs.size={size!r}: {expected}")
     times, pairs = -(-size // SIZE), []
     for split, limit, most in (("train", train_limit, TRAIN_COUNT), ("test", test_limit, TEST_COUNT)):
         images, labels = make_images(split, min(limit or most, most))

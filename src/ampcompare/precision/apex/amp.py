@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any
 from weakref import WeakSet
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ampcompare.precision.apex.levels import as_list, check_model, properties_of
 from ampcompare.precision.backends import PrecisionOptions
 from ampcompare.precision.casting import HALF_TYPES, WrappedForward, convert_network, save_in_fp32
 from ampcompare.precision.gradients import Gradients, scaled_backward
@@ -37,35 +38,6 @@ from ampcompare.precision.o1.rules import half as half_function  # noqa: F401
 from ampcompare.precision.o1.rules import promote as promote_function  # noqa: F401
 from ampcompare.precision.o1.weights import STATE, CastState
 from ampcompare.precision.scaler import MAX_SCALE, LossScaler
-
-
-@dataclass(frozen=True)
-class Properties:
-    """What a level comes to. `loss_scale` is "dynamic" or a number."""
-
-    cast_model_type: torch.dtype | None
-    patch_torch_functions: bool
-    keep_batchnorm_fp32: bool | None
-    master_weights: bool | None
-    loss_scale: float | str
-
-
-LEVELS = {
-    "O0": Properties(torch.float32, False, None, False, 1.0),
-    "O1": Properties(None, True, None, None, "dynamic"),
-    "O2": Properties(torch.float16, False, True, True, "dynamic"),
-    "O3": Properties(torch.float16, False, False, False, 1.0),
-}
-# What the words for an option mean; False says to leave the model's type as it is.
-WORDS: dict[str, dict[str, Any]] = {
-    "cast_model_type": {str(t): t for t in (*HALF_TYPES, torch.float32)} | {"False": None},
-    "keep_batchnorm_fp32": {"True": True, "False": False},
-}
-REFUSED_BY_O1 = {
-    "cast_model_type": "the model weights themselves should remain FP32; to cast them there are O2 and O3",
-    "keep_batchnorm_fp32": "batchnorm is handled automatically: keep_batchnorm_fp32 should be None",
-    "master_weights": "it doesn't make sense to use master_weights: the model weights themselves are FP32",
-}
 
 
 @dataclass
@@ -124,18 +96,18 @@ def initialize(
     if not enabled:
         _state.enabled, _state.scalers = False, []
         return models if optimizers is None else (models, optimizers)
-    chosen = _properties(
+    chosen = properties_of(
         opt_level, cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale
     )
     if casts not in ("everywhere", "forward"):
         raise ValueError(f"casts={casts!r}: expected 'everywhere' or 'forward'")
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"num_losses={num_losses!r}: expected a whole number of at least 1")
-    model_list = _as_list(models, nn.Module, "models", "torch.nn.Module")
+    model_list = as_list(models, nn.Module, "models", "torch.nn.Module")
     given = [] if optimizers is None else optimizers
-    optimizer_list = _as_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
+    optimizer_list = as_list(given, Optimizer, "optimizers", "torch.optim.Optimizer")
     for model in model_list:
-        _check_model(model)
+        check_model(model)
     for things, before in ((model_list, _state.models), (optimizer_list, _state.optimizers)):
         if len({*things} - {*before}) < len(things):
             what = f"The same {'model' if things is model_list else 'optimizer'} was given to amp.initialize"
@@ -197,7 +169,7 @@ def scale_loss(
     if loss_id not in range(count):
         why = f"amp.initialize was told num_losses={count}, so 0 to {count - 1} are there"
         raise IndexError(f"loss_id={loss_id}: {why}; pass a larger num_losses")
-    optimizer_list = _as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
+    optimizer_list = as_list(optimizers, Optimizer, "optimizers", "torch.optim.Optimizer")
     gradients = [vars(optimizer).get("_amp") for optimizer in dict.fromkeys(optimizer_list)]  # each once
     if None in gradients:
         what = "amp.scale_loss was given an optimizer that amp.initialize never saw"
@@ -316,63 +288,3 @@ def _recast_state(optimizer: Optimizer) -> None:
     """State that an optimizer has already (momentum) in its parameters' type, by PyTorch's own rules."""
     if optimizer.state:
         optimizer.load_state_dict(optimizer.state_dict())
-
-
-def _properties(opt_level: str, *overrides: Any) -> Properties:
-    """The level with the caller's overrides, one for each property (None: the level's own).
-
-    Raises RuntimeError as apex did; ValueError for a loss scale that is none.
-    """
-    if opt_level not in LEVELS:
-        note = "Note that in `O0`, `O1`, etc., the prefix O is the letter O, not the number zero."
-        known = ", ".join(map(repr, LEVELS))
-        raise RuntimeError(f"Unexpected optimization level {opt_level!r}. Options are {known}. {note}")
-    named = zip((property.name for property in fields(Properties)), overrides, strict=True)
-    given = {name: value for name, value in named if value is not None}
-    for name in given.keys() & WORDS.keys():
-        if str(given[name]) not in WORDS[name]:
-            raise RuntimeError(f"{name}={given[name]!r}: expected {', '.join(WORDS[name])} or None")
-        given[name] = WORDS[name][str(given[name])]
-    if opt_level == "O1":
-        for name, why in REFUSED_BY_O1.items():
-            if given.get(name) not in (None, torch.float32):
-                raise RuntimeError(f"With opt_level O1 {why}.")
-    elif given.get("patch_torch_functions"):
-        raise RuntimeError("patch_torch_functions=True can only be set by selecting opt_level O1.")
-    if "loss_scale" in given:
-        given["loss_scale"] = _loss_scale(given["loss_scale"])
-    return replace(LEVELS[opt_level], **given)
-
-
-def _loss_scale(value: Any) -> float | str:
-    if value == "dynamic":
-        return "dynamic"
-    with suppress(TypeError, ValueError):
-        if 0 < float(value) < float("inf"):
-            return float(value)
-    raise ValueError(f"loss_scale={value!r}: expected 'dynamic' or a positive number")
-
-
-def _check_model(model: nn.Module) -> None:
-    parallel = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    if isinstance(model, parallel):
-        raise RuntimeError(
-            f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be "
-            "applied to the model(s) AFTER the model(s) have been returned from amp.initialize."
-        )
-    parameters = dict(model.named_parameters())
-    for name, tensor in (parameters | dict(model.named_buffers())).items():
-        if tensor.is_floating_point() and tensor.dtype is not torch.float32:
-            what = f"Found {'param' if name in parameters else 'buffer'} {name} with type"
-            raise RuntimeError(
-                f"{what} {str(tensor.dtype).removeprefix('torch.')}, expected float32. "
-                "When using amp.initialize, you do not need to call .half() on your model before passing it."
-            )
-
-
-def _as_list(things: Any, kind: type, name: str, type_name: str) -> list[Any]:
-    found = [things] if isinstance(things, kind) else things
-    if not isinstance(found, list | tuple) or not all(isinstance(thing, kind) for thing in found):
-        expected = f"either a single {type_name} or a list of them"
-        raise TypeError(f"{name} must be {expected}, not {type(things).__name__}")
-    return list(found)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ampcompare.config.load import Config
 from ampcompare.data.batch import Batch, Field, count_samples, each, in_layout
-from ampcompare.data.dataset import Dataset
+from ampcompare.data.dataset import Dataset, build_dataset
 from ampcompare.data.sources import SOURCES
 from ampcompare.data.splits import BatchSet, ImageSet
 from ampcompare.errors import UserError, reason
@@ -58,8 +57,10 @@ def shapes_of(config: Config) -> Shapes:
     """
     declared, size = SOURCES.get(config.data.source), config.batch_size
     if declared is not None and declared.classes:
-        declared.check(config.data.kwargs)
-        return _images(size, config.data.kwargs.get("size", 32), tuple(map(str, range(declared.classes))))
+        kwargs = config.data.kwargs  # of made-up images, and the line for any other
+        few = build_dataset(declared.name, None, 1, 1, kwargs=kwargs) if kwargs else None
+        sides = few.train.images.shape[2:] if few else (32, 32)
+        return _images(size, sides, tuple(map(str, range(declared.classes))))
     data = load_data(config)
     train = data.train
     if isinstance(train, ImageSet):
@@ -70,9 +71,8 @@ def shapes_of(config: Config) -> Shapes:
     return Shapes(inputs, targets, data.classes)
 
 
-def _images(count: int, side: Any, classes: tuple[str, ...]) -> Shapes:
-    height, width = (side, side) if isinstance(side, int) else side
-    inputs = torch.empty(count, 3, height, width, device="meta")
+def _images(count: int, sides: Sequence[int], classes: tuple[str, ...]) -> Shapes:
+    inputs = torch.empty(count, 3, *sides, device="meta")
     return Shapes(inputs, torch.empty(count, dtype=torch.int64, device="meta"), classes)
 
 
