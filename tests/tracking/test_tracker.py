@@ -43,9 +43,6 @@ class Lines(Tracker):
         self.file.close()
         return None
 
-    def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
-        return self.finish(summary, 143) is None
-
 
 def test_another_tracker_has_every_row_once_in_a_run_that_was_killed_and_goes_on(
     tmp_path: Path, quick_overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
