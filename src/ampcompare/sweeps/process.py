@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO
 
 from ampcompare.config.arguments import RESUME_VARIABLE
-from ampcompare.errors import UserError
 
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
