@@ -5,7 +5,6 @@ of all else that takes long to import: what takes the machine away is heard from
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from ampcompare.errors import UserError, exit_with, show
@@ -23,8 +22,8 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
 
         try:
             print((every if "--help-all" in words else often)(program), flush=True)
-        except BrokenPipeError:  # `... --help | head`; what is left in the buffer would fail again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # `... --help | head`
+            os._exit(1)
         return 0
     stop = StopRequest()
     stop.listen(TAKEN_AWAY)  # while libraries load, too: the run that begins tells W&B so and ends

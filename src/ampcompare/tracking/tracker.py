@@ -28,7 +28,7 @@ class Tracker:
 
     def where(self, output_dir: Path) -> list[str]:
         """Lines for the user, at the end: where the record is, and what shows it."""
-        return [f"record: {self.record or 'none'}"]
+        return [f"record: {self.record}"] if self.record else ["record: nothing is kept"]
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Put into the summary at once what is known before the first row: a run that fails has it, too."""
