@@ -30,7 +30,7 @@ from ampcompare.config.schema import Config
 from ampcompare.data.dataset import build_dataset
 from ampcompare.machine.environment import describe_environment
 from ampcompare.tracking.start import start_tracker
-from ampcompare.tracking.tracker import NoRecord, Tracker
+from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.build import build_trainer, make_loader
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.loop import Fit
@@ -199,7 +199,7 @@ def run_overhead(
             "bare": loops.bare(),
             BARE_RECORDED: loops.bare_recorded(record),
             "seed-style": loops.seed_style(),
-            "ours": loops.ours(NoRecord()),
+            "ours": loops.ours(Tracker()),
             OURS_RECORDED: loops.ours(tracker),
         }
         times: dict[str, list[float]] = {name: [] for name in runs}

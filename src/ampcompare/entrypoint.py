@@ -5,14 +5,12 @@ of all else that takes long to import: what takes the machine away is heard from
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from ampcompare.errors import UserError, exit_with, show
 from ampcompare.plugins import fault_of
 from ampcompare.program.loading import loading
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, watching
-from ampcompare.tracking.taken import tell
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, StopRequest
 
 
 def main(words: Sequence[str], program: str = "python run_experiment.py", *, brief: bool = False) -> int:
@@ -24,17 +22,18 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
 
         try:
             print((every if "--help-all" in words else often)(program), flush=True)
-        except BrokenPipeError:  # `... --help | head`; what is left in the buffer would fail again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # `... --help | head`
+            os._exit(1)
         return 0
-    with watching(tell):
-        try:
-            return _run(words, brief)
-        except KeyboardInterrupt:
-            return EXIT_INTERRUPTED
+    stop = StopRequest()
+    stop.listen(TAKEN_AWAY)  # while libraries load, too: the run that begins tells W&B so and ends
+    try:
+        return _run(words, brief, stop)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
-def _run(words: Sequence[str], brief: bool) -> int:
+def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:
     from ampcompare.config.arguments import parse
 
     try:
@@ -42,7 +41,7 @@ def _run(words: Sequence[str], brief: bool) -> int:
         with loading("ampcompare.experiment"):  # torch and W&B, now that the input is known to be good
             from ampcompare.experiment import run
 
-        return run(config, brief=brief).exit_code
+        return run(config, brief=brief, stop=stop).exit_code
     except UserError as problem:
         from ampcompare.tracking.refusal import record_refusal
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,19 +23,15 @@ from ampcompare.machine.device import is_out_of_memory
 from ampcompare.machine.environment import with_earlier
 from ampcompare.machine.world import World, is_loss_of_another, join
 from ampcompare.program.console import print_line
-from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest, leave
-from ampcompare.tracking import taken
-from ampcompare.tracking.start import Unbegun, run_name, start_tracker
-from ampcompare.tracking.tracker import NoRecord, Tracker
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, StopRequest
+from ampcompare.tracking.start import run_name, start_tracker
+from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.build import Parts, prepare
 from ampcompare.train.display import TrainingDisplay
 from ampcompare.train.errors import TrainingError
 from ampcompare.train.loop import Fit
 from ampcompare.train.meter import Row
-from ampcompare.wandb_client.service import end_service
 
-START_SECONDS = 4.0  # from a signal on, for W&B's client to begin a record
-SAME_SIGNAL_SECONDS = 1.0  # between the loss of a process and the signal that ended it, at most
 SOURCES = ("_source", metrics.MODEL_PARAMETERS)  # how keys of the environment end that tell what is not ours
 
 
@@ -49,9 +44,15 @@ class Result:
     summary: dict[str, Any]
 
 
-def run(config: Config, console: Console | None = None, *, brief: bool = False) -> Result:
+def run(
+    config: Config,
+    console: Console | None = None,
+    *,
+    brief: bool = False,
+    stop: StopRequest | None = None,
+) -> Result:
     """Train as the config says, record it with W&B, say on the console how it goes and, if not
-    `brief`, where the record is.
+    `brief`, where the record is. `stop` may have heard of a signal before.
 
     Everything that can be wrong with the input is found before W&B is started, and raises UserError.
     """
@@ -61,7 +62,7 @@ def run(config: Config, console: Console | None = None, *, brief: bool = False) 
     console = console or Console(highlight=False)
     try:
         with join(config) as world:
-            return _run(config, world, console, said, brief)
+            return _run(config, world, console, said, brief, stop or StopRequest())
     except RuntimeError as problem:
         is_worker = is_loss_of_worker(problem)
         if not (is_worker or is_loss_of_another(problem)):
@@ -75,11 +76,17 @@ def _loss(problem: RuntimeError) -> str:
     return f"another process of this run has ended, its own message says why ({reason(problem)})"
 
 
-def _run(config: Config, world: World, console: Console, said: Sequence[str], brief: bool) -> Result:
+def _run(
+    config: Config,
+    world: World,
+    console: Console,
+    said: Sequence[str],
+    brief: bool,
+    stop: StopRequest,
+) -> Result:
     parts = prepare(config, world)
     if not world.leads:
         console = Console(quiet=True)
-    stop = StopRequest()
     name = config.wandb.name or run_name(config)
     with TrainingDisplay(console, parts.total_steps, name, parts.trainer.task.compared) as display:
         say = display.say
@@ -102,7 +109,7 @@ def _run(config: Config, world: World, console: Console, said: Sequence[str], br
             environment = environment | {"machine": machine}
         facts = parts.facts | {metrics.ENVIRONMENT: environment}
         with stop:  # from before W&B's start, which a signal must not cut in two
-            tracker: Tracker = NoRecord()
+            tracker = Tracker()
             with world.agree():
                 if world.leads:
                     tracker = _begin_record(config, environment, facts, say, stop, state)
@@ -169,37 +176,15 @@ def _begin_record(
     stop: StopRequest,
     state: Mapping[str, Any] | None,
 ) -> Tracker:
-    """The record; of a run that is asked to stop meanwhile one that says so. W&B's client may wait for its
-    server for half a minute, and a signal to every process ends its service.
-    """
-
-    def leave_it() -> None:
-        say(f"interrupted before its first step ({stop.reason}): W&B has not answered; nothing is lost")
-        end_service(1.0)
-        if stop.is_preemption():
-            taken.tell_beside(START_SECONDS)
-        leave(stop.exit_code)
-
+    """The record; none of a run that is asked to stop meanwhile by a signal that ended W&B's client, too."""
     try:
-        with stop.hurried(START_SECONDS, leave_it):
-            tracker = start_tracker(config, environment, say, stop.from_wandb, state, stop.from_record)
-            tracker.hurry_when(stop.is_interruption)
-            tracker.note(facts)
+        tracker = start_tracker(config, environment, say, stop.from_wandb, state, stop.from_record)
+        tracker.note(facts)
         return tracker
     except Exception as problem:
-        if isinstance(problem, UserError) or not _is_of_a_signal(stop):
+        if isinstance(problem, UserError) or not stop.is_interruption():
             raise
-        return Unbegun(state)
-
-
-def _is_of_a_signal(stop: StopRequest) -> bool:
-    """Whether something that was lost may have been ended by a signal to every process of a job, which may
-    be heard here a moment later.
-    """
-    until = time.monotonic() + SAME_SIGNAL_SECONDS
-    while not stop.is_interruption() and time.monotonic() < until:
-        time.sleep(0.02)
-    return stop.is_interruption()
+        return Tracker(state["run_id"] if state else "")
 
 
 def _finish(
@@ -211,19 +196,15 @@ def _finish(
     say: Callable[[str], None],
 ) -> int:
     """End the record; returns the exit code, another one where the record is not whole."""
-    if exit_code <= 128:
-        lack = tracker.finish(summary, exit_code)
-        if lack and exit_code == 0 and stop.is_interruption():  # behind the last step
-            say(f"interrupted ({stop.reason}): {lack}{_resume_hint(fit, 'complete it')}")
-            if stop.is_preemption():
-                tracker.tell_taken_away()
-            return stop.exit_code
-        if lack and not fit.stopped:  # else it has been said; a request behind the last step stopped nothing
-            say(f"error: {lack}{_resume_hint(fit, 'complete it')}")
-            return exit_code or EXIT_FAILED
-    elif not tracker.finish_stopped(summary, preempted=stop.is_preemption()):
-        say("the record is on the disk, but was not sent whole in time")
-    return exit_code
+    lack = tracker.finish(summary, exit_code)
+    # Of a run that its record has stopped it has been said, unless that request came behind the last step.
+    if not lack or (exit_code == EXIT_FAILED and fit.stopped):
+        return exit_code
+    if stop.is_interruption():
+        say(f"interrupted ({stop.reason}): {lack}{_resume_hint(fit, 'complete it')}")
+        return stop.exit_code
+    say(f"error: {lack}{_resume_hint(fit, 'complete it')}")
+    return exit_code or EXIT_FAILED
 
 
 def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
@@ -242,7 +223,7 @@ def _train(fit: Fit, stop: StopRequest, say: Callable[[str], None]) -> int:
             return EXIT_FAILED
         lost = _lost(fit, problem)
         # A signal to every process of a job ends what a step needs: a worker, a compiler, another process.
-        if not isinstance(problem, UserError) and _is_of_a_signal(stop):
+        if not isinstance(problem, UserError) and stop.is_interruption():
             why = lost or f"what was under way could not be finished ({reason(problem)})"
             say(f"interrupted at step {fit.step} ({stop.reason}): {why}{_resume_hint(fit, 'go on')}")
             return stop.exit_code

@@ -9,7 +9,7 @@ import torch
 from batches import run_batches
 from overhead import Loops
 
-from ampcompare.tracking.tracker import NoRecord
+from ampcompare.tracking.tracker import Tracker
 from ampcompare.train.build import build_trainer
 from ampcompare.train.step import Trainer
 
@@ -38,7 +38,7 @@ def test_ours_does_the_same_step_as_the_bare_loop(tmp_path: Path, monkeypatch: p
         loops.bare(),
         loops.bare_recorded(record),  # type: ignore[arg-type]
         loops.seed_style(),
-        loops.ours(NoRecord()),
+        loops.ours(Tracker()),
     ):
         run(0)
         run(1)

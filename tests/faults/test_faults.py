@@ -94,7 +94,7 @@ def test_a_client_that_is_killed_alone_fails_the_run_in_one_line_and_resume_comp
     assert_whole(tmp_path, 400 if words else 8, cut=True)
 
 
-def test_sigterm_to_every_process_at_once_is_a_preemption_like_any_other(zygote: Zygote, tmp_path: Path):
+def test_sigterm_to_every_process_at_once_interrupts_a_run_as_one_to_it_alone(zygote: Zygote, tmp_path: Path):
     """As batch systems send it: W&B's client gets it, too."""
     given = (*QUICK, "log.every=1", f"output_dir={tmp_path}")
     done = zygote.run(*given, signal_at=[5, signal.SIGTERM], all=True)

@@ -97,9 +97,9 @@ def test_a_killed_and_resumed_run_is_one_curve_on_the_server(
 def test_a_preempted_run_ends_and_goes_on(zygote: Zygote, wandb_server: Server, tmp_path: Path):
     given = env(wandb_server, tmp_path, "run")
     words = (*ONLINE, "log.every=1", f"output_dir={tmp_path}")
-    done = zygote.run(*words, env=given, signal_at=[5, signal.SIGTERM])
-    assert done["code"] == 143, done
-    assert "(SIGTERM): the record so far is kept; go on with resume=auto" in done["said"]
+    done = zygote.run(*words, env=given, signal_at=[5, signal.SIGUSR1])
+    assert done["code"] == 138, done
+    assert "(SIGUSR1): the record so far is kept; go on with resume=auto" in done["said"]
     assert (wandb_server.runs["run"].exit_code, wandb_server.runs["run"].preempting) == (255, True)
     assert zygote.run(*words, "resume=auto", env=given)["code"] == 0
     steps = [row[STEP] for row in wandb_server.runs["run"].history if "train/loss" in row]

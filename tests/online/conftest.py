@@ -18,8 +18,6 @@ from support.quick import QUICK, ROOT
 from support.wandb_server import TROUBLES, Run, Server, Sweep
 from support.wandb_server.clients import create_sweep, environment, start, start_agent, train, wait_until
 
-from ampcompare.reproduce.as_sweep import Repetition
-
 ONLINE = [*(word for word in QUICK if not word.startswith("wandb.")), "wandb.mode=online", "--config=demo"]
 ENDLESS = 1_000_000
 
@@ -34,7 +32,6 @@ class Scene:
     runs: list[Run]
     sweep: Sweep | None = None
     server: Server | None = None  # its own one
-    shared: Server | None = None  # the one of all sweeps
     sent: int = 0  # rows that the server had when it made trouble
 
 
@@ -60,9 +57,7 @@ class Stage:
                 if run.history and run.config["epochs"] == ENDLESS:
                     self.server.stop_run(run.id)
             time.sleep(0.1)
-        return Scene(
-            folder, (folder / "log").read_text(), agent.returncode, sweep.runs, sweep, shared=self.server
-        )
+        return Scene(folder, (folder / "log").read_text(), agent.returncode, sweep.runs, sweep)
 
     def run(self, name: str, *words: str, stop: bool = False, **env: str) -> Scene:
         """A run without an agent; with `stop`, stopped on W&B's page when it has logged."""
@@ -158,14 +153,6 @@ FOREIGN = {
 }
 
 
-def published(folder: Path) -> dict[str, Any]:
-    """What `ampcompare reproduce --write-sweep` writes, of two arms, small."""
-    small = [word for word in QUICK if not word.startswith(("model.", "batch_size", "epochs", "wandb."))]
-    words = (*small, f"output_dir={folder / 'of_paper'}")
-    whole = Repetition("leimao", 1, 0.02, "tiny", words)
-    return {"is_foreign": True, "start": [], **yaml.safe_load(whole.text(words))}
-
-
 Play = Callable[[Stage], Scene]
 
 
@@ -189,7 +176,6 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scene
         "values": lambda stage: stage.sweep("values", dict(VALUES)),
         "failing": lambda stage: stage.sweep("failing", dict(FAILING)),
         "foreign": lambda stage: stage.sweep("foreign", dict(FOREIGN)),
-        "published": lambda stage: stage.sweep("published", published(stage.folder)),
         "stopped": lambda stage: stage.sweep(
             "stopped", dict(STOPPED), True, WANDB_AGENT_MAX_INITIAL_FAILURES="1"
         ),

@@ -1,4 +1,4 @@
-"""What the client asks of a server beside training: to go on with a run, to keep workspaces and reports."""
+"""`ampcompare workspace` against the stand-in server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import wandb
-from support.wandb_server import Run, Server
+from support.wandb_server import Server
 from support.wandb_server.clients import asking
 
 
@@ -15,53 +15,6 @@ from support.wandb_server.clients import asking
 def server(wandb_server: Server, tmp_path: Path) -> Iterator[Server]:
     with asking(wandb_server, tmp_path):
         yield wandb_server
-
-
-def log_row(server: Server, resume: str | None) -> tuple[Run, bool]:
-    with wandb.init(project="p", id="one", resume=resume, settings=wandb.Settings(silent=True)) as run:
-        run.log({"a": run.starting_step})
-        resumed = run.resumed
-    return server.runs["one"], resumed
-
-
-def test_a_resumed_run_goes_on_where_the_server_has_it(server: Server):
-    assert log_row(server, "allow")[1] is False
-    assert log_row(server, "allow")[1] is True
-    run, resumed = log_row(server, "must")
-    assert resumed is True
-    assert [row["a"] for row in run.history] == [row["_step"] for row in run.history] == [0, 1, 2]
-
-
-def test_a_run_that_must_be_resumed_and_is_not_there_is_refused(server: Server):
-    with pytest.raises(wandb.errors.UsageError, match="does not exist"):
-        log_row(server, "must")
-
-
-def test_a_saved_workspace_and_report_come_back(server: Server):
-    import wandb_workspaces.reports.v2 as reports
-    import wandb_workspaces.workspaces as workspaces
-
-    log_row(server, None)
-    plot = reports.LinePlot(x="global_step", y=["train/loss"])
-    workspace = workspaces.Workspace(
-        "tester", "p", name="first", sections=[workspaces.Section("x", panels=[plot])]
-    )
-    workspace.save()
-    workspace.name = "second"
-    workspace.save()
-    found = workspaces.Workspace.from_url(workspace.url)
-    assert (found.name, [len(section.panels) for section in found.sections]) == ("second", [1])
-
-    runsets = [reports.Runset(entity="tester", project="p")]
-    report = reports.Report(
-        "p", "tester", title="said", blocks=[reports.PanelGrid(runsets=runsets, panels=[plot])]
-    )
-    report.save()
-    assert reports.Report.from_url(report.url).title == "said"
-    assert sorted(view["type"] for view in server.project("tester", "p").views.values()) == [
-        "project-view",
-        "runs",
-    ]
 
 
 @pytest.mark.slow

@@ -55,8 +55,8 @@ def said(slurm: Slurm, jobs: list[Job]) -> str:
 
 
 def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm: Slurm, tmp_path: Path):
-    """Once with a warning as the time is up, once by SIGTERM to every process: one curve, bit for bit that of
-    a run which nothing happens to.
+    """Once as the time is up, once for another job (`send_user_signal`): one curve, bit for bit that of a run
+    which nothing happens to.
     """
     server = Server()
     env = environment(server, tmp_path) | {"HOLD": str(tmp_path / "hold"), "HELD_AT": f"{HELD},119"}
@@ -74,7 +74,7 @@ def test_an_array_of_agents_finishes_a_sweep_whose_machines_are_taken_away(slurm
     for starts, step in enumerate((HELD, 119), 1):
         slurm.wait((tmp_path / f"hold-{step}").exists)
         (job,) = [job for job in jobs if job.state == "RUNNING"]
-        slurm.warn(job) if step == HELD else slurm.end(job, "REQUEUED")
+        slurm.warn(job) if step == HELD else slurm.preempt(job)
         slurm.wait(lambda n=starts: sum(job.restarts for job in jobs) == n)
     slurm.wait_until_ended()
     (run,) = sweep.runs

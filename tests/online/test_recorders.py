@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,20 +23,11 @@ from ampcompare import Recorder
 kind, at, number = sys.argv[1], int(sys.argv[2]), signal.Signals[sys.argv[3]]
 
 
-def end_service():
-    with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        for child in map(int, file.read().split()):
-            os.kill(child, number)
-            os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-
-
 def loop(record):
     for step in range(1, 6):
         if step == at:
             print("there", flush=True)
             sys.stdin.readline()
-            if os.environ.get("TO_ALL"):
-                end_service()
             os.kill(os.getpid(), number)
         record.step(loss=torch.tensor(1.0), samples=8)
 
@@ -62,12 +52,12 @@ def server() -> Iterator[Server]:
     assert not server.errors
 
 
-def end_of(server: Server, folder: Path, *words: str, stopped: bool = False, **env: str) -> tuple[Run, int]:
-    """What the server has of the loop, and the exit code; with `stopped` W&B's page has stopped the run."""
+def end_of(server: Server, folder: Path, *words: str) -> tuple[Run, int]:
+    """What the server has of the loop, and the exit code."""
     with subprocess.Popen(
         [sys.executable, "-c", LOOP, *words],
         cwd=ROOT,
-        env=environment(server, folder, **env),
+        env=environment(server, folder),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -75,8 +65,6 @@ def end_of(server: Server, folder: Path, *words: str, stopped: bool = False, **e
         assert process.stdout is not None
         assert process.stdout.readline() == "there\n"
         (run,) = server.runs.values()
-        if stopped:
-            server.stop_run(run.id)
         process.communicate("\n")
     return run, process.returncode
 
@@ -94,28 +82,8 @@ def test_a_loop_whose_machine_is_taken_away_is_preempted(
 
 
 @pytest.mark.parametrize("kind", ["own", "lent"])
-def test_a_loop_of_a_sweep_is_preempted_where_every_process_of_it_is_told_to_end(
-    server: Server, tmp_path: Path, kind: str
-):
-    """W&B's client has ended before it could say so."""
-    of_sweep = {"TO_ALL": "1", "WANDB_SWEEP_ID": "s", "WANDB_RUN_ID": "r"}
-    run, exit_code = end_of(server, tmp_path, kind, "4", "SIGTERM", **of_sweep)
-    assert (run.state, run.preempting) == ("preempted", True)
-    assert exit_code in (143, -signal.SIGTERM)
-
-
-@pytest.mark.parametrize("kind", ["own", "lent"])
-def test_a_loop_that_w_and_b_stops_is_not_preempted(server: Server, tmp_path: Path, kind: str):
-    run, _ = end_of(server, tmp_path, kind, "4", "SIGUSR1", stopped=True)
-    assert (run.state, run.preempting) == ("killed", False)
-
-
-@pytest.mark.parametrize(("sweep", "state"), [("", "preempted"), ("local", "killed")])
-def test_a_loop_of_a_local_sweep_that_stops_is_not_preempted(
-    server: Server, tmp_path: Path, sweep: str, state: str
-):
-    """`ampcompare sweep` ends its runs by SIGTERM, as a batch system does."""
-    of_sweep = {"AMPCOMPARE_LOCAL_SWEEP": sweep, "WANDB_SWEEP_ID": sweep} if sweep else {}
-    run, exit_code = end_of(server, tmp_path, "own", "4", "SIGTERM", **of_sweep)
+def test_a_loop_that_is_told_to_end_is_not_preempted(server: Server, tmp_path: Path, kind: str):
+    """By SIGTERM, as from W&B's agent where its page has stopped the run."""
+    run, exit_code = end_of(server, tmp_path, kind, "4", "SIGTERM")
     assert exit_code == 143
-    assert (run.state, run.preempting) == (state, not sweep)
+    assert (run.state, run.preempting) == ("killed" if kind == "own" else "failed", False)

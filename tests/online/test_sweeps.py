@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 from support.quick import ROOT
-from support.wandb_server import ENTITY, Server
-from support.wandb_server.clients import asking, environment, wandb
+from support.wandb_server import Server
+from support.wandb_server.clients import environment, wandb
 
 from ampcompare import metrics
-from ampcompare.records import load_runs
-from ampcompare.report import analyse_runs
-from ampcompare.report.analysis.judged import OPEN
 
 pytestmark = pytest.mark.slow
 
@@ -77,21 +74,6 @@ def test_the_agent_drives_a_program_of_somebody_elses_that_has_a_recorder(sweeps
         assert rows[-1]["amp/scale_factor"] * 2 ** rows[-1]["amp/skipped_steps"] == whole
 
 
-def test_a_publication_is_run_by_the_agent_and_its_runs_are_judged(sweeps, tmp_path: Path):
-    """The file of `reproduce --write-sweep`; what the server has of the runs is evidence for its page."""
-    scene = sweeps["published"]
-    assert scene.exit_code == 0, scene.output
-    assert [run.state for run in scene.runs] == ["finished"] * 2
-    arms = ["FP32 Training", "AMP Training"]
-    assert [run.config["published"]["arm"] for run in scene.runs] == arms
-    assert [run.config["backend"] for run in scene.runs] == ["none", "native"]
-    with asking(scene.shared, tmp_path):
-        runs = load_runs([f"wandb:{ENTITY}/{scene.sweep.project.name}/{scene.sweep.id}"])
-        found = analyse_runs(runs, reproduce="leimao")
-    assert [*found.published.matched.arms] == arms
-    assert {row.verdict for row in found.published.rows} == {OPEN}  # one run of each, at a small scale
-
-
 def test_a_failing_run_ends_as_failed_and_the_agent_goes_on(sweeps):
     scene = sweeps["failing"]
     diverged, refused, sound = scene.runs
@@ -115,7 +97,7 @@ def test_a_stopped_run_ends_within_a_step_with_its_record_and_counts_as_no_failu
     assert stopped.history[-1]["global_step"] == step
     assert "train/loss" in stopped.history[-1]
     assert "throughput/images_per_second_median" in stopped.summary
-    assert stopped.exit_code == 255
+    assert (stopped.exit_code, stopped.preempting) == (255, False)
     # The agent of this scene gives up at the first failure.
     assert after.state == "finished"
     assert scene.exit_code == 0

@@ -18,7 +18,7 @@ from ampcompare import Recorder, metrics
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
 from ampcompare.report.analysis.analysis import analyse_runs
-from ampcompare.wandb_client.service import end_service
+from ampcompare.wandb_client.client import end_service
 
 QUIET: dict[str, Any] = {"batch_size": 8, "quiet": True}
 

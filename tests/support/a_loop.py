@@ -30,21 +30,10 @@ class Kept(Tracker):
     def log(self, row: Mapping[str, Any]) -> None:
         self.rows.append(dict(row))
 
-    def flush(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
     def finish(self, summary: Mapping[str, Any], exit_code: int) -> str | None:
         self.summary = dict(summary)
         self.ended.append(exit_code)
         return None
-
-    def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
-        self.summary = dict(summary)
-        self.ended.append("preempted" if preempted else "stopped")
-        return True
 
     def of(self, key: str) -> list[Any]:
         return [row[key] for row in self.rows if key in row]

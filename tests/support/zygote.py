@@ -146,6 +146,9 @@ def child(job: dict[str, Any]) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        from ampcompare.tracking import record_file
+
+        record_file.PROBE_BYTES = limit + 1  # it stands for a disk that is full for the record
     leave(run_experiment.main(list(job["words"])))
 
 

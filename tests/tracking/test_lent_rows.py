@@ -45,12 +45,3 @@ def test_no_row_is_committed_that_would_bring_the_run_before_the_training():
     for step in range(1, 30):
         rows.put(row(step, loss=1.0))
         assert run.step < step
-
-
-def test_rows_of_one_step_with_the_same_value_stay_two():
-    run = Run()
-    rows = LentRows(run, run.log)
-    for loss in (1.0, 2.0):
-        rows.put(row(9, loss=loss))
-    rows.close()
-    assert [*run.rows, run.open] == [row(9, loss=1.0), row(9, loss=2.0)]

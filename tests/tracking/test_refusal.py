@@ -10,7 +10,7 @@ from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
 from ampcompare.errors import UserError
 from ampcompare.tracking import refusal
-from ampcompare.wandb_client.service import gone
+from ampcompare.wandb_client.client import gone
 
 
 @pytest.mark.parametrize("failure", [*gone(), WandbApiFailedError, PermissionError])

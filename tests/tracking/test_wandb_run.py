@@ -1,8 +1,9 @@
-"""A W&B run whose client's service ends before its time."""
+"""A W&B run whose client's service ends before its time, or refuses a row."""
 
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from rich.console import Console
 from ampcompare.config.load import load_config
 from ampcompare.experiment import run
 from ampcompare.recorder.recorder import Recorder
+from ampcompare.records import load_runs
 from ampcompare.tracking.record_file import RecordFile
-from ampcompare.wandb_client.service import gone
+from ampcompare.tracking.start import start_tracker
+from ampcompare.wandb_client.client import gone, waiting_said
 
 
 @pytest.mark.parametrize("problem", gone())
@@ -42,8 +45,44 @@ def test_a_recorded_loop_is_told_once_that_its_record_ends(
 ):
     """A fault of before: once a second to the end."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(RecordFile, "check_after_row", lambda self: "no space left on device")
+    monkeypatch.setattr(RecordFile, "look", lambda self: "no space left on device")
     with Recorder(backend="none", every=1, output_dir=tmp_path) as record:
         for _ in range(5):
             record.step(loss=1.0, samples=1)
     assert " ".join(capsys.readouterr().out.split()).count("its record ends here") == 1
+
+
+def test_a_row_that_w_and_b_refuses_is_raised_and_those_behind_it_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A fault of before: they piled up in silence."""
+    real = wandb.Run.log
+
+    def log(self: wandb.Run, row: dict[str, object], commit: bool | None = None) -> None:
+        if row["global_step"] == 2:
+            raise TypeError("refused")
+        real(self, row, commit=commit)
+
+    monkeypatch.setattr(wandb.Run, "log", log)
+    config = load_config("reference", [f"output_dir={tmp_path}", "wandb.mode=offline"])
+    tracker = start_tracker(config, {}, print)
+    for step in (1, 2):
+        tracker.log({"global_step": step})
+    with pytest.raises(TypeError, match="refused"):
+        tracker.flush()
+    for step in (3, 4):
+        tracker.log({"global_step": step})
+    assert tracker.finish({}, 0) is None
+    (record,) = load_runs([tmp_path])
+    assert record.history["global_step"].tolist() == [1, 3, 4]
+
+
+def test_what_is_waited_for_long_is_said_once(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    with waiting_said(said.append, "W&B's server"):
+        pass
+    monkeypatch.setattr("ampcompare.wandb_client.client.SILENT_SECONDS", 0.01)
+    with waiting_said(said.append, "W&B's server"):
+        while not said:
+            time.sleep(0.01)
+    assert said == ["waiting for W&B's server ..."]

@@ -1,4 +1,4 @@
-"""`ampcompare bench ...`: the command line of the benchmarks. Each imports what it needs when it runs."""
+"""`ampcompare bench ...`, `ampcompare doctor`: the benchmarks. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from ampcompare.errors import UserError
-from ampcompare.precision.backends import REGISTRY
 from ampcompare.program.place import CHECKOUT
 
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for JSON and Markdown of the result.")]
-Backends = Annotated[str, typer.Option(help="Backends, separated by commas.")]
+Backends = Annotated[str | None, typer.Option(help="Backends, separated by commas; default: all.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
-EVERY = ",".join(REGISTRY)
 
-bench = typer.Typer(help="Measure: speed of training, overhead of the loop, batches a second.")
+bench = typer.Typer(help="Measure speed of training, overhead, batches a second.")
 
 
 def _in_checkout(module: str) -> Any:
@@ -49,7 +47,7 @@ def throughput(
     words: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Of every run, as model.name=resnet18.")
     ] = None,
-    backends: Backends = EVERY,
+    backends: Backends = None,
     execution: Annotated[
         str, typer.Option(help="Executions, separated by commas; also loops by hand: plain and seed-style.")
     ] = "eager",
@@ -66,13 +64,14 @@ def throughput(
     from rich.console import Console
 
     from ampcompare.bench.throughput.table import bench_throughput
+    from ampcompare.precision.backends import REGISTRY
 
     try:
         sizes = [int(size) for size in batch_sizes.split(",")]
     except ValueError:
         raise UserError(f"--batch-sizes {batch_sizes!r}: expected whole numbers, with commas") from None
     console = Console(highlight=False)
-    names, executions = backends.split(","), execution.split(",")
+    names, executions = backends.split(",") if backends else [*REGISTRY], execution.split(",")
     bench_throughput(names, executions, sizes, rounds, steps, device, words or [], out, console, go_on)
 
 
@@ -87,3 +86,14 @@ def data(
 
     if not _in_checkout("batches_table").bench_data(rounds, images, out, Console(highlight=False)):
         raise typer.Exit(1)
+
+
+def doctor(
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it all into a file, for programs.")
+    ] = None,
+) -> None:
+    """Say what this machine can do. Device, types and their rates, compiler, W&B account, data."""
+    from ampcompare.bench.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(typer.echo, json))

@@ -190,7 +190,7 @@ def _compiler() -> Iterator[Finding]:
 def _wandb() -> Iterator[Finding]:
     import wandb
 
-    from ampcompare.tracking.start import has_account
+    from ampcompare.wandb_client.client import has_account
 
     version, login = f"W&B {wandb.__version__}", as_typed("wandb", "login")
     if mode := os.environ.get("WANDB_MODE") or ("disabled" if os.environ.get("WANDB_DISABLED") else ""):

@@ -12,17 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ampcompare.program.stopping import EXIT_FAILED, die_of, heard, is_preemption
+from ampcompare.program.stopping import EXIT_FAILED, EXIT_INTERRUPTED, TAKEN_AWAY, die_of, heard, is_stopped
 from ampcompare.tracking.tracker import Tracker
 
 # Those that end a process at once, without a word in its record. Ctrl-C is Python's KeyboardInterrupt.
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # A batch system's warning. Lightning sets its handler for that as training begins, and only where there is
 # none; submitit before the program. So under a trainer these are taken with the first step.
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
+WARNINGS = TAKEN_AWAY
 
-# As the program began: the first record that is begun takes it away, and there may be several.
-_IS_LOCAL_SWEEP = bool(os.environ.get("AMPCOMPARE_LOCAL_SWEEP"))
 _LAST: dict[int, int] = {}  # by process, as a fork has a copy: the signal that it was asked to end by
 
 
@@ -95,26 +93,20 @@ def end(
 ) -> None:
     """End the record as the exception says that came out of the loop, or None; say where it is."""
     code = exit_code(problem)
-    if code is None:
-        stopped = problem.code if isinstance(problem, SystemExit) and isinstance(problem.code, int) else 0
-        if not tracker.finish_stopped(summary, preempted=is_preemption(stopped, _IS_LOCAL_SWEEP)):
-            say("the record is on the disk, but was not sent whole in time")
-    elif lack := tracker.finish(summary, code):
-        say(f"error: {lack}")
+    if lack := tracker.finish(summary, code):
+        say(lack if is_stopped(code) else f"error: {lack}")
     for line in () if lent else tracker.where(Path(output_dir)):
         say(line)
 
 
-def exit_code(problem: BaseException | None) -> int | None:
-    """The exit code of a record: 0 of a loop that ended; None of one that was stopped."""
+def exit_code(problem: BaseException | None) -> int:
+    """The exit code of a record: 0 of a loop that ended; that of a signal of one that was stopped."""
     if problem is None:
         return 0
     if isinstance(problem, KeyboardInterrupt):
-        return None
+        return EXIT_INTERRUPTED
     if not isinstance(problem, SystemExit):
         return EXIT_FAILED
-    if problem.code in [128 + number for number in (signal.SIGINT, *SIGNALS, *WARNINGS)]:
-        return None
     if problem.code is None:
         return 0
     return problem.code if isinstance(problem.code, int) else EXIT_FAILED

@@ -16,8 +16,7 @@ from ampcompare.records.predictions import keeps_predictions
 from ampcompare.records.run import RunRecord
 from ampcompare.records.table import Table, with_floats
 from ampcompare.records.tree import flatten
-from ampcompare.wandb_client.api_errors import api_errors, api_reason
-from ampcompare.wandb_client.service import end_service
+from ampcompare.wandb_client.client import api_errors, api_reason, end_service
 
 API_PREFIX = "wandb:"
 SWEEP_FORM = "wandb:ENTITY/PROJECT/SWEEP"

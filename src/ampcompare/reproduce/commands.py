@@ -43,7 +43,7 @@ def reproduce(
         Path | None, typer.Option(metavar="FILE", help="Write it as a sweep file instead, for W&B too.")
     ] = None,
 ) -> None:
-    """Run what others have published, in their setting, and judge it; started again, it goes on.
+    """Run what others have published and judge it. Started again, it goes on.
 
     Exit code 3: a published figure is not reproduced.
     """

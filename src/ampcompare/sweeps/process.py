@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO
 
 from ampcompare.config.arguments import RESUME_VARIABLE
-from ampcompare.errors import UserError, reason
 
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
@@ -201,15 +200,9 @@ def of_others() -> dict[str, str]:
     """
     if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_DISABLED") or os.environ.get("WANDB_API_KEY"):
         return {}
-    from wandb.errors import AuthenticationError
-
-    from ampcompare.wandb_client.account import has_account
-    from ampcompare.wandb_client.service import end_service
+    from ampcompare.wandb_client.client import end_service, has_account
 
     try:
         return {} if has_account() else {"WANDB_MODE": "offline"}
-    except AuthenticationError as problem:
-        why = f"W&B credentials: {reason(problem)}"
-        raise UserError(f"{why}; mend them or set WANDB_MODE=offline") from None
     finally:
         end_service()  # it would live as long as the sweep, and be missed at the end if a signal had ended it

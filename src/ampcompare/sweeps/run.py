@@ -23,7 +23,7 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed, find_shipped
-from ampcompare.program.stopping import TAKEN_AWAY, heard
+from ampcompare.program.stopping import WORDS, heard
 from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.contact import Away
@@ -44,7 +44,7 @@ from ampcompare.sweeps.worker import Worker, WorkerContext
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
 SAME_REQUEST_SECONDS = 0.3
-STOP_SIGNALS = (signal.SIGINT, signal.SIGHUP, *TAKEN_AWAY)
+STOP_SIGNALS = tuple(WORDS)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Any
 
 from ampcompare import metrics
 from ampcompare.errors import EXIT_BAD_INPUT, UserError
-from ampcompare.wandb_client.api_errors import api_reason
-from ampcompare.wandb_client.service import end_service
+from ampcompare.wandb_client.client import api_reason, end_service
 
 SECONDS = 15.0
 

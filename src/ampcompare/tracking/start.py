@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,13 @@ from ampcompare import metrics
 from ampcompare.config.beside import WandbConfig
 from ampcompare.config.load import Config
 from ampcompare.data.sources import SOURCES, source_of
-from ampcompare.errors import UserError, reason
+from ampcompare.errors import UserError
 from ampcompare.plugins import short
 from ampcompare.precision import backend_of
 from ampcompare.program.place import as_typed
-from ampcompare.tracking import taken
-from ampcompare.tracking.tracker import NoRecord, Tracker
+from ampcompare.tracking.tracker import Tracker
 from ampcompare.tracking.wandb_run import WandbRun
-from ampcompare.wandb_client import account
-from ampcompare.wandb_client.api_errors import api_reason
-from ampcompare.wandb_client.service import end_service
+from ampcompare.wandb_client.client import api_reason, end_service, has_account, waiting_said
 from ampcompare.wandb_client.values import leave_pandas_out
 
 MOST_TAG_CHARS = 64  # W&B's limit
@@ -72,9 +70,8 @@ def start_tracker(
     logged = config.to_dict() | {"environment": dict(environment)}
     if resumed:
         logged["resume"] = resumed["config"]["resume"]  # how the run was begun: it is one run
-    name = run_name(config)
     leave_pandas_out()
-    start = Start(logged, name, _tags(config), config.wandb, config.output_dir)
+    start = Start(logged, run_name(config), _tags(config), config.wandb, config.output_dir)
     return begin(start, say, on_stop, resumed, on_lost)
 
 
@@ -94,12 +91,18 @@ def begin(
     Raises UserError for what W&B refuses (an API key of the wrong form, a tag that is too long, ...).
     """
     logging.raiseExceptions = False  # the client's log on a full disk: a traceback on stderr for each line
-    _hide_local_sweep()
+    if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):  # its id would mean nothing to W&B's server
+        os.environ.pop("WANDB_SWEEP_ID", None)
+        os.environ.setdefault("WANDB_RUN_GROUP", sweep)
     # One id for both tries: a start that failed leaves a folder with nothing in it; readers merge by id.
-    run_id = _run_id(resumed)
-    resume = "allow" if resumed or start.goes_on else None
+    run_id = resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+    mode = _mode(start.options, say)
+    is_online = mode == "online"
+    # Offline the client would warn; parts are put together when they are read.
+    resume = "allow" if is_online and (resumed or start.goes_on) else None
     try:
-        run = _init(start, _mode(start.options, say), run_id, on_stop, resume)
+        with waiting_said(say, "W&B's server, to begin the run") if is_online else nullcontext():
+            run = _init(start, mode, run_id, on_stop, resume)
     except wandb.errors.UsageError as problem:
         raise UserError(f"W&B refuses to start the run: {problem}") from None
     except ValidationError as problem:  # of its settings, those from WANDB_... variables too
@@ -112,27 +115,11 @@ def begin(
         run = _init(start, "offline", run_id, on_stop)
     if run.disabled:
         run.finish()
-        return NoRecord(run_id, resumed["record"] if resumed else None)
+        return Tracker(run_id, resumed["record"] if resumed else None)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
     run.summary["environment"] = dict(start.logged["environment"])
     return WandbRun(run, run_id, say, on_lost, resumed["record"] if resumed else None)
-
-
-class Unbegun(NoRecord):
-    """Of a run that was stopped as its record began: by a signal that ended W&B's service, too."""
-
-    def __init__(self, resumed: Mapping[str, Any] | None) -> None:
-        super().__init__(_run_id(resumed))
-
-    def where(self, output_dir: Path) -> list[str]:
-        return []
-
-    def finish_stopped(self, summary: Mapping[str, Any], *, preempted: bool) -> bool:
-        """As `Tracker.finish_stopped`: a sweep on W&B's server is told by a process of its own."""
-        if preempted:
-            taken.tell_beside()
-        return True
 
 
 def lend(
@@ -149,7 +136,7 @@ def lend(
             f"run={type(run).__name__}: expected a W&B run, as wandb.run is; it has no {lacks[0]}"
         )
     if run.disabled:
-        return NoRecord(run.id)
+        return Tracker(run.id)
     known = dict(run.config)
     for key in ("backend", "seed", "batch_size"):
         if key in known and key in logged and known[key] != logged[key]:
@@ -165,21 +152,12 @@ def lend(
     return WandbRun(run, run.id, say, on_lost, lent=True)
 
 
-def _run_id(resumed: Mapping[str, Any] | None) -> str:
-    return resumed["run_id"] if resumed else os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-
-
-def _hide_local_sweep() -> None:
-    """A sweep without a server stays the group; its id would mean nothing to W&B's server."""
-    if sweep := os.environ.pop("AMPCOMPARE_LOCAL_SWEEP", None):
-        os.environ.pop("WANDB_SWEEP_ID", None)
-        os.environ.setdefault("WANDB_RUN_GROUP", sweep)
-
-
-def _mode(options: WandbConfig, say: Callable[[str], None]) -> str | None:
-    """What to tell wandb.init, None where W&B's own variable says it."""
-    if os.environ.get("WANDB_MODE") or os.environ.get("WANDB_DISABLED"):
-        return None
+def _mode(options: WandbConfig, say: Callable[[str], None]) -> str:
+    """What to tell wandb.init: what W&B's own variables say, where they do."""
+    if os.environ.get("WANDB_DISABLED"):
+        return "disabled"
+    if given := os.environ.get("WANDB_MODE"):
+        return given
     if options.mode != "auto":
         return options.mode
     if has_account():
@@ -189,50 +167,32 @@ def _mode(options: WandbConfig, say: Callable[[str], None]) -> str | None:
     return "offline"
 
 
-def has_account() -> bool:
-    """Whether the client would find an API key, by its own rules, without asking for one or connecting.
-
-    Raises UserError for a key of the wrong form.
-    """
-    try:
-        return account.has_account()
-    except wandb.errors.AuthenticationError as problem:
-        raise UserError(f"W&B credentials: {reason(problem)}; mend them or set wandb.mode=offline") from None
-
-
 def _init(
     start: Start,
-    mode: str | None,
+    mode: str,
     run_id: str,
     on_stop: Callable[[], None] | None,
     resume: str | None = None,
 ) -> Any:
-    options = start.options
-    given = os.environ.get
-    if mode != "online" and (mode or given("WANDB_MODE", "online") != "online" or given("WANDB_DISABLED")):
-        resume = None  # the client would warn; offline, parts are put together when they are read
+    options, given = start.options, os.environ.get
+    ours = {"project": options.project, "entity": options.entity, "name": options.name or start.name}
+    ours |= {"notes": options.notes, "tags": list(start.tags), "job_type": "train", "resume": resume}
+    timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(
         # A sweep gave it, and the client warns of one's own.
         id=None if given("WANDB_SWEEP_ID") and given("WANDB_RUN_ID") else run_id,
         dir=given("WANDB_DIR") or str(Path(start.output_dir).resolve()),
         mode=mode,  # type: ignore[arg-type]
-        project=None if given("WANDB_PROJECT") else options.project,
-        entity=None if given("WANDB_ENTITY") else options.entity,
         group=given("WANDB_RUN_GROUP") or given("WANDB_SWEEP_ID") or options.group,
-        name=None if given("WANDB_NAME") else options.name or start.name,
-        notes=None if given("WANDB_NOTES") else options.notes,
-        tags=None if given("WANDB_TAGS") else list(start.tags),
-        job_type=None if given("WANDB_JOB_TYPE") else "train",
         config=dict(start.logged),
-        resume=None if given("WANDB_RESUME") else resume,  # type: ignore[arg-type]
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
-            init_timeout=given("WANDB_INIT_TIMEOUT") or INIT_TIMEOUT_SECONDS,  # type: ignore[arg-type]
-            finish_timeout=given("WANDB_FINISH_TIMEOUT") or FINISH_TIMEOUT_SECONDS,  # type: ignore[arg-type]
             console="off",  # a progress bar is no record
             quiet=True,
             stop_fn=on_stop,
+            **{key: given(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
         ),
+        **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},  # type: ignore[arg-type]
     )
 
 

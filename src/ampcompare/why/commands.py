@@ -9,7 +9,7 @@ import typer
 
 why = typer.Typer(
     name="why",
-    help="Why mixed precision is as fast, as small, as exact as it is: of a network in a setting, beside or "
+    help="Why mixed precision is as fast, small and exact as it is. Of a network in a setting, beside or "
     "before a training.",
 )
 

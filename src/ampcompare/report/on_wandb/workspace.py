@@ -15,7 +15,7 @@ from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.exports import to_markdown
 from ampcompare.report.on_wandb.charts import columns_of, custom_chart, preset_name, table_of
 from ampcompare.report.words import capital
-from ampcompare.wandb_client.api_errors import api_errors, api_reason
+from ampcompare.wandb_client.client import api_errors, api_reason
 
 VIEW_TITLE = "AMP Compare"
 VIEW_NAME = "nw-ampcompare-v"  # W&B's own form of a view's name; the same each time, so that there is one

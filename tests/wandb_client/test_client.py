@@ -1,14 +1,25 @@
+"""W&B's client beside its record: the end of its service, what its server says no with."""
+
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
 from wandb.errors import CommError
 from wandb.sdk.lib.service.service_connection import WandbApiFailedError
 
-from ampcompare.wandb_client.api_errors import api_reason
+from ampcompare.wandb_client.client import api_reason, end_service
 
 PAGE = "<!DOCTYPE html>\n<html><title>Error</title></html>"
+
+
+def test_a_service_that_does_not_end_is_waited_for_no_longer_than_said(monkeypatch: pytest.MonkeyPatch):
+    let_go = threading.Event()
+    monkeypatch.setattr("wandb.teardown", lambda: let_go.wait())
+    assert end_service(0.2) is False  # True, had it waited for the end
+    let_go.set()
+    assert end_service(60) is True
 
 
 def failed(said: str, status: int) -> WandbApiFailedError:

@@ -1,0 +1,74 @@
+"""`ampcompare sweep`. It imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ampcompare.errors import UserError
+
+
+def sweep(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A W&B sweep file, or a shipped one, as compare_backends.")
+    ],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options for every run, such as epochs=1.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: GPUs, or one.")] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Database machines share; default: a file in output_dir."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name and W&B group; by default the file's.")] = None,
+    grace: Annotated[
+        float, typer.Option(min=10, help="Seconds of silence after which another worker's run is taken over.")
+    ] = 60.0,
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="bookends", help="The baseline once more, a seed each, first and last."),
+    ] = None,
+    until_decided: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Add seeds, look by look, until each claim is decided."),
+    ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="slurm|local", help="As one job array, by submitit; its words: slurm.time=60."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")
+    ] = False,
+    missing: Annotated[
+        bool,
+        typer.Option("--missing", help="List what is missing or failed; also of wandb:ENTITY/PROJECT/SWEEP."),
+    ] = False,
+    fill: Annotated[
+        bool, typer.Option("--fill", help="Run just that, here; exit code as of a sweep.")
+    ] = False,
+) -> None:
+    """Run a W&B sweep file without a server. Started again, it goes on where it was."""
+    from rich.console import Console
+
+    from ampcompare.sweeps.file.sweep import read_sweep
+    from ampcompare.sweeps.holes.command import refuse_server, see_holes
+    from ampcompare.sweeps.run import find_sweep, run_sweep
+
+    if show:
+        typer.echo(read_sweep(find_sweep(file)).path.read_text(encoding="utf-8"), nl=False)
+        return
+
+    console = Console(highlight=False)
+    options: dict[str, Any] = {"workers": workers, "storage": storage, "name": name, "grace_seconds": grace}
+    options |= {"control": control, "until_decided": until_decided}
+    if missing or fill:
+        if cluster is not None:
+            raise UserError(f"--cluster {cluster}: --missing looks and --fill runs here; leave --cluster out")
+        raise typer.Exit(see_holes(file, words or [], console, fill=fill, missing=missing, **options))
+    refuse_server(file)
+    if cluster is not None:
+        from ampcompare.sweeps.cluster.submit import submit_sweep
+
+        raise typer.Exit(submit_sweep(file, words or [], console, cluster, **options))
+    raise typer.Exit(run_sweep(file, words or [], console, **options))
