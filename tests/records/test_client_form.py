@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ampcompare.records.offline import read_fragment
 from support.client_form import client_records
 from support.log_writer import frame
 from support.offline_runs import plan
 
-from ampcompare.records.offline import read_fragment
 from ampcompare.wandb_client.framing import LogReader
 
 PLAN = plan("native", name="usual")

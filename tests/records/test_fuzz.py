@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.log_writer import frame
 from support.properties import examples
+from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from ampcompare.wandb_client.protocol import Record
 
 KEYS = (
     "global_step",

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ampcompare.records.offline import read_fragment
+from ampcompare.records.packing import MAGIC, pack, unpack
 from support.client_form import client_records
 from support.log_writer import frame
 from support.offline_runs import plan
 
 from ampcompare.records import kept, load_runs, pool
-from ampcompare.records.offline import read_fragment
-from ampcompare.records.packing import MAGIC, pack, unpack
 from ampcompare.records.run import Fragment, RunRecord
 
 LOADS = """

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ampcompare.records.offline import read_fragment
 from support.log_writer import frame
 from support.offline_runs import plan
 
 from ampcompare.former import config_now
 from ampcompare.records import load_runs
-from ampcompare.records.offline import read_fragment
 from ampcompare.records.run import RunRecord, merge
 from ampcompare.records.tree import flatten
 

@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 import pandas as pd
+from ampcompare.records.table import Table
 
 from ampcompare.records.run import as_numbers
-from ampcompare.records.table import Table
 from ampcompare.wandb_client.protocol import Record
 
 
