@@ -7,12 +7,15 @@ those that stand in for what a program did not log are kept.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from ampcompare.records.tree import as_float, is_number
 
 STAMP = "_timestamp"  # seconds since 1970, as in the history
 KEPT = re.compile(r"(gpu\.(process\.)?\d{1,4}\.(memoryAllocatedBytes|powerWatts)|proc\.memory\.rssMB)\Z")
@@ -32,10 +35,8 @@ class Machine:
 
 def sample_of(stamp: Any, figures: Mapping[str, Any]) -> dict[str, Any]:
     """One sample: its moment and the figures that are kept, nothing where there is none."""
-    kept = {
-        key: value for key, value in figures.items() if KEPT.match(key) and isinstance(value, int | float)
-    }
-    return {STAMP: stamp} | kept if kept else {}
+    kept = {key: as_float(v) for key, v in figures.items() if KEPT.match(key) and is_number(v)}
+    return {STAMP: as_float(stamp) if is_number(stamp) else math.nan} | kept if kept else {}
 
 
 def arrays_of(samples: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from ampcompare import metrics
 from ampcompare.former import config_now
 from ampcompare.records.machine import Machine, joined
 from ampcompare.records.predictions import Download, Predictions, Unusable, read_predictions
-from ampcompare.records.tree import flatten, lookup, plain, with_floats
+from ampcompare.records.tree import as_float, flatten, is_number, lookup, plain, with_floats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -114,14 +114,14 @@ class RunRecord:
         if isinstance(value, dict):
             kinds = ("last", "max", "min", "mean", "best")
             value = next((value[kind] for kind in kinds if kind in value), None)
-        return _as_float(value) if _is_number(value) else None
+        return as_float(value) if is_number(value) else None
 
     def logged_numbers(self, key: str) -> Column:
         """The rows in which a number was logged under a key, and the numbers as float64."""
         rows, values = self.logged.get(key, (np.empty(0, np.int64), np.empty(0)))
         if values.dtype == object:
-            kept = [n for n, value in enumerate(values) if _is_number(value)]
-            rows, values = rows[kept], np.array([_as_float(values[n]) for n in kept], np.float64)
+            kept = [n for n, value in enumerate(values) if is_number(value)]
+            rows, values = rows[kept], np.array([as_float(values[n]) for n in kept], np.float64)
         return rows, values
 
     def numbers(self, key: str) -> np.ndarray:
@@ -164,20 +164,9 @@ def columns_of(rows: Iterable[Mapping[str, Any]]) -> tuple[int, dict[str, Column
 
 def as_array(values: Sequence[Any]) -> np.ndarray:
     """Values as float64 where all are numbers, as objects otherwise."""
-    if all(map(_is_number, values)):
-        return np.array([_as_float(value) for value in values], np.float64)
+    if all(map(is_number, values)):
+        return np.array([as_float(value) for value in values], np.float64)
     return np.fromiter(values, object, len(values))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # a whole number beyond 1e308
-        return math.inf if value > 0 else -math.inf
 
 
 def merge(parts: Sequence[RunRecord]) -> RunRecord:

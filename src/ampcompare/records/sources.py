@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ampcompare.errors import UserError, one_line, reason
+from ampcompare.errors import UserError, reason
 from ampcompare.program.files import cache_folder
 from ampcompare.records.machine import STAMP
 from ampcompare.records.run import RunRecord, merge
@@ -167,7 +167,7 @@ def read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
     if left:
         memory.reduce_size(MOST_CACHED)
     if said := next(filter(None, (said for _, said in read)), ""):
-        log.warning("what was read of runs is not kept in %s: %s", memory.location, one_line(said))
+        log.warning("the cache %s is of no use (%s): runs are read again", memory.location, said)
     found = dict(zip((*known, *left), (run for run, _ in read), strict=True))
     for run in found.values():
         if run.exit_code is None and _is_going_on(run, now):
@@ -178,6 +178,8 @@ def read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
 def _memory() -> joblib.Memory:
     import joblib
 
+    # What it says of a broken entry, which is made again, is a traceback.
+    logging.getLogger("joblib").setLevel(logging.ERROR)
     try:
         return joblib.Memory(cache_folder() / "runs", verbose=0)
     except OSError as problem:
@@ -218,7 +220,7 @@ def _quietly(read: Callable[..., RunRecord], *signs: Any) -> tuple[RunRecord, st
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         run = read(*signs)
-    return run, next((str(warning.message) for warning in said), "")
+    return run, next((str(warning.message).splitlines()[-1] for warning in said), "")  # above it a traceback
 
 
 def _is_going_on(run: RunRecord, now: float) -> bool:

@@ -179,6 +179,8 @@ def settings_beside(folder: Path) -> tuple[dict[str, Any], list[str]]:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
         found = yaml.load(path.read_bytes(), _Loader) or {}  # noqa: S506 - a SafeLoader
+        if not isinstance(found, dict):
+            raise ValueError(f"it is a {type(found).__name__}")
         if _size(found, ()) > MOST_VALUES:
             raise ValueError(f"it holds more than {MOST_VALUES:,} values")
         return {str(key): value for key, value in found.items()}, []

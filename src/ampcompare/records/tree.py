@@ -37,6 +37,19 @@ def with_floats(value: Any) -> Any:
     return value
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, as JSON has them."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_float(number: float) -> float:
+    """The number as a float; infinite for a whole one beyond 1e308."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 def path_of(item: Any) -> Path:
     """The key of a protobuf item: its parts, of which most keys have one."""
     return tuple(item.nested_key) or (item.key,)

@@ -100,11 +100,11 @@ def _numbers(texts: list[bytes]) -> np.ndarray | None:
     As one JSON list: if that has as many elements as texts, all of them numbers, then each text is one.
     """
     try:
-        found = json.loads(f"[{b','.join(texts).decode()}]", parse_int=float)
-    except (ValueError, RecursionError):
+        found = json.loads(f"[{b','.join(texts).decode()}]")
+        is_numbers = len(found) == len(texts) and set(map(type, found)) <= {int, float}
+        return np.array(found, np.float64) if is_numbers else None
+    except (ValueError, OverflowError, RecursionError):
         return None
-    is_numbers = len(found) == len(texts) and set(map(type, found)) <= {float}
-    return np.array(found, np.float64) if is_numbers else None
 
 
 class _Reading:
@@ -143,9 +143,15 @@ class _Reading:
         row, by_head = self.run.rows, self.by_head
         for item in items:
             try:
-                head, text = _cut(item)
-                column = by_head.get(head) or self._new_column(head)
-            except DecodeError:
+                end = item[1] + 2
+                column = by_head.get(item[:end])
+                # Most are a known key of one part and below 128 bytes, and a value as short.
+                if column and item[end] == VALUE[0] and item[end + 2] == len(item) - end - 3:
+                    text = item[end + 3 :]
+                else:
+                    head, text = _cut(item)
+                    column = by_head.get(head) or self._new_column(head)
+            except (DecodeError, IndexError):
                 self.bad_values += 1
                 continue
             column.at.append(row)
@@ -218,14 +224,17 @@ class _Reading:
 
     def _read_summaries(self) -> None:
         last: dict[bytes, bytes] = {}
-        for item in (item for items in reversed(self.summaries) for item in reversed(items)):
-            try:
-                head, text = _cut(item)
-            except DecodeError:
-                self.bad_values += 1
-                continue
-            if head not in last:
-                last[head] = text
+        for items in reversed(self.summaries):
+            for item in reversed(items):
+                try:
+                    known = item[: item[1] + 2]
+                    if known in last and item[len(known)] == VALUE[0]:
+                        continue
+                    head, text = _cut(item)
+                except (DecodeError, IndexError):
+                    self.bad_values += 1
+                    continue
+                last.setdefault(head, text)
         self.summaries = []
         for head, text in reversed(last.items()):
             if (value := self._value(text)) is not _BAD:
