@@ -12,6 +12,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ import json, os, sys, time
 began = time.perf_counter()
 from ampcompare.records import load_runs
 runs = load_runs([sys.argv[1]])
-rows, problems = sum(len(run.history) for run in runs), sum(len(run.problems) for run in runs)
+rows, problems = sum(run.rows for run in runs), sum(len(run.problems) for run in runs)
 spent = os.times()
 print(json.dumps({"rows": rows, "runs": len(runs), "problems": problems, "wall": time.perf_counter() - began,
                   "cpu": sum(spent[:4])}))
@@ -162,8 +163,7 @@ def main() -> None:
         writing = [write_by_client(1, asked.rows) for _ in range(asked.client)]
         found: dict[str, list[dict[str, Any]]] = {"reading": [], "reading again": []}
         for _ in range(asked.rounds):
-            for entry in (cache / "runs").glob("*"):
-                entry.unlink()
+            shutil.rmtree(cache, ignore_errors=True)
             for way in found:
                 found[way].append(read(runs, cache))
     print(f"{asked.runs} runs of {asked.rows:,} rows with {len(KEYS) + 4} keys: {size / 1e6:,.0f} MB\n")

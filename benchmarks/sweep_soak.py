@@ -126,7 +126,7 @@ class Soak:
     def judge(self) -> list[str]:
         """All that is not as it should be."""
         from ampcompare.records import load_runs
-        from ampcompare.records.offline import read_fragment
+        from ampcompare.records.wandb_file import read_wandb_file
 
         runs = load_runs([self.out])
         found = Counter(run.config["x"] for run in runs)
@@ -135,7 +135,7 @@ class Soak:
         wrong += [f"x={run.config['x']}: its record is {run.state}" for run in cut]
         ended: Counter[str] = Counter()
         for file in self.out.glob("wandb/*run-*/run-*.wandb"):
-            ended[file.stem] += read_fragment(file).exit_code == 0
+            ended[file.stem] += read_wandb_file(file).exit_code == 0
         wrong += [f"{run}: finished {times} times" for run, times in ended.items() if times != 1]
         rows = _search(self.file, self.out, self.storage).rows()
         states = Counter((row.parameters.get("x"), row.state) for row in rows)

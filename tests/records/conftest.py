@@ -9,13 +9,26 @@ ODD_ROWS = [
     {"global_step": 0, "train/loss": "NaN", "text": "a", "flag": True, "nested": {"a": 1, "b": {"c": "x"}}},
     {"global_step": 1, "train/loss": 1e-300, "text": "ü 🚀", "flag": False, "list": [1, 2.5, None]},
     {"global_step": 1, "train/loss": 1e300, "none": None, "back\\slash/and.dot": 3},
-    {"global_step": 2, "big": 2**52 + 1, "minus": -7, "third": 1 / 3},
+    {"global_step": 2, "big": 2**52 + 1, "minus": -7, "third": 1 / 3, "train/loss": "-Infinity"},
+]
+# One and two bytes of length, and what could be taken for a key's end.
+SIZES = (1, 2, 3, 126, 127, 128, 129, 130, 131, 255, 256, 257, 300)
+KEYS_ROWS = [
+    {
+        "global_step": n,
+        **{"k" * size: n / 7 for size in SIZES},
+        **{"ü" * size: "x" * n * 100 for size in (64, 65)},
+        "n": {"m" * size: {"o": -n, "p": {"\u0082\u0001": True}} for size in SIZES},
+        "": n,
+        **({"rare": "NaN"} if n % 9 == 4 else {}),
+    }
+    for n in range(40)
 ]
 
 
 @pytest.fixture(scope="session")
 def real_runs(tmp_path_factory) -> dict[str, Path]:
-    """`.wandb` files of the real client: a usual run, an odd one, a failed one, one killed in full flight."""
+    """`.wandb` files of the real client: a usual run, odd ones, a failed one, one killed in full flight."""
     folder = tmp_path_factory.mktemp("real")
     usual = plan(
         "native", name="usual", group="together", job_type="train", tags=["one", "two"], notes="a note"
@@ -26,7 +39,8 @@ def real_runs(tmp_path_factory) -> dict[str, Path]:
     )
     odd["rows"] = ODD_ROWS
     odd["summary"]["deep"] = {"a": {"b": [1, {"c": None}]}}
+    keys = plan("none", 4, name="keys") | {"rows": KEYS_ROWS}
     failed = plan("apex_o1", 2) | {"exit_code": 3}
     killed = plan("none", 3) | {"kill": True}
-    files = write_runs(folder, [usual, odd, failed, killed])
-    return dict(zip(("usual", "odd", "failed", "killed"), files, strict=True))
+    files = write_runs(folder, [usual, odd, keys, failed, killed])
+    return dict(zip(("usual", "odd", "keys", "failed", "killed"), files, strict=True))

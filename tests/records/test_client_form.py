@@ -10,7 +10,7 @@ from support.client_form import client_records
 from support.log_writer import frame
 from support.offline_runs import plan
 
-from ampcompare.records.offline import read_fragment
+from ampcompare.records.wandb_file import read_wandb_file
 from ampcompare.wandb_client.framing import LogReader
 
 PLAN = plan("native", name="usual")
@@ -76,10 +76,11 @@ def test_rows_are_the_clients_field_by_field(real):
 def test_both_read_as_the_same_run(real_runs, tmp_path):
     file = tmp_path / "run-native223.wandb"
     file.write_bytes(frame(client_records(PLAN, "native223")))
-    ours, theirs = read_fragment(file), read_fragment(real_runs["usual"])
-    assert ours.columns.keys() == theirs.columns.keys()
-    for name in set(ours.columns) - set(BY_CLOCK):
-        assert ours.columns[name].tolist() == pytest.approx(theirs.columns[name].tolist(), abs=0, nan_ok=True)
+    ours, theirs = read_wandb_file(file), read_wandb_file(real_runs["usual"])
+    assert ours.logged.keys() == theirs.logged.keys()
+    for name in set(ours.logged) - set(BY_CLOCK):
+        assert ours.logged[name][0].tolist() == theirs.logged[name][0].tolist()
+        assert ours.values(name).tolist() == pytest.approx(theirs.values(name).tolist(), abs=0)
     assert (ours.name, ours.exit_code, ours.problems) == (theirs.name, theirs.exit_code, theirs.problems)
     own = {key: value for key, value in ours.summary.items() if key not in BY_CLOCK}
     assert own == {key: value for key, value in theirs.summary.items() if key in own}

@@ -1,28 +1,27 @@
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from ampcompare.records.run import NAMELESS, Fragment, RunRecord, merge
+from ampcompare.records.run import NAMELESS, RunRecord, columns_of, merge
 
 
-def fragment(hour: int, columns: dict, **fields) -> Fragment:
-    arrays = {}
-    for name, values in columns.items():
-        is_text = any(isinstance(v, str) for v in values)
-        arrays[name] = np.array(values, dtype=object if is_text else float)
+def fragment(hour: int, columns: dict, **fields) -> RunRecord:
+    """A part of a run; None is nothing, NaN was logged."""
+    count = max((len(values) for values in columns.values()), default=0)
+    rows, logged = columns_of({name: values[n] for name, values in columns.items()} for n in range(count))
     given = {
-        "path": Path(f"offline-run-{hour:02}/run-x.wandb"),
+        "paths": (Path(f"offline-run-{hour:02}/run-x.wandb"),),
         "id": "x",
         "state": "finished",
-        "has_run_record": True,
         "started_at": datetime(2026, 1, 1, hour, tzinfo=UTC),
-        "columns": arrays,
-        "rows": max((len(v) for v in arrays.values()), default=0),
+        "logged": logged,
+        "rows": rows,
     }
-    return Fragment(**(given | fields))
+    return RunRecord(**(given | fields))
 
 
 def steps(run: RunRecord) -> list[float]:
@@ -54,8 +53,7 @@ def test_rows_with_one_step_in_one_fragment_are_all_kept():
 
 
 def test_row_without_a_step_belongs_to_the_step_before_it():
-    nan = float("nan")
-    early = fragment(1, {"global_step": [nan, 0, nan, 10, nan], "a": [1, 2, 3, 4, 5]})
+    early = fragment(1, {"global_step": [None, 0, float("nan"), 10, None], "a": [1, 2, 3, 4, 5]})
     run = merge([early, fragment(2, {"global_step": [10], "a": [6]})])
     assert list(run.values("a")) == [1, 2, 3, 6]
 
@@ -74,9 +72,9 @@ def test_columns_of_one_fragment_alone_are_missing_in_the_other():
 
 def test_rows_of_logged_nans_move_with_their_rows():
     nan = float("nan")
-    early = fragment(1, {"global_step": [0, 10, 20], "a": [nan, 1, nan]}, nan_rows={"a": np.array([0, 2])})
-    late = fragment(2, {"global_step": [20, 30], "a": [1, nan]}, nan_rows={"a": np.array([1])})
-    assert list(merge([early, late]).nan_rows["a"]) == [0, 3]
+    early = fragment(1, {"global_step": [0, 10, 20], "a": [nan, 1, nan]})
+    late = fragment(2, {"global_step": [20, 30], "a": [1, nan]})
+    assert list(merge([early, late]).nonfinite("a")) == [0, 3]
 
 
 def test_config_and_summary_of_the_later_fragment_win_and_a_change_is_told():
@@ -90,9 +88,7 @@ def test_config_and_summary_of_the_later_fragment_win_and_a_change_is_told():
 
 def test_fragment_killed_at_once_leaves_name_and_config_of_the_one_before():
     early = fragment(1, {"global_step": [0]}, name="n", config={"backend": "none"}, tags=("t",))
-    torn = fragment(
-        2, {}, has_run_record=False, state="crashed", started_at=None, last_write=datetime.now(UTC)
-    )
+    torn = fragment(2, {}, is_named=False, state="crashed", started_at=None, last_write=datetime.now(UTC))
     run = merge([early, torn])
     assert (run.name, run.state, run.config, run.tags) == ("n", "crashed", {"backend": "none"}, ("t",))
 
@@ -105,8 +101,7 @@ def test_problems_name_their_fragment_when_there_are_several():
 
 def test_fragment_killed_before_its_first_write_is_no_problem_where_another_names_the_run():
     lost = {
-        "has_run_record": False,
-        "problems": [NAMELESS],
+        "is_named": False,
         "started_at": None,
         "last_write": datetime.now(UTC),
     }
@@ -123,7 +118,7 @@ def test_summary_number_unwraps_what_define_metric_makes():
         3,
         None,
         None,
-        None,
+        math.inf,
         2,
         None,
     ]

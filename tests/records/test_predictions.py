@@ -62,26 +62,24 @@ def test_the_latest_part_that_has_them_counts(run: RunRecord):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "is no NumPy array"),
-        (b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65_535, "is no NumPy array"),
-        (b"\x93NUMPY\x07\x00", "is no NumPy array"),
-        (header("__import__('os').abort()"), "is no NumPy array"),
-        (header("{'descr': '|u1', 'shape': (5,)}"), "is no NumPy array"),
-        (npy(np.array([{}], dtype=object)), "not one whole number for each image"),
-        (npy(KEPT / 2), "not one whole number for each image"),
-        (npy(KEPT > 1), "not one whole number for each image"),
-        (npy(KEPT[None]), "not one whole number for each image"),
-        (npy(KEPT[0]), "not one whole number for each image"),
-        (npy(KEPT)[:-1], "is cut off"),
-        (claiming("(10**12,)"), "is no NumPy array"),
-        (claiming("(999999999999999999999999,)"), "is cut off"),
-        (claiming("(-3,)"), "holds more or less than its header says"),
-        (claiming("(5,)", "<M8[s]"), "not one whole number for each image"),
-        (npy(KEPT) + b"\0", "holds more or less than its header says"),
-        (npy(KEPT[:0]), "holds more or less than its header says"),
+        (b"", "is no whole NumPy array"),
+        (b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65_535, "is no whole NumPy array"),
+        (b"\x93NUMPY\x07\x00", "is no whole NumPy array"),
+        (header("__import__('os').abort()"), "is no whole NumPy array"),
+        (header("{'descr': '|u1', 'shape': (5,)}"), "is no whole NumPy array"),
+        (npy(np.array([{}], dtype=object)), "is no whole NumPy array"),
+        (npy(KEPT / 2), "does not hold one whole number for each image"),
+        (npy(KEPT > 1), "does not hold one whole number for each image"),
+        (npy(KEPT[None]), "does not hold one whole number for each image"),
+        (npy(KEPT[0]), "does not hold one whole number for each image"),
+        (npy(KEPT)[:-1], "is no whole NumPy array"),
+        (claiming("(10**12,)"), "is no whole NumPy array"),
+        (claiming("(999999999999999999999999,)"), "is no whole NumPy array"),
+        (claiming("(-3,)"), "is no whole NumPy array"),
+        (npy(KEPT[:0]), "holds 0 answers for 5 test images"),
         (npy(KEPT[:4]), "holds 4 answers for 5 test images"),
-        (npy(KEPT + 1), "holds an answer that is none of the classes"),
-        (npy(KEPT.astype(np.int8) - 1), "holds an answer that is none of the classes"),
+        (npy(KEPT + 1), "holds no answer, or one that is none of the classes"),
+        (npy(KEPT.astype(np.int8) - 1), "holds no answer, or one that is none of the classes"),
         (npy(np.zeros(MOST_BYTES, np.uint8)), "is larger than 2 MiB and was not read"),
     ],
 )
@@ -116,7 +114,7 @@ def test_predictions_are_fetched_from_the_server_when_they_are_asked_for(server:
     assert found["whole"].classes is not None
     assert found["whole"].classes.tolist() == KEPT.tolist()
     assert (found["none"].classes, found["none"].problem) == (None, "")
-    assert found["bad"].problem == "Its predictions.npy is no NumPy array."
+    assert found["bad"].problem == "Its predictions.npy is no whole NumPy array."
     assert found["large"].problem == "Its predictions.npy is larger than 2 MiB and was not read."
     fetched = [path for path in server.requests if "/storage/" in path]
     assert sorted(path.rpartition("/")[2] for path in fetched) == ["predictions.npy"] * 2

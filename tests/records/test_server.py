@@ -79,7 +79,7 @@ def test_texts_for_nan_and_infinity_nested_values_and_gaps_read_as_from_a_file(s
     (read,) = load_runs([SOURCE])
     assert read.history["_step"].tolist() == [0, 1, 5000]
     pd.testing.assert_series_equal(read.history["a"], pd.Series([math.nan, -math.inf, 2.0], name="a"))
-    assert list(read.nan_rows["a"]) == [0]
+    assert read.nonfinite("a").tolist() == [0, 1]
     assert read.values("deep.b.c").tolist() == [1]
     assert read.history["text"].tolist() == [None, "x", None]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.log_writer import frame
+from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.errors import UserError
 from ampcompare.records import load_runs
-from ampcompare.wandb_client.protocol import Record
 
 
 def run_file(

@@ -10,9 +10,9 @@ import numpy as np
 from support.log_writer import frame
 from support.wandb_server import Server, Sweep
 from support.wandb_server.clients import asking
+from wandb.proto.wandb_internal_pb2 import Record
 
 from ampcompare.records import load_runs
-from ampcompare.wandb_client.protocol import Record
 
 EVENTS = [
     {"_timestamp": 5.0, "_runtime": 1, "system.gpu.0.memoryAllocatedBytes": 2**30, "system.cpu": 3.0},

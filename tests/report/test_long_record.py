@@ -12,8 +12,7 @@ import pytest
 from support.log_writer import BLOCK, HEADER
 from support.offline_runs import plan
 from support.peak import REPORT, peak_kib
-
-from ampcompare.wandb_client.protocol import Record
+from wandb.proto.wandb_internal_pb2 import Record
 
 ROWS = 2_000_000
 WIDTH = 12

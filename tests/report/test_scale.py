@@ -14,7 +14,7 @@ from support.offline_runs import plan
 from support.peak import REPORT, peak_kib
 
 RUNS, STEPS = 200, 19_500  # a row every 5 steps and one an epoch: 4,000
-LOAD = "from ampcompare.records import load_runs; print(sum(len(r.history) for r in load_runs(sys.argv[1:])))"
+LOAD = "from ampcompare.records import load_runs; print(sum(r.rows for r in load_runs(sys.argv[1:])))"
 BACKENDS = ("none", "native", "apex_o1", "apex_o2", "fp16")
 
 

@@ -75,7 +75,7 @@ def in_bf16(plan):
 def test_no_head_is_broken_within_a_word():
     records = several(3)
     for run in records:
-        run.history["metrics/val_balanced_accuracy"] = run.history.pop("val_acc")
+        run.logged["metrics/val_balanced_accuracy"] = run.logged.pop("val_acc")
         run.summary["metrics/val_balanced_accuracy"] = run.summary.pop("val_acc")
     lines = printed(records)
     rule = next(i for i, line in enumerate(lines) if line.startswith("──"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,20 +11,14 @@ import numpy as np
 import pandas as pd
 
 from ampcompare.records import RunRecord
+from ampcompare.records.run import columns_of
 from ampcompare.report.runs.figures import RunFigures, figures_of
 from support.offline_runs import Plan, plan
 
 
 def run_of(made: Plan, *, state: str = "finished", problems: tuple[str, ...] = ()) -> RunRecord:
     """The RunRecord of a plan, without a file in between."""
-    history = pd.DataFrame(made["rows"])
-    nan_rows = {}
-    for name in history:
-        column = history[name]
-        logged_nan = [i for i, row in enumerate(made["rows"]) if row.get(name) == "NaN"]
-        if logged_nan:
-            history[name] = pd.to_numeric(column.replace("NaN", np.nan)).astype(float)
-            nan_rows[name] = np.array(logged_nan)
+    rows, logged = columns_of(made["rows"])
     given = made["wandb"]
     return RunRecord(
         id=given["id"],
@@ -32,12 +27,26 @@ def run_of(made: Plan, *, state: str = "finished", problems: tuple[str, ...] = (
         state=state,
         config=made["config"],
         summary=made["summary"],
-        history=history.astype(float) if len(history) else history,
+        rows=rows,
+        logged=logged,
         problems=list(problems),
-        nan_rows=nan_rows,
         tags=tuple(given.get("tags", ())),
         started_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
+
+
+def put(run: RunRecord, key: str, values: Any) -> None:
+    """Log these values under a key, one for each row or one for all; NaN is nothing."""
+    numbers = np.broadcast_to(np.asarray(values, float), run.rows)
+    run.logged[key] = run.adding({key: numbers}).logged[key]
+
+
+def with_history(run: RunRecord, history: pd.DataFrame, **changes: Any) -> RunRecord:
+    """The run with other rows; NaN and None are nothing."""
+    rows = [{k: v for k, v in row.items() if v == v} for row in history.to_dict("records")]
+    count, logged = columns_of(rows)
+    empty = {key: (np.empty(0, int), np.empty(0)) for key in history if key not in logged}
+    return replace(run, rows=count, logged=logged | empty, **changes)
 
 
 def full(plan: Plan) -> None:
@@ -88,4 +97,4 @@ def figures(**values: Any) -> RunFigures:
     return RunFigures(**(named | values))
 
 
-__all__ = ["figures", "figures_of", "full", "make", "plan", "run_of"]
+__all__ = ["figures", "figures_of", "full", "make", "plan", "put", "run_of", "with_history"]

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ampcompare.records import RunRecord
-from ampcompare.records.system import Machine
+from ampcompare.records.machine import Machine
+from ampcompare.records.run import columns_of
 
 FULL, MIXED = "32-true", "bf16-mixed"
 RATE = {FULL: 100.0, MIXED: 180.0}
@@ -50,7 +50,8 @@ def foreign(
     begin = BEGIN + timedelta(hours=seed)
     for number, row in enumerate(rows):
         row |= {"_step": number, "_timestamp": begin.timestamp() + row["_runtime"]}
-    history = pd.DataFrame(rows).drop(columns=[key for key in without if key != "config"], errors="ignore")
+    rows = [{key: value for key, value in row.items() if key not in without} for row in rows]
+    count, logged = columns_of(rows)
     run = f"{precision}-{seed}"
     tree = {
         "trainer": {"precision": precision, "max_epochs": 3},
@@ -66,7 +67,8 @@ def foreign(
         "started_at": begin,
         "config": tree | (config or {}),
         "summary": {k: v for k, v in rows[-1].items() if k not in without},
-        "history": history,
+        "rows": count,
+        "logged": logged,
     }
     found = machine or Machine()
     return RunRecord(**(made | {"observe": lambda: found} | given))

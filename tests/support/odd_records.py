@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from hypothesis import strategies as st
-
-from ampcompare.wandb_client.protocol import Record
+from wandb.proto.wandb_internal_pb2 import Record
 
 KEYS = ("loss", "_step", "eval/accuracy", "a.b", "a", "ü", "a-key-of-more-than-eight-bytes", "x" * 200, "")
 TEXTS = ('"NaN"', "NaN", "-Infinity", "1e999", "9" * 400, "-0", "1_0", "+1", ".5", "1,2", '1,"', '2"')

@@ -143,7 +143,7 @@ def _is_on_disk(folder: Path, one: Plan) -> bool:
         (record,) = load_runs([file])
     except UserError:  # it has nothing yet
         return False
-    return len(record.history) == len(one["rows"]) and record.summary.keys() >= one["summary"].keys()
+    return record.rows == len(one["rows"]) and record.summary.keys() >= one["summary"].keys()
 
 
 def _main(folder: str) -> None:

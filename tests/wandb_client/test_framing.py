@@ -79,56 +79,22 @@ def test_noise_raises_nothing_but_not_wandb_file(noise):
             assert data is noise
 
 
-def test_damaged_place_is_named():
-    place = len(HEADER) + 7 + 3
-    damaged = bytearray(frame([b"first", b"second"]))
-    damaged[place] ^= 0xFF
-    records, problems = read(bytes(damaged))
-    assert records == []
-    assert problems[0] == f"Damaged at byte 7 (a bad checksum): skipped to byte {len(damaged)}."
-
-
-def test_unknown_chunk_type_with_a_good_checksum_is_named():
-    records, problems = read(HEADER + chunk(1, b"a") + chunk(9, b"b"))
-    assert records == [b"a"]
-    assert "unknown chunk type 9" in problems[0]
-
-
-def test_zeros_after_the_last_record_are_told():
-    records, problems = read(FILE + bytes(100_000))
-    assert records == PAYLOADS
-    assert "zero bytes" in problems[0]
-
-
-def test_many_damaged_blocks_make_few_sentences():
-    blocks = bytearray(frame([bytes(30_000)] * 50))
-    for block in range(0, len(blocks), BLOCK_BYTES):
-        blocks[block + 100] ^= 1
-    assert len(read(bytes(blocks))[1]) < 9
-
-
-def test_record_without_its_end_does_not_swallow_the_next():
-    records, problems = read(HEADER + chunk(2, b"begun") + chunk(1, b"next"))
-    assert records == [b"next"]
-    assert "no end" in problems[0]
-
-
-def test_end_without_its_beginning_is_skipped():
-    records, problems = read(HEADER + chunk(4, b"end") + chunk(1, b"next"))
-    assert records == [b"next"]
-    assert "no beginning" in problems[0]
-
-
-def test_damaged_file_header_is_told_and_the_records_read():
-    records, problems = read(b"XXXX" + FILE[4:])
-    assert records == PAYLOADS
-    assert problems == ["The file header is damaged."]
-
-
-def test_other_format_version_is_told():
-    records, problems = read(FILE[:6] + b"\x07" + FILE[7:])
-    assert records == PAYLOADS
-    assert "version 7" in problems[0]
+@pytest.mark.parametrize(
+    ("data", "whole", "places", "count"),
+    [
+        (HEADER + chunk(1, b"first")[:-1] + b"x" + chunk(1, b"second"), [], "1 place", 25),
+        (HEADER + chunk(1, b"a") + chunk(9, b"b"), [b"a"], "1 place", 8),
+        (HEADER + chunk(1, b"a") + bytes(40_000), [b"a"], "2 places", 40_000),
+        (HEADER + chunk(2, b"no end") + chunk(1, b"next"), [b"next"], "1 place", 13),
+        (HEADER + chunk(4, b"no beginning") + chunk(1, b"next"), [b"next"], "1 place", 19),
+        (b"XXXX" + FILE[4:], PAYLOADS, "1 place", 7),
+        (FILE[:6] + b"\x07" + FILE[7:], PAYLOADS, "1 place", 7),  # another version
+    ],
+)
+def test_damage_is_one_sentence_with_places_and_bytes(data, whole, places, count):
+    records, problems = read(data)
+    assert records == whole
+    assert problems == [f"The file is damaged at {places}: {count:,} bytes were skipped."]
 
 
 def test_empty_file_says_so():

@@ -7,6 +7,7 @@ from ampcompare.wandb_client.protocol import ENVELOPE, IRRELEVANT, SCHEMA, Recor
 
 TYPES = {
     "string": FieldDescriptor.TYPE_STRING,
+    "bytes": FieldDescriptor.TYPE_MESSAGE,  # left as it is on the wire
     "int32": FieldDescriptor.TYPE_INT32,
     "uint32": FieldDescriptor.TYPE_UINT32,
     "int64": FieldDescriptor.TYPE_INT64,

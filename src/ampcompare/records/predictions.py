@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from ampcompare import metrics
 from ampcompare.errors import reason
@@ -22,7 +21,7 @@ from ampcompare.records.tree import lookup
 
 MOST_BYTES = 2 * 2**20  # two million images; CIFAR-10's 10,000 take 10 kB
 NAME = metrics.PREDICTIONS_FILE
-Download = Callable[[str, int], bytes | None]  # a file by its name, of so many bytes at most
+Download = Callable[[], bytes | None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Predictions:
 
 
 class Unusable(Exception):
-    """Why predictions cannot be used, as a sentence."""
+    """Why something of a run cannot be used, as the end of a sentence."""
 
 
 def read_predictions(
@@ -52,24 +51,14 @@ def read_predictions(
 
     `images` and `classes` are how many there are, where that is known.
     """
-    if not keeps_predictions(summary):
+    test_set = lookup(summary, metrics.TEST_SET)
+    if not isinstance(test_set, str) or not test_set:  # from before there were any, or of another program
         return Predictions()
-    test_set = str(lookup(summary, metrics.TEST_SET))
     try:
-        content = download(NAME, MOST_BYTES) if download else _newest(paths)
-        if content is None:
-            return Predictions()
-        found = parse(content)
-        _check(found, images, classes)
+        content = download() if download else _newest(paths)
+        return Predictions() if content is None else Predictions(_parse(content, images, classes), test_set)
     except Unusable as problem:
         return Predictions(problem=f"Its {NAME} {problem}.")
-    return Predictions(found, test_set)
-
-
-def keeps_predictions(summary: Mapping[str, Any]) -> bool:
-    """Whether a run may have some: not one from before there were any, or of another program."""
-    test_set = lookup(summary, metrics.TEST_SET)
-    return isinstance(test_set, str) and bool(test_set)
 
 
 def _newest(paths: Sequence[Path]) -> bytes | None:
@@ -90,45 +79,28 @@ def read_small(path: Path) -> bytes:
         raise Unusable("is not a plain file")
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise Unusable(too_large())
+    check_size(len(content))
     return content
 
 
-def too_large() -> str:
-    """What is wrong with a file that is not read whole."""
-    return f"is larger than {MOST_BYTES // 2**20} MiB and was not read"
+def check_size(size: int) -> None:
+    """Raise Unusable for too much."""
+    if size > MOST_BYTES:
+        raise Unusable(f"is larger than {MOST_BYTES // 2**20} MiB and was not read")
 
 
-def parse(content: bytes) -> np.ndarray:
-    """The whole numbers in a `.npy` file, [N]. Raises Unusable.
-
-    By NumPy's own reader of the header, not by `numpy.load`: that makes an array of whatever length the
-    header claims before it looks whether the file has as much.
-    """
-    file = io.BytesIO(content)
+def _parse(content: bytes, images: float | None, count: float | None) -> np.ndarray:
+    """The answers in a `.npy` file, [N], held to the recorded test set. Raises Unusable."""
     try:
-        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[
-            npy.read_magic(file)
-        ]
-        shape, _, dtype = read_header(file)
+        found = np.load(io.BytesIO(content), allow_pickle=False)
     except (
         Exception
     ):  # a header is Python's text: SyntaxError, tokenize.TokenError, KeyError, MemoryError, ...
-        raise Unusable("is no NumPy array") from None
-    if dtype.kind not in "iu" or len(shape) != 1:
-        raise Unusable(f"holds {dtype} {list(shape)}, not one whole number for each image")
-    rest = content[file.tell() :]
-    if len(rest) < shape[0] * dtype.itemsize:
-        raise Unusable("is cut off")
-    if len(rest) > shape[0] * dtype.itemsize or not shape[0]:
-        raise Unusable("holds more or less than its header says")
-    return np.frombuffer(rest, dtype)
-
-
-def _check(classes: np.ndarray, images: float | None, count: float | None) -> None:
-    """Raise Unusable where they are not those of the recorded test set."""
-    if images is not None and len(classes) != images:
-        raise Unusable(f"holds {len(classes):,} answers for {images:,.0f} test images")
-    if int(classes.min()) < 0 or (count is not None and int(classes.max()) >= count):
-        raise Unusable("holds an answer that is none of the classes")
+        raise Unusable("is no whole NumPy array") from None
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or found.ndim != 1:
+        raise Unusable("does not hold one whole number for each image")
+    if images is not None and len(found) != images:
+        raise Unusable(f"holds {len(found):,} answers for {images:,.0f} test images")
+    if not len(found) or int(found.min()) < 0 or (count is not None and int(found.max()) >= count):
+        raise Unusable("holds no answer, or one that is none of the classes")
+    return found

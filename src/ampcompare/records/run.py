@@ -1,12 +1,10 @@
-"""RunRecord: what is known of one run, wherever it was read from, and how fragments of one run become one."""
+"""RunRecord: what is known of one run or of a part of it, wherever it was read; how parts become a run."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +14,9 @@ import numpy as np
 
 from ampcompare import metrics
 from ampcompare.former import config_now
-from ampcompare.records.predictions import Download, Predictions, read_predictions
-from ampcompare.records.system import Machine, joined
-from ampcompare.records.tree import flatten, lookup, plain
+from ampcompare.records.machine import Machine, joined
+from ampcompare.records.predictions import Download, Predictions, Unusable, read_predictions
+from ampcompare.records.tree import as_float, flatten, is_number, lookup, plain, with_floats
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,14 +26,21 @@ MAX_KEYS_TOLD = 5
 # each part of a run that is recorded offline.
 STEPS = (metrics.STEP, "trainer/global_step", "train/global_step")
 NAMELESS = "It holds no run record: its name and config are not known."
+Column = tuple[np.ndarray, np.ndarray]  # the numbers of rows, ascending, and the value in each
 
 
 @dataclass(kw_only=True)
-class RunInfo:
-    """What a run, or a part of one, says of itself. Rows in which a NaN was *logged* are listed by number in
-    `nan_rows`, per column; `problems` says in plain sentences what was wrong with the record. `state` is
-    finished, failed, crashed or running; `ended_as` the server's own word where that is another (killed).
-    `objective` is the metric of its sweep and the goal (`maximize`, or nothing), where these are known.
+class RunRecord:
+    """One run, or its part between two resumes.
+
+    `logged` has, for each key in the order of logging, the numbers of the rows (of `rows`) in which it was
+    logged and its values there: float64 where all are numbers, a NaN among them being one that was logged;
+    objects otherwise. Names and units are those of `ampcompare.metrics`. `state` is finished, failed, crashed
+    or running; `ended_as` the server's own word where that is another (killed). `problems` says in plain
+    sentences what was wrong with the record. `objective` is the metric of its sweep and the goal (`maximize`,
+    or nothing), where these are known; `sweep_config` the sweep as W&B's server has it. `download` fetches
+    the run's predictions and `observe` what W&B sampled of the machine, when somebody asks for it; both raise
+    `Unusable`. `is_named` says whether its file has the run's name and config.
     """
 
     id: str
@@ -53,41 +58,16 @@ class RunInfo:
     ended_as: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
-    nan_rows: dict[str, np.ndarray] = field(default_factory=dict)
+    rows: int = 0
+    logged: dict[str, Column] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     objective: tuple[str, str] | None = None
-
-
-@dataclass(kw_only=True)
-class Fragment(RunInfo):
-    """One `.wandb` file: a run, or its part between two resumes. Arrays have one value a history row."""
-
-    path: Path
-    has_run_record: bool = False
-    last_write: datetime | None = None
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    rows: int = 0
-    machine: Machine = field(default_factory=Machine)
-
-
-@dataclass(kw_only=True)
-class RunRecord(RunInfo):
-    """One run.
-
-    `history` has one row per logged row and one column per logged key, in the order of logging: float64 where
-    all values are numbers, with NaN where a row has no value; objects with None otherwise. Metric names and
-    units are those of `ampcompare.metrics`. `download` fetches one of the run's files from the server: its
-    content, None where there is none, `Unusable` raised for one of more bytes than asked for. `observe` gives
-    what W&B sampled of the machine; it is called when somebody asks for it.
-    """
-
-    history: pd.DataFrame
     paths: tuple[Path, ...] = ()
-    sweep_config: dict[str, Any] | None = field(
-        default=None, repr=False, compare=False
-    )  # as W&B's server has it
+    last_write: datetime | None = None
+    is_named: bool = True
+    sweep_config: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     download: Download | None = field(default=None, repr=False, compare=False)
-    observe: Callable[[], Machine] | None = field(default=None, repr=False, compare=False)
+    observe: Callable[[], Machine] = field(default=Machine, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.config, self.summary = plain(self.config), plain(self.summary)
@@ -103,7 +83,26 @@ class RunRecord(RunInfo):
     @cached_property
     def machine(self) -> Machine:
         """What W&B's client knows of the machine; read when it is first asked for."""
-        return self.observe() if self.observe else Machine()
+        try:
+            return self.observe()
+        except Unusable as problem:
+            self.problems.append(f"W&B's system metrics {problem}.")
+            return Machine()
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """One row per logged row and one column per key: float64 where all values are numbers, with NaN where
+        a row has none; objects with None otherwise.
+        """
+        import pandas as pd  # here: who only reads files starts in a third of the time, with 40 MB less
+
+        columns = {}
+        for key, (rows, values) in self.logged.items():
+            cells = np.full(self.rows, None if values.dtype == object else np.nan, values.dtype)
+            cells[rows] = values
+            # As a Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
+            columns[key] = pd.Series(cells, dtype=values.dtype, copy=False)
+        return pd.DataFrame(columns, index=range(self.rows), copy=False)
 
     def option(self, key: str, default: Any = None) -> Any:
         """The config value at a dotted key."""
@@ -115,148 +114,140 @@ class RunRecord(RunInfo):
         if isinstance(value, dict):
             kinds = ("last", "max", "min", "mean", "best")
             value = next((value[kind] for kind in kinds if kind in value), None)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        try:
-            return float(value)
-        except OverflowError:  # a whole number beyond 1e308
-            return None
+        return as_float(value) if is_number(value) else None
+
+    def logged_numbers(self, key: str) -> Column:
+        """The rows in which a number was logged under a key, and the numbers as float64."""
+        rows, values = self.logged.get(key, (np.empty(0, np.int64), np.empty(0)))
+        if values.dtype == object:
+            kept = [n for n, value in enumerate(values) if is_number(value)]
+            rows, values = rows[kept], np.array([as_float(values[n]) for n in kept], np.float64)
+        return rows, values
 
     def numbers(self, key: str) -> np.ndarray:
-        """The column of a key as float64, one value a row; NaN where it has none that is a number."""
-        if key not in self.history:
-            return np.full(len(self.history), np.nan)
-        return as_numbers(self.history[key])
+        """The numbers of a key as float64, one value a row; NaN where it has none."""
+        found = np.full(self.rows, np.nan)
+        rows, values = self.logged_numbers(key)
+        found[rows] = values
+        return found
 
     def values(self, key: str) -> np.ndarray:
-        """The numbers logged under a key, in order; rows without one, and logged NaNs, are left out."""
-        numbers = self.numbers(key)
-        return numbers[~np.isnan(numbers)]
+        """The numbers logged under a key, in order; logged NaNs are left out."""
+        _, values = self.logged_numbers(key)
+        return values[~np.isnan(values)]
+
+    def nonfinite(self, key: str) -> np.ndarray:
+        """The numbers of the rows in which NaN or an infinity was logged under a key."""
+        rows, values = self.logged_numbers(key)
+        return rows[~np.isfinite(values)]
+
+    def adding(self, columns: Mapping[str, np.ndarray]) -> RunRecord:
+        """The run with these columns, one value a row and NaN where there is none, in place of its own."""
+        made = {
+            key: (at := np.flatnonzero(~np.isnan(numbers)), numbers[at]) for key, numbers in columns.items()
+        }
+        return replace(self, logged=self.logged | made)
 
 
-def as_numbers(column: pd.Series | np.ndarray) -> np.ndarray:
-    """A column as float64; what is no number becomes NaN."""
-    if column.dtype == np.float64:
-        return np.asarray(column)
-    is_number = [isinstance(v, int | float) and not isinstance(v, bool) for v in column]
-    numbers = [v if ok else np.nan for v, ok in zip(column, is_number, strict=True)]
-    try:
-        return np.array(numbers, dtype=float)
-    except OverflowError:  # a whole number beyond 1e308
-        return np.array([v if abs(v) <= sys.float_info.max else np.nan for v in numbers], dtype=float)
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> tuple[int, dict[str, Column]]:
+    """How many rows these are, and what was logged in them. None is nothing; W&B's text for NaN is one."""
+    found: dict[str, tuple[list[int], list[Any]]] = {}
+    number = -1
+    for number, row in enumerate(rows):
+        for key, value in row.items():
+            if value is not None:
+                at, values = found.setdefault(key, ([], []))
+                at.append(number)
+                values.append(with_floats(value))
+    return number + 1, {key: (np.array(at), as_array(values)) for key, (at, values) in found.items()}
 
 
-def merge(fragments: Sequence[Fragment]) -> RunRecord:
-    """One run from its fragments. The later one, by start time, wins from its first `global_step` on."""
-    ordered = sorted(fragments, key=_age)
+def as_array(values: Sequence[Any]) -> np.ndarray:
+    """Values as float64 where all are numbers, as objects otherwise."""
+    if all(map(is_number, values)):
+        return np.array([as_float(value) for value in values], np.float64)
+    return np.fromiter(values, object, len(values))
+
+
+def merge(parts: Sequence[RunRecord]) -> RunRecord:
+    """One run from its parts. The later one, by start time, wins from its first `global_step` on."""
+    ordered = sorted(parts, key=_age)
     last = ordered[-1]
-    many = len(ordered) > 1
     # A part that was killed before its first write lacks nothing that another part does not say.
-    named = any(f.has_run_record for f in ordered)
-    said = ((f, p) for f in ordered for p in f.problems if f.rows or not named or p != NAMELESS)
-    problems = [f"{f.path.parent.name}: {p}" if many else p for f, p in said]
+    is_named = any(part.is_named for part in ordered)
+    problems: list[str] = []
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
-    for fragment in ordered:
-        problems += _config_changes(config, fragment)
-        config = {**config, **fragment.config}
-        summary = {**summary, **fragment.summary}
-    keep, replaced = _kept_rows(ordered)
+    for part in ordered:
+        nameless = [NAMELESS] if not part.is_named and (part.rows or not is_named) else []
+        where = f"{part.paths[0].parent.name}: " if len(ordered) > 1 else ""
+        problems += [f"{where}{problem}" for problem in (*part.problems, *nameless)]
+        problems += _config_changes(config, part.config)
+        config, summary = config | part.config, summary | part.summary
+    rows, logged, replaced = _stacked(ordered)
     if replaced:
         again = "rows were logged again by a later part of the run; the later ones count."
         problems.append(f"{replaced:,} {again}")
-
-    def newest(attribute: str) -> Any:
-        return next((v for f in reversed(ordered) if (v := getattr(f, attribute))), getattr(last, attribute))
-
-    told: dict[str, Any] = {said.name: newest(said.name) for said in dataclasses.fields(RunInfo)} | {
-        "id": last.id,
-        "state": last.state,
-        "name": newest("name") or last.id,
-        "started_at": next((f.started_at for f in ordered if f.started_at), None),
-        "exit_code": last.exit_code,
-        "ended_as": last.ended_as,
-        "config": config,
-        "summary": summary,
-        "nan_rows": _stack_nan_rows(ordered, keep),
-        "problems": problems,
+    names = ("name", "group", "project", "entity", "job_type", "sweep_id", "notes", "tags")
+    newest: dict[str, Any] = {
+        name: next((v for part in reversed(ordered) if (v := getattr(part, name))), getattr(last, name))
+        for name in names
     }
-    machine = joined([f.machine for f in ordered])
-    return RunRecord(
-        **told,
-        history=_stack(ordered, keep),
-        paths=tuple(f.path for f in ordered),
+    machine = joined([part.machine for part in ordered])
+    return replace(
+        last,
+        **newest | {"name": newest["name"] or last.id},
+        started_at=next((part.started_at for part in ordered if part.started_at), None),
+        config=config,
+        summary=summary,
+        rows=rows,
+        logged=logged,
+        problems=problems,
+        paths=tuple(path for part in ordered for path in part.paths),
+        is_named=is_named,
         observe=lambda: machine,
     )
 
 
-def _age(fragment: Fragment) -> tuple[float, str]:
-    moment = fragment.started_at or fragment.last_write
-    return (moment.timestamp() if moment else math.inf, fragment.path.parent.name)
+def _age(part: RunRecord) -> tuple[float, str]:
+    moment = part.started_at or part.last_write
+    return (moment.timestamp() if moment else math.inf, part.paths[0].parent.name)
 
 
-def _config_changes(before: dict[str, Any], fragment: Fragment) -> list[str]:
-    old, new = dict(flatten(before)), dict(flatten(fragment.config))
+def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    old, new = dict(flatten(before)), dict(flatten(after))
     changed = [k for k in sorted(old.keys() | new.keys()) if repr(old.get(k)) != repr(new.get(k))]
-    if not (before and fragment.config and changed):
+    if not (before and after and changed):
         return []
     more = f" and {len(changed) - MAX_KEYS_TOLD} more" if len(changed) > MAX_KEYS_TOLD else ""
     told = ", ".join(changed[:MAX_KEYS_TOLD]) + more
     return [f"Its parts differ in config: {told}; the later values are shown."]
 
 
-def _kept_rows(ordered: Sequence[Fragment]) -> tuple[list[np.ndarray], int]:
-    """For each fragment the mask of rows that no later one logged again, and how many rows fell out."""
-    import pandas as pd  # here: who only reads files starts in a third of the time, with 40 MB less
-
-    keep = [np.ones(f.rows, dtype=bool) for f in ordered]
-    begin = math.inf  # the lowest first step of the fragments after this one
-    for fragment, mask in zip(reversed(ordered), reversed(keep), strict=True):
-        steps = _steps(fragment)
-        if math.isfinite(begin):
-            # A row without a step belongs to the step before it.
-            reached = pd.Series(steps).ffill().fillna(-math.inf).to_numpy()
-            mask &= reached < begin
-        known = steps[~np.isnan(steps)]
-        if len(known):
-            begin = min(begin, known[0])
-    return keep, sum(int((~mask).sum()) for mask in keep)
-
-
-def _steps(fragment: Fragment) -> np.ndarray:
-    column = next((found for key in STEPS if (found := fragment.columns.get(key)) is not None), None)
-    return np.full(fragment.rows, np.nan) if column is None else as_numbers(column)
-
-
-def _stack(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> pd.DataFrame:
-    import pandas as pd
-
-    names = dict.fromkeys(name for f in ordered for name in f.columns)
-    data: dict[str, np.ndarray | pd.Series] = {}
-    for name in names:
-        parts = [f.columns.get(name, np.full(f.rows, np.nan)) for f in ordered]
-        if any(part.dtype == object for part in parts):
-            parts = [part if part.dtype == object else _as_objects(part) for part in parts]
-        kept = [part if mask.all() else part[mask] for part, mask in zip(parts, keep, strict=True)]
-        column = kept[0] if len(kept) == 1 else np.concatenate(kept)
-        # As a Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
-        data[name] = pd.Series(column, dtype=object, copy=False) if column.dtype == object else column
-    return pd.DataFrame(data, copy=False)
-
-
-def _as_objects(numbers: np.ndarray) -> np.ndarray:
-    cells = numbers.astype(object)
-    cells[np.isnan(numbers)] = None
-    return cells
-
-
-def _stack_nan_rows(ordered: Sequence[Fragment], keep: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    found: dict[str, list[np.ndarray]] = {}
-    offset = 0
-    for fragment, mask in zip(ordered, keep, strict=True):
-        new_number = np.cumsum(mask) - 1 + offset
-        for name, rows in fragment.nan_rows.items():
-            found.setdefault(name, []).append(new_number[rows[mask[rows]]])
-        offset += int(mask.sum())
-    joined = {name: np.concatenate(parts) for name, parts in found.items()}
-    return {name: rows for name, rows in joined.items() if len(rows)}
+def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:
+    """The rows of all parts that no later one logged again, and how many fell out."""
+    masks = []
+    begin = math.inf  # the lowest first step of the parts after this one
+    for part in reversed(ordered):
+        steps = part.numbers(next((key for key in STEPS if key in part.logged), metrics.STEP))
+        known = np.flatnonzero(~np.isnan(steps))
+        # A row without a step belongs to the step before it, the first ones to the beginning.
+        before = np.searchsorted(known, np.arange(part.rows), side="right") - 1
+        reached = np.full(part.rows, -math.inf)
+        reached[before >= 0] = steps[known[before[before >= 0]]]
+        masks.append(reached < begin)
+        begin = min([begin, *steps[known[:1]]])
+    found: dict[str, list[Column]] = {}
+    rows = 0
+    for part, mask in zip(ordered, reversed(masks), strict=True):
+        place = np.cumsum(mask) - 1 + rows
+        rows += int(mask.sum())
+        for key, (at, values) in part.logged.items():
+            found.setdefault(key, []).append((place[at[mask[at]]], values[mask[at]]))
+    same: dict[bytes, np.ndarray] = {}  # most keys are logged in the same rows: one array is enough
+    logged = {}
+    for key, columns in found.items():
+        at = np.concatenate([at for at, _ in columns])
+        # concatenate makes objects of all where one part has objects
+        logged[key] = same.setdefault(at.tobytes(), at), np.concatenate([values for _, values in columns])
+    return rows, logged, sum(part.rows for part in ordered) - rows

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ampcompare import metrics
 from ampcompare.errors import UserError, reason
 from ampcompare.program.place import as_typed
-from ampcompare.records.downloads import Downloads
-from ampcompare.records.observed import Observed
-from ampcompare.records.predictions import keeps_predictions
-from ampcompare.records.run import RunRecord
-from ampcompare.records.table import Table, with_floats
-from ampcompare.records.tree import flatten
+from ampcompare.records.machine import STAMP, Machine, arrays_of, facts_of_metadata, sample_of
+from ampcompare.records.predictions import Unusable, check_size, read_small
+from ampcompare.records.run import RunRecord, columns_of
+from ampcompare.records.tree import flatten, lookup, with_floats
 from ampcompare.wandb_client.client import api_errors, api_reason, end_service
 
 API_PREFIX = "wandb:"
 SWEEP_FORM = "wandb:ENTITY/PROJECT/SWEEP"
 FORMS = f"wandb:ENTITY/PROJECT or {SWEEP_FORM}"
 MANY_ROWS = 1_000_000
+MOST_SAMPLES = 2_000  # of a run's machine; the server thins out what is more
 SERVICE_SECONDS = 5.0
-Objective = tuple[str, str]  # a metric, and maximize, minimize or nothing
 
 # W&B's further states, as one of ours and in words.
 OTHER_STATES = {
@@ -40,49 +41,23 @@ def read_server(source: str) -> list[RunRecord]:
     Raises UserError for a source of another form, for a project or sweep that is not there or is empty, and
     where the server cannot be asked.
     """
-    found = read_server_sweep(source) if parse_source(source)[2] else (None, _read_source(source))
-    if not (runs := found[1]):
-        what = "sweep" if found[0] is not None else "project"
+    _, runs = _read(source)
+    if not runs:
+        what = "sweep" if parse_source(source)[2] else "project"
         raise UserError(f"{source}: no runs in this {what}; name another {what}, or a folder of runs")
     return runs
 
 
 def read_server_sweep(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
-    """The configuration of a sweep on the server, and its runs, of which there may be none.
+    """The configuration of a sweep on the server (empty where it tells none), and its runs, of which there
+    may be none.
 
     `brief` runs have one row, the last values: enough to say how they ended, and read in a moment. Raises
     UserError as `read_server`, and for a source that names no sweep.
     """
-    known = read_sweep_config(source)
-    runs = _read_source(source, brief=brief)
-    for run in runs:
-        run.sweep_config = known
-    return known, runs
-
-
-def read_sweep_config(source: str) -> dict[str, Any]:
-    """The configuration of a sweep on the server, empty where it tells none. Raises UserError as
-    `read_server_sweep`.
-    """
-    entity, project, sweep = parse_source(source)
-    if not sweep:
+    if not parse_source(source)[2]:
         raise UserError(f"{source}: names no sweep; expected {SWEEP_FORM}")
-    with _told_in_one_line(source):
-        config = getattr(_api().sweep(f"{entity}/{project}/{sweep}"), "config", None)
-    return dict(config) if isinstance(config, Mapping) else {}
-
-
-def _read_source(source: str, *, brief: bool = False) -> list[RunRecord]:
-    entity, project, sweep = parse_source(source)
-
-    def ask(question: Callable[[Any], None]) -> None:
-        with _told_in_one_line(source):
-            question(_api())
-
-    downloads, observed = Downloads(metrics.PREDICTIONS_FILE, ask), Observed(ask)
-    with _told_in_one_line(source):
-        found = _find_runs(entity, project, sweep)
-        return [_read_run(run, downloads, observed, goal, brief=brief) for run, goal in found]
+    return _read(source, brief=brief)
 
 
 def parse_source(source: str) -> tuple[str, str, str]:
@@ -94,12 +69,28 @@ def parse_source(source: str) -> tuple[str, str, str]:
 
 
 @contextmanager
-def _told_in_one_line(source: str) -> Iterator[None]:
-    """Errors of W&B's client as a UserError."""
+def _client(source: str) -> Iterator[Any]:
+    """W&B's API. The process is left as it was: the client holds a service and what it read of settings."""
     import wandb
 
-    # ValueError: what is not there, and an answer that is no JSON.
-    known: tuple[type[Exception], ...] = (*api_errors(), ValueError)
+    try:
+        with _asking(source):
+            if wandb.run is None:  # a run of the caller's keeps its settings
+                wandb.setup(
+                    wandb.Settings(silent=True)
+                )  # a word of W&B's about its key is no part of a report
+            api = wandb.Api()
+        yield api
+    finally:
+        if wandb.run is None:
+            end_service(SERVICE_SECONDS)
+
+
+@contextmanager
+def _asking(source: str) -> Iterator[None]:
+    """Errors of W&B's client as a UserError: for its calls alone, so that our own are not put down to it."""
+    import wandb
+
     try:
         yield
     except wandb.errors.UsageError as problem:
@@ -109,87 +100,47 @@ def _told_in_one_line(source: str) -> Iterator[None]:
     except wandb.errors.AuthenticationError as problem:
         todo = f"see WANDB_BASE_URL, WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
         raise UserError(f"{source}: W&B's server cannot be asked: {api_reason(problem)}; {todo}") from None
-    except known as problem:
+    # ValueError: what is not there, and an answer that is no JSON.
+    except (*api_errors(), ValueError) as problem:
         raise UserError(f"{source}: W&B's server says: {api_reason(problem)}; expected {FORMS}") from None
-    finally:
-        # Leave the process as it was: the client holds a service and what it read of settings.
-        if wandb.run is None:
-            end_service(SERVICE_SECONDS)
 
 
-def _api() -> Any:
-    import wandb
+def _read(source: str, *, brief: bool = False) -> tuple[dict[str, Any], list[RunRecord]]:
+    entity, project, sweep = parse_source(source)
+    files, machines = _Later(source, _fetch_predictions), _Later(source, _fetch_machine)
+    runs = []
+    with _client(source) as api:
+        with _asking(source):
+            of_sweep = api.sweep(f"{entity}/{project}/{sweep}") if sweep else None
+            config = getattr(of_sweep, "config", None)
+            filters = {"$and": [{"sweep": of_sweep.id}]} if of_sweep else None
+            found = list(api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False))
+        config = dict(config) if isinstance(config, Mapping) else {}
+        for run in found:
+            if of_sweep and (_text(run, "sweep_name") or of_sweep.id) != of_sweep.id:
+                continue  # a server may not know the filter
+            problems: list[str] = []
+            with _asking(source):
+                rows = _last_row(run) if brief else _rows(run, problems)
+            record = _record_of(run, rows, problems)
+            if of_sweep:
+                record.objective, record.sweep_config = _objective(config), config
+            place = f"{run.entity}/{run.project}/{run.id}"
+            record.observe = machines.of(place)
+            if lookup(record.summary, metrics.TEST_SET):
+                record.download = files.of(place)
+            runs.append(record)
+    return config, runs
 
-    if wandb.run is None:  # a run of the caller's keeps its settings
-        wandb.setup(wandb.Settings(silent=True))  # a word of W&B's about its key is no part of a report
-    return wandb.Api()
 
-
-def _find_runs(entity: str, project: str, sweep: str) -> Iterator[tuple[Any, Objective | None]]:
-    """The runs, each with the objective of the sweep that was asked for."""
-    api = _api()
-    if not sweep:
-        for run in api.runs(f"{entity}/{project}", order="+created_at", lazy=False):
-            yield run, None
-        return
-    found = api.sweep(f"{entity}/{project}/{sweep}")
-    name, objective = found.id, _objective(getattr(found, "config", None))
-    filters = {"$and": [{"sweep": name}]}
-    for run in api.runs(f"{entity}/{project}", filters=filters, order="+created_at", lazy=False):
-        if (_text(run, "sweep_name") or name) == name:  # a server may not know the filter
-            yield run, objective
-
-
-def _objective(config: Any) -> Objective | None:
-    """The metric of a sweep's configuration, which may hold anything."""
-    metric = config.get("metric") if isinstance(config, Mapping) else None
+def _objective(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The metric of a sweep's configuration, which may hold anything, and maximize, minimize or nothing."""
+    metric = config.get("metric")
     name, goal = (metric.get("name"), metric.get("goal")) if isinstance(metric, Mapping) else (None, None)
     if not isinstance(name, str) or not name:
         return None
     # Where it is left out, the name of the metric says it better than W&B's default, minimize.
     return name, goal if goal in ("maximize", "minimize") else ""
-
-
-def _read_run(
-    run: Any,
-    downloads: Downloads,
-    observed: Observed,
-    objective: Objective | None = None,
-    *,
-    brief: bool = False,
-) -> RunRecord:
-    import pandas as pd
-
-    problems: list[str] = []
-    table = Table()
-    for row in _last_row(run) if brief else _rows(run, problems):
-        table.add_values(flatten(row))
-    columns = table.arrays()
-    # As Series: pandas 3 would make a text dtype of an object array of texts, pandas 2 not.
-    history = {name: pd.Series(column, dtype=column.dtype) for name, column in sorted(columns.items())}
-    summary = _plain(run, "summary_metrics")
-    texts: dict[str, Any] = {name: _text(run, name) for name in ("group", "job_type", "notes")}
-    place = f"{run.entity}/{run.project}/{run.id}"
-    return RunRecord(
-        id=run.id,
-        name=_text(run, "name") or run.id,
-        state=_state(_text(run, "state"), problems),
-        ended_as=_text(run, "state") if _text(run, "state") in OTHER_STATES else "",
-        config=_plain(run, "config"),
-        summary=summary,
-        history=pd.DataFrame(history),  # in the order of names: the server's is by chance
-        problems=problems,
-        nan_rows=table.nan_rows(),
-        project=run.project,
-        entity=run.entity,
-        sweep_id=_text(run, "sweep_name"),
-        tags=tuple(getattr(run, "tags", None) or ()),
-        started_at=_moment(_text(run, "created_at")),
-        download=downloads.of(place) if keeps_predictions(summary) else None,
-        observe=observed.of(place, problems),
-        objective=objective,
-        **texts,
-    )
 
 
 def _rows(run: Any, problems: list[str]) -> list[dict[str, Any]]:
@@ -214,12 +165,33 @@ def _last_row(run: Any) -> list[dict[str, Any]]:
     return [summary] if (logged or (logged is None and "_step" in summary)) else []
 
 
-def _state(said: str, problems: list[str]) -> str:
-    if said in ("finished", "failed", "crashed", "running"):
-        return said
+def _record_of(run: Any, rows: list[dict[str, Any]], problems: list[str]) -> RunRecord:
+    count, logged = columns_of(dict(flatten(row)) for row in rows)
+    said = _text(run, "state")
     state, words = OTHER_STATES.get(said, ("crashed", "is in a state that is not known here"))
-    problems.append(f"W&B calls it {said or 'nothing'}: it {words}.")
-    return state
+    if said in ("finished", "failed", "crashed", "running"):
+        state = said
+    else:
+        problems.append(f"W&B calls it {said or 'nothing'}: it {words}.")
+    return RunRecord(
+        id=run.id,
+        name=_text(run, "name") or run.id,
+        state=state,
+        ended_as=said if said in OTHER_STATES else "",
+        config=_plain(run, "config"),
+        summary=_plain(run, "summary_metrics"),
+        rows=count,
+        logged=dict(sorted(logged.items())),  # the server's order is by chance
+        problems=problems,
+        project=run.project,
+        entity=run.entity,
+        sweep_id=_text(run, "sweep_name"),
+        group=_text(run, "group"),
+        job_type=_text(run, "job_type"),
+        notes=_text(run, "notes"),
+        tags=tuple(getattr(run, "tags", None) or ()),
+        started_at=_moment(_text(run, "created_at")),
+    )
 
 
 def _plain(run: Any, name: str) -> dict[str, Any]:
@@ -239,3 +211,60 @@ def _moment(text: str) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class _Later:
+    """What `fetch(api, run)` gives for each run of a source (`entity/project/id`): fetched for all of them by
+    one connection when the first is asked for, as a report wants them together.
+    """
+
+    def __init__(self, source: str, fetch: Callable[[Any, str], Any]) -> None:
+        self._source, self._fetch = source, fetch
+        self._runs: list[str] = []
+        self._found: dict[str, Any] | None = None
+
+    def of(self, run: str) -> Callable[[], Any]:
+        """What gives it for one run. Raises Unusable where it cannot be had."""
+        self._runs.append(run)
+        return lambda: self._get(run)
+
+    def _get(self, run: str) -> Any:
+        if self._found is None:
+            self._found = {}
+            try:
+                with _client(self._source) as api:
+                    self._found = {name: self._try(api, name) for name in self._runs}
+            except UserError as problem:
+                self._found = dict.fromkeys(self._runs, Unusable(f"cannot be had ({problem.lines[0]})"))
+        found = self._found[run]
+        if isinstance(found, Unusable):
+            raise found
+        return found
+
+    def _try(self, api: Any, run: str) -> Any:
+        try:
+            return self._fetch(api, run)
+        except Unusable as problem:
+            return problem
+        except Exception as problem:  # W&B's client raises many kinds; one run is no reason to end
+            return Unusable(f"cannot be had ({reason(problem)})")
+
+
+def _fetch_predictions(api: Any, run: str) -> bytes | None:
+    name = metrics.PREDICTIONS_FILE
+    file = next((f for f in api.run(run).files(names=[name]) if f.name == name), None)
+    if file is None or not file.size:  # the server's word for a file that it does not have
+        return None
+    check_size(file.size)
+    with TemporaryDirectory() as folder:
+        file.download(root=folder).close()
+        return read_small(Path(folder) / name)
+
+
+def _fetch_machine(api: Any, name: str) -> Machine:
+    run, samples = api.run(name), []
+    for event in run.history(samples=MOST_SAMPLES, pandas=False, stream="system"):
+        event = json.loads(event) if isinstance(event, str) else event
+        figures = {key.removeprefix("system."): value for key, value in event.items()}
+        samples.append(sample_of(event.get(STAMP), figures))
+    return Machine(arrays_of(list(filter(None, samples))), facts_of_metadata(run.metadata))

@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import stat
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from filelock import FileLock, Timeout
 
 from ampcompare.errors import UserError, reason
-from ampcompare.records.others import READERS
-from ampcompare.records.pool import read_fragments
-from ampcompare.records.run import Fragment, RunRecord, merge
+from ampcompare.program.files import cache_folder
+from ampcompare.records.machine import STAMP
+from ampcompare.records.run import RunRecord, merge
 from ampcompare.records.server import API_PREFIX, parse_source, read_server
+from ampcompare.records.tables import STATE, is_table, read_csv_file, read_trainer_states
+from ampcompare.records.tensorboard import is_event_file, read_event_files
+from ampcompare.records.wandb_file import read_wandb_file
+
+if TYPE_CHECKING:
+    import joblib
 
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
+# The client flushes every 15 s by default; after four misses, or three of its own rows, a run is dead.
+RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
+CHECKPOINTS = "checkpoints"  # in an output_dir, beside `wandb`
+WORTH_BYTES = 60_000_000  # below it the start of a process (1 s) costs more than it saves
+MOST_CACHED = "1G"
+MOST_ROWS, MOST_SECONDS = 100, 24 * 3600  # the last rows of a run, and how far apart they may be
+
+log = logging.getLogger("ampcompare")
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How files of a kind are known and read. `is_one` asks the name, `is_run` looks inside where the name
+    tells too little (and is told the step column); `read` gives the runs.
+    """
+
+    is_one: Callable[[str], bool]
+    read: Callable[[list[Path], str | None], list[RunRecord]]
+    is_run: Callable[[Path, str | None], bool] = lambda path, step: True
+
+
+# What else than W&B's records is read as runs, in order of preference.
+READERS: dict[str, Reader] = {
+    "TensorBoard event files": Reader(is_event_file, lambda paths, step: read_event_files(paths)),
+    "CSV files with a step column": Reader(
+        lambda name: name.lower().endswith(".csv"),
+        lambda paths, step: [read_csv_file(path, step) for path in paths],
+        is_table,
+    ),
+    STATE: Reader(lambda name: name == STATE, lambda paths, step: read_trainer_states(paths)),
+}
 
 
 def load_runs(
@@ -38,7 +86,7 @@ def load_runs(
 
     >>> from ampcompare.records import load_runs
     >>> for run in load_runs(["runs"]):
-    ...     print(run.option("backend"), run.state, run.history["train/loss"].count(), "losses")
+    ...     print(run.option("backend"), run.state, len(run.values("train/loss")), "losses")
     none finished 2 losses
     native finished 2 losses
     """
@@ -56,49 +104,145 @@ def load_runs(
 def _add(runs: list[RunRecord], new: RunRecord) -> None:
     """Take a run of the server's in, or keep the same run as it is known already."""
     for number, known in enumerate(runs):
-        if not _is_same(known, new):
+        pairs = ((known.project, new.project), (known.entity, new.entity))
+        if known.id != new.id or any(a != b and a and b for a, b in pairs):
             continue
-        rows, more = len(known.history), len(new.history)
-        if known.paths and rows != more:  # of two sources of the server's nothing need be said
-            both = f"It has {rows:,} rows on disk and {more:,} on W&B's server; the longer record is shown."
-            known.problems.append(both)
-            new.problems.append(both)
-        if more > rows:
+        if known.paths and known.rows != new.rows:  # of two sources of the server's nothing need be said
+            both = f"It has {known.rows:,} rows on disk and {new.rows:,} on W&B's server"
+            for run in (known, new):
+                run.problems.append(f"{both}; the longer record is shown.")
+        if new.rows > known.rows:
             runs[number] = new
         return
     runs.append(new)
 
 
-def _is_same(one: RunRecord, other: RunRecord) -> bool:
-    """The same id and, where they are known, the same project and entity."""
-    pairs = ((one.project, other.project), (one.entity, other.entity))
-    return one.id == other.id and all(a == b or not a or not b for a, b in pairs)
-
-
 def _read_folders(given: list[str | Path], step: str | None, say: Say) -> list[RunRecord]:
     """The runs of folders and files."""
-    found: dict[str, Path] = {}
-    others: dict[str, dict[str, Path]] = {}  # what reads it, then as above
+    found: dict[str | None, dict[str, Path]] = {None: {}}  # by what reads it, and by its real place
     for source in given:
         paths, kind = _files(source, step, say)
-        files = found if kind is None else others.setdefault(kind, {})
         for path in paths:
-            files.setdefault(os.path.realpath(path), path)
+            found.setdefault(kind, {}).setdefault(os.path.realpath(path), path)
     named = {os.path.realpath(source) for source in given}
-    fragments = []
-    for (real, path), fragment in zip(found.items(), read_fragments(list(found.values())), strict=True):
-        if real in named and not fragment.has_run_record and not fragment.rows:
-            raise UserError(f"{path}: no run can be read from it: {' '.join(fragment.problems)}")
-        fragments.append(fragment)
-    for kind, files in others.items():
-        read = READERS[kind].read(list(files.values()), step)
-        for fragment in read:
-            if os.path.realpath(fragment.path) in named and not fragment.rows:
-                raise UserError(f"{fragment.path}: no run can be read from it: {' '.join(fragment.problems)}")
-        runs = "1 run" if len(read) == 1 else f"{len(read)} runs"
-        say(f"read {runs} from {kind}; whether a run came to its end is not in them")
-        fragments += read
-    return [merge(parts) for parts in _by_run(fragments)]
+    parts = []
+    for kind, files in found.items():
+        paths = list(files.values())
+        read = READERS[kind].read(paths, step) if kind else read_wandb_files(paths)
+        for part in read:
+            is_empty = not part.rows and (kind or not part.is_named)
+            if is_empty and os.path.realpath(part.paths[0]) in named:
+                raise UserError(f"{part.paths[0]}: no run can be read from it: {' '.join(part.problems)}")
+        if kind:
+            runs = "1 run" if len(read) == 1 else f"{len(read)} runs"
+            say(f"read {runs} from {kind}; whether a run came to its end is not in them")
+        parts += read
+    return [merge(some) for some in _by_run(parts)]
+
+
+def read_wandb_files(paths: Sequence[Path]) -> list[RunRecord]:
+    """The part of a run in each file, in order. Large amounts are read by several processes, and what was not
+    written just now is kept in the cache, which is safe to delete.
+
+    Raises UserError where the system ends one of these processes.
+    """
+    import joblib
+    from joblib.externals.loky.process_executor import BrokenProcessPool
+
+    now, memory = time.time(), _memory()
+    kept = memory.cache(_read_as_it_is)
+    signs = {path: _signs(path, now) for path in paths}
+    known = [path for path in paths if signs[path] and kept.check_call_in_cache(*signs[path])]
+    left = [path for path in paths if path not in known]
+    is_much = sum(signs[path][1] for path in left if signs[path]) > WORTH_BYTES
+    calls = [(kept, *signs[path]) if signs[path] else (read_wandb_file, path) for path in (*known, *left)]
+    count = min(joblib.cpu_count(), len(left)) if is_much else 1
+    try:
+        with joblib.Parallel(count, idle_worker_timeout=1) as pool:
+            read = [_quietly(*call) for call in calls[: len(known)]]
+            read += pool(joblib.delayed(_quietly)(*call) for call in calls[len(known) :])
+    except BrokenProcessPool:
+        why = "the system ended a process that read runs (no memory left?)"
+        raise UserError(f"{why}; name fewer runs") from None
+    if left:
+        memory.reduce_size(MOST_CACHED)
+    if said := next(filter(None, (said for _, said in read)), ""):
+        log.warning("the cache %s is of no use (%s): runs are read again", memory.location, said)
+    found = dict(zip((*known, *left), (run for run, _ in read), strict=True))
+    for run in found.values():
+        if run.exit_code is None and _is_going_on(run, now):
+            run.state = "running"
+    return [found[path] for path in paths]
+
+
+def _memory() -> joblib.Memory:
+    import joblib
+
+    # What it says of a broken entry, which is made again, is a traceback.
+    logging.getLogger("joblib").setLevel(logging.ERROR)
+    try:
+        return joblib.Memory(cache_folder() / "runs", verbose=0)
+    except OSError as problem:
+        log.warning("what is read of runs cannot be kept (%s): see AMPCOMPARE_CACHE", reason(problem))
+        return joblib.Memory(None, verbose=0)
+
+
+def _signs(path: Path, now: float) -> tuple[Any, ...]:
+    """What the cache knows a file by; nothing for one that may be written to."""
+    try:
+        status = path.stat()
+    except OSError:  # its reader says what is wrong
+        return ()
+    if not stat.S_ISREG(status.st_mode) or status.st_mtime > now - RUNNING_SECONDS:
+        return ()
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, _version()
+
+
+def _read_as_it_is(path: str, size: int, written: int, changed: int, version: str) -> RunRecord:
+    """What is kept: `read_wandb_file`, with what it depends on."""
+    return read_wandb_file(Path(path))
+
+
+@cache
+def _version() -> str:
+    """What tells this program's readers from those of another version: a hash of their text."""
+    package = Path(__file__).resolve().parents[1]
+    texts = [
+        file.read_bytes()
+        for room in ("records", "wandb_client")
+        for file in sorted((package / room).glob("*.py"))
+    ]
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+def _quietly(read: Callable[..., RunRecord], *signs: Any) -> tuple[RunRecord, str]:
+    """What was read, and what the cache had to say to it: that a disk is full, that an entry is broken."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run = read(*signs)
+    return run, next((str(warning.message).splitlines()[-1] for warning in said), "")  # above it a traceback
+
+
+def _is_going_on(run: RunRecord, now: float) -> bool:
+    """Whether a run without an end goes on: somebody has its checkpoints locked, or its file changed within a
+    minute, or within three of its own rows (fifty steps of 5 s are four minutes).
+    """
+    if run.last_write is None:
+        return False
+    lock = run.paths[0].absolute().parent.parent.parent / CHECKPOINTS / run.id / "lock"
+    try:
+        if lock.is_file():
+            with FileLock(lock, blocking=False):
+                pass
+    except Timeout:
+        return True
+    except OSError:  # another user's
+        pass
+    _, stamps = run.logged_numbers(STAMP)
+    gaps = np.diff(stamps[np.isfinite(stamps)][-MOST_ROWS:])
+    gaps = gaps[(gaps > 1) & (gaps < MOST_SECONDS)]  # an evaluation's row follows at once
+    quiet = RUNNING_ROWS * float(np.median(gaps)) if len(gaps) else 0.0
+    return abs(now - run.last_write.timestamp()) <= max(RUNNING_SECONDS, quiet)
 
 
 def _files(source: str | Path, step: str | None, say: Say) -> tuple[list[Path], str | None]:
@@ -157,16 +301,13 @@ def _search(top: Path, step: str | None) -> dict[str | None, list[Path]]:
     return found
 
 
-def _by_run(fragments: Iterable[Fragment]) -> Iterator[list[Fragment]]:
-    """Fragments of one run together: same id and, where it is known, same project."""
-    by_id: dict[str, list[Fragment]] = {}
-    for fragment in fragments:
-        by_id.setdefault(fragment.id, []).append(fragment)
-    for parts in by_id.values():
-        projects = list(dict.fromkeys(f.project for f in parts if f.has_run_record))
-        if len(projects) < 2:
-            yield parts
-            continue
-        # Two runs that happen to share an id. A part whose beginning is lost goes to the last of them.
+def _by_run(parts: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
+    """Parts of one run together: same id and, where it is known, same project."""
+    by_id: dict[str, list[RunRecord]] = {}
+    for part in parts:
+        by_id.setdefault(part.id, []).append(part)
+    for some in by_id.values():
+        # Two runs may happen to share an id. A part whose beginning is lost goes to the last of them.
+        projects = list(dict.fromkeys(part.project for part in some if part.is_named)) or [""]
         for project in projects:
-            yield [f for f in parts if (f.project if f.has_run_record else projects[-1]) == project]
+            yield [part for part in some if (part.project if part.is_named else projects[-1]) == project]

@@ -105,7 +105,7 @@ def _is_logged(metric: str | None, folder: Path) -> bool:
     if metric is None:
         return True
     runs = load_runs([str(folder)])
-    return any(metric in run.history.columns or run.summary_number(metric) is not None for run in runs)
+    return any(metric in run.logged or run.summary_number(metric) is not None for run in runs)
 
 
 def has_records(folder: Path) -> bool:

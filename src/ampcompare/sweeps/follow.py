@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 
-from ampcompare.records.offline import read_fragment
-from ampcompare.records.pool import size_of
 from ampcompare.records.run import merge
+from ampcompare.records.wandb_file import read_wandb_file
 
 SHARE_OF_TIME = 0.02  # of one core, at most, goes into reading
 
@@ -29,7 +27,7 @@ class Follower:
         if not now and began < self._next:
             return self._values
         files = self.files()
-        if (size := sum(size_of(f) for f in files)) != self._size:
+        if (size := sum(f.stat().st_size for f in files)) != self._size:
             self._size, self._values = size, self._read(files)
         self._next = time.monotonic() + max(1.0, (time.monotonic() - began) / SHARE_OF_TIME)
         return self._values
@@ -37,7 +35,7 @@ class Follower:
     def exit_code(self) -> int | None:
         """How the run ended by its record, None if there is none or it did not end."""
         files = self.files()
-        return read_fragment(files[-1]).exit_code if files else None
+        return read_wandb_file(files[-1]).exit_code if files else None
 
     def files(self) -> list[Path]:
         """The run's record: one file, more after a restart."""
@@ -46,10 +44,8 @@ class Follower:
     def _read(self, files: list[Path]) -> list[float]:
         if not files or self.metric is None:
             return []
-        run = merge([read_fragment(f) for f in files])
-        logged = run.numbers(self.metric)
-        keep = {i for i, v in enumerate(logged) if not math.isnan(v)} | {*run.nan_rows.get(self.metric, ())}
-        values = [float(logged[i]) for i in sorted(keep)]
+        run = merge([read_wandb_file(file) for file in files])
+        values = run.logged_numbers(self.metric)[1].tolist()
         if not values and (summary := run.summary_number(self.metric)) is not None:
             values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
         return values

@@ -15,7 +15,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 PACKAGE = "ampcompare.wandb_log"
 
 ITEM = {"key": (1, "string"), "nested_key": (2, "string[]"), "value_json": (16, "string")}
-# message -> field -> (number, type); "[]" marks a repeated field, a capital a message.
+# message -> field -> (number, type); "[]" marks a repeated field, a capital a message. The items of rows and
+# of the summary, of which there are thousands, are bytes: `records/wandb_file.py` takes them apart.
 SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "Record": {
         "history": (2, "HistoryRecord"),
@@ -42,9 +43,9 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     },
     "ConfigRecord": {"update": (1, "ConfigItem[]"), "remove": (2, "ConfigItem[]")},
     "ConfigItem": ITEM,
-    "SummaryRecord": {"update": (1, "SummaryItem[]"), "remove": (2, "SummaryItem[]")},
+    "SummaryRecord": {"update": (1, "bytes[]"), "remove": (2, "SummaryItem[]")},
     "SummaryItem": ITEM,
-    "HistoryRecord": {"item": (1, "HistoryItem[]")},
+    "HistoryRecord": {"item": (1, "bytes[]")},
     "HistoryItem": ITEM,
     "StatsRecord": {"timestamp": (2, "Timestamp"), "item": (3, "StatsItem[]")},
     "StatsItem": {"key": (1, "string"), "value_json": (16, "string")},
@@ -71,6 +72,7 @@ ENVELOPE = frozenset({1, 16, 19, 200})  # number, control, uuid, info: on any re
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "string": _FIELD.TYPE_STRING,
+    "bytes": _FIELD.TYPE_BYTES,
     "int32": _FIELD.TYPE_INT32,
     "uint32": _FIELD.TYPE_UINT32,
     "int64": _FIELD.TYPE_INT64,

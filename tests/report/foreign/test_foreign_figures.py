@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.fakes import with_history
 from support.foreign import FULL, MEMORY, MIXED, foreign, sampled, several
 
 from ampcompare.errors import UserError
-from ampcompare.records.system import Machine
+from ampcompare.records.machine import Machine
 from ampcompare.report import analyse_runs
 from ampcompare.report.as_json import to_json
 from ampcompare.report.markdown import to_markdown
@@ -85,7 +86,7 @@ def rows_alone(run, every=1):
     """The run with one row of training in so many, and no step but W&B's own."""
     rows = run.history[run.history["train_loss"].notna()].iloc[::every].reset_index(drop=True)
     rows = rows.assign(_step=np.arange(float(len(rows))), val_acc=0.9)
-    return replace(run, history=rows.drop(columns=["step", "samples_per_sec"]), summary={})
+    return with_history(run, rows.drop(columns=["step", "samples_per_sec"]), summary={})
 
 
 def test_without_a_step_speed_is_in_rows_whatever_the_batch_size():
@@ -103,11 +104,11 @@ def test_without_a_step_no_speed_is_given_where_runs_log_more_or_less_often():
 
 def test_a_pause_before_a_run_was_resumed_is_no_training_time():
     def resumed(run):
-        half, seconds = len(run.history) // 2, run.history["_runtime"].to_numpy().copy()
+        half, seconds = run.rows // 2, run.numbers("_runtime")
         seconds[half:] -= seconds[half - 1]
-        stamps = run.history["_timestamp"].to_numpy().copy()
+        stamps = run.numbers("_timestamp")
         stamps[half:] += 86_400
-        return replace(run, history=run.history.assign(_runtime=seconds, _timestamp=stamps))
+        return run.adding({"_runtime": seconds, "_timestamp": stamps})
 
     before, after = analyse_runs(several()), analyse_runs([resumed(run) for run in several()])
     for was, group in zip(before.groups, after.groups, strict=True):
@@ -143,9 +144,7 @@ def test_somebody_elses_backend_of_the_same_name_is_read_as_theirs():
     runs = several(config={"trainer": None})
     words = {FULL: "none", MIXED: "bf16"}
     runs = [replace(r, config=r.config | {"backend": words[r.name.rpartition("-")[0]]}) for r in runs]
-    early = replace(
-        runs[-1], id="early", history=runs[-1].history[:0], summary={}, state="crashed", exit_code=1
-    )
+    early = replace(runs[-1], id="early", rows=0, logged={}, summary={}, state="crashed", exit_code=1)
     analysis = analyse_runs([*runs, early])
     assert (analysis.metric.key, analysis.keys, analysis.baseline_value) == ("val_acc", ("backend",), "none")
     assert analysis.comparison("bf16").speedup == pytest.approx(1.8, rel=0.02)
@@ -180,8 +179,7 @@ def test_on_two_devices_no_speed_is_compared():
 
 def test_a_training_loss_that_is_nan_at_last_is_a_failure_under_any_name():
     runs = several()
-    ruined = runs[1].history.assign(train_loss=np.nan)
-    runs[1] = replace(runs[1], history=ruined, nan_rows={"train_loss": np.array([len(ruined) - 2])})
+    runs[1].logged["train_loss"] = np.array([runs[1].rows - 2]), np.array([np.nan])
     analysis = analyse_runs(runs)
     assert [len(g.outcomes.failed) for g in analysis.groups] == [0, 1]
     assert not analysis.comparison(MIXED).is_equivalent
@@ -240,7 +238,7 @@ def test_a_metric_of_unknown_direction_is_said_and_can_be_turned_round():
 
 def test_percent_is_read_as_asked_and_the_margin_is_in_the_shown_unit():
     def in_percent(run):
-        return replace(run, history=run.history.assign(score=run.history["val_acc"] * 100), summary={})
+        return replace(run.adding({"score": run.numbers("val_acc") * 100}), summary={})
 
     runs = [in_percent(run) for run in several()]
     analysis = analyse_runs(runs, metric="score", unit="percent", margin=1.0, goal="maximize")
@@ -251,7 +249,7 @@ def test_percent_is_read_as_asked_and_the_margin_is_in_the_shown_unit():
 
 def test_of_runs_in_other_units_of_one_metric_nothing_is_said_until_somebody_says_the_unit():
     def in_percent(run):
-        return replace(run, history=run.history.assign(val_acc=run.history["val_acc"] * 100), summary={})
+        return replace(run.adding({"val_acc": run.numbers("val_acc") * 100}), summary={})
 
     runs = [in_percent(run) if "bf16" in run.name else run for run in several()]
     analysis = analyse_runs(runs)

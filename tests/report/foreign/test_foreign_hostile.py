@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.foreign import FULL, MIXED, foreign, several
 
 from ampcompare.errors import UserError
-from ampcompare.records.system import Machine, Samples, facts_of_metadata
+from ampcompare.records.machine import Machine, arrays_of, facts_of_metadata, sample_of
+from ampcompare.records.run import columns_of
 from ampcompare.report import analyse_runs, exports
 from ampcompare.report.page.render import render_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
+NAMED = {"val_acc": f"{HOSTILE}_acc", "gpu_mem": f"mem {HOSTILE}"}
 PLACES = """
 backend seed batch_size model data environment plan epochs max_steps a/b metric_for_best_model trainer
 trainer.precision fp16 dataset plan.arm device
@@ -60,22 +61,22 @@ def test_any_value_in_any_place_of_a_config_is_analysed(place: str, value: Any, 
 @given(key=st.sampled_from(KEYS) | st.text(max_size=6), values=st.lists(ANYTHING, min_size=1, max_size=3))
 def test_any_values_in_any_column_and_summary_are_analysed(key: str, values: list[Any]):
     run = foreign(MIXED, 1, steps=4)
-    column = pd.Series([values[n % len(values)] for n in range(len(run.history))], dtype=object)
-    odd = replace(run, history=run.history.assign(**{key: column}), summary=run.summary | {key: values[0]})
+    _, column = columns_of({key: values[n % len(values)]} for n in range(run.rows))
+    odd = replace(run, logged=run.logged | column, summary=run.summary | {key: values[0]})
     assert answer([foreign(FULL, 1, steps=4), odd]) == 2
 
 
 @given(event=ANYTHING | st.dictionaries(st.sampled_from(["system.gpu.0.powerWatts", "_timestamp"]), ANYTHING))
 def test_any_event_and_any_metadata_of_the_server_is_read(event: Any):
-    samples = Samples()
-    samples.add_event(event)
-    machine = Machine(samples.arrays(), facts_of_metadata(event))
+    figures = event if isinstance(event, dict) else {}
+    samples = [sample_of(figures.get("_timestamp"), {str(key)[7:]: v for key, v in figures.items()})]
+    machine = Machine(arrays_of([sample for sample in samples if sample]), facts_of_metadata(event))
     assert answer(several(1, steps=4, machine=machine)) == 2
 
 
 @pytest.mark.parametrize("left", [["train_loss"], ["val_acc", "_step"], []])
 def test_rows_without_steps_or_clocks_or_anything_are_analysed(left: list[str]):
-    runs = [replace(run, history=run.history[left], summary={}) for run in several(2)]
+    runs = [replace(run, logged={key: run.logged[key] for key in left}, summary={}) for run in several(2)]
     assert answer(runs, metric=left[-1] if left else None) == 4
 
 
@@ -86,7 +87,7 @@ def test_names_with_markup_stay_text():
             run,
             name=HOSTILE,
             config={HOSTILE: HOSTILE + run.config["trainer"]["precision"], "seed": run.config["seed"]},
-            history=run.history.rename(columns={"val_acc": f"{HOSTILE}_acc", "gpu_mem": f"mem {HOSTILE}"}),
+            logged={NAMED.get(key, key): column for key, column in run.logged.items()},
         )
         for run in several(2)
     ]
@@ -98,11 +99,10 @@ def test_names_with_markup_stay_text():
 
 def test_ten_thousand_keys_are_read_like_ten():
     wide = {f"k{n}": n % 7 for n in range(10_000)}
-    columns = pd.DataFrame({f"m{n}": np.arange(80.0) for n in range(10_000)})
 
     def widened(run: Any) -> Any:
-        history = pd.concat([run.history, columns.iloc[: len(run.history)]], axis=1)
-        return replace(run, config=run.config | {"wide": wide}, history=history)
+        columns = {f"m{n}": np.arange(float(run.rows)) for n in range(10_000)}
+        return replace(run.adding(columns), config=run.config | {"wide": wide})
 
     runs = [widened(run) for run in several(3)]
     analysis = analyse_runs(runs)

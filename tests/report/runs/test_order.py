@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from support.fakes import make
+from support.fakes import make, put
 
 from ampcompare import metrics
 from ampcompare.report import analyse_runs
@@ -26,7 +26,7 @@ def sweep(order, *, drift: float = 0.0, sd: float = 0.0, chance=None, seconds: f
     for place, (backend, seed) in enumerate(order):
         run = make(backend, seed, steps=10, epochs=5, id=f"{backend}{seed}{place}")
         run.started_at = BEGAN + timedelta(seconds=HOUR * place)
-        run.history[metrics.ELAPSED] = np.linspace(0, seconds, len(run.history))
+        put(run, metrics.ELAPSED, np.linspace(0, seconds, run.rows))
         noise = chance.normal(0, sd) if chance is not None else 0.0
         at = place / max(1, len(order) - 1)
         run.summary[metrics.THROUGHPUT_MEDIAN] = 50.0 * (1 + drift * at) * (1 + noise)

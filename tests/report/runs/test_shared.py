@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from support.fakes import make
+from support.fakes import make, put
 
 from ampcompare import metrics
+from ampcompare.records.run import columns_of
 from ampcompare.report import analyse_runs
 from ampcompare.report.charts.bars import peak_memory, step_time, throughput_bars
 from ampcompare.report.charts.tradeoff import accuracy_against_throughput
@@ -26,10 +27,11 @@ def run(backend, seed, begin, *, machine=CPU, lasts=LASTS, device_type="cpu", st
         backend, seed, steps=40, epochs=4, id=f"{backend}{seed}at{begin:g}", device_type=device_type, **more
     )
     found.started_at = BEGAN + timedelta(seconds=begin)
-    clock = np.linspace(lasts / len(found.history), lasts, len(found.history))
-    found.history[metrics.ELAPSED] = found.history[metrics.TRAIN_SECONDS] = clock
+    clock = np.linspace(lasts / found.rows, lasts, found.rows)
+    for key in (metrics.ELAPSED, metrics.TRAIN_SECONDS):
+        put(found, key, clock)
     if stamps is not None:
-        found.history["_timestamp"] = BEGAN.timestamp() + begin + clock + stamps
+        put(found, "_timestamp", BEGAN.timestamp() + begin + clock + stamps)
     if machine is not None:
         found.summary["environment"]["machine"] = machine
     return found
@@ -61,8 +63,7 @@ def test_time_before_and_after_training_counts_for_nothing():
     """The clock runs from the start: here a minute of it is compilation, another the last evaluation."""
     first, second = run("none", 1, 0), run("native", 1, LASTS - 30)
     for one in (first, second):
-        clock = one.history[metrics.ELAPSED]
-        one.history[metrics.TRAIN_SECONDS] = np.clip(clock - 30, 0, 40)
+        put(one, metrics.TRAIN_SECONDS, np.clip(one.numbers(metrics.ELAPSED) - 30, 0, 40))
     assert overlaps(first, second) == pytest.approx([0, 0], abs=0.06)  # a log interval lies across it
 
 
@@ -89,7 +90,7 @@ def test_clocks_that_say_anything_break_nothing(subtests: pytest.Subtests):
         for key in [metrics.ELAPSED, metrics.TRAIN_SECONDS, "_timestamp"]:
             with subtests.test(value=value, key=key):
                 spoiled, sound = run("none", 1, 0, stamps=0.0), run("native", 1, 0)
-                spoiled.history[key] = value
+                spoiled.logged |= columns_of([{key: value}] * spoiled.rows)[1]
                 for found in overlaps(spoiled, sound):
                     assert found is None or 0 <= found <= 1
 
@@ -105,7 +106,7 @@ def test_a_run_of_unknown_start_is_judged_by_the_stamps_of_its_rows_or_not_at_al
 
 def paused(seed, begin, pause, **more):
     """A run that was stopped half way for `pause` seconds."""
-    rows = len(run("none", 1, 0).history)
+    rows = run("none", 1, 0).rows
     return run("none", seed, begin, stamps=np.where(np.arange(rows) < rows // 2, 0.0, pause), **more)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from support.fakes import full, make
+from support.fakes import full, make, put
 
 from ampcompare.former import config_now
 from ampcompare.report import analyse_runs
@@ -93,7 +93,7 @@ def test_runs_without_a_loss_scale_are_pooled_whatever_it_would_have_been(one, o
 @pytest.mark.slow
 def test_a_share_or_a_scale_beyond_all_bounds_is_left_out_of_its_chart():
     made = [*runs(NONE), make("native", 1, edit=full, id="a"), make("native", 2, edit=full, id="b")]
-    made[2].history["update/lost_fraction/conv1"] = math.inf
-    made[2].history["grad/underflow_fraction/conv1"] = math.inf
-    made[3].history["amp/scale_factor"] = 1.7e308
+    put(made[2], "update/lost_fraction/conv1", math.inf)
+    put(made[2], "grad/underflow_fraction/conv1", math.inf)
+    put(made[3], "amp/scale_factor", 1.7e308)
     assert b"</html>" in render_page(analyse_runs(made))

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from ampcompare.records import RunRecord
+from ampcompare.records.run import columns_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LASTS = 100.0  # seconds of a run
@@ -35,7 +33,7 @@ def record(
     `place` is its number in time, `replicate` tells apart the runs of one backend and seed. A value may be
     NaN: that was logged.
     """
-    rows, nan_rows = [], {}
+    rows = []
     for step, loss in enumerate(losses):
         moment = LASTS * (step + 1) / len(losses)
         row = {
@@ -53,11 +51,7 @@ def record(
         {"global_step": 10.0 * (step + 1), "epoch": step + 1.0, "eval/accuracy": value}
         for step, value in enumerate(accuracies)
     ]
-    history = pd.DataFrame(rows).astype(float)
-    for name in ("train/loss", "eval/accuracy"):
-        logged = [i for i, row in enumerate(rows) if name in row and np.isnan(row[name])]
-        if logged:
-            nan_rows[name] = np.array(logged)
+    count, logged = columns_of(rows)
     environment = {"device_name": "GPU", "device_type": "cuda"}
     return RunRecord(
         id=f"{backend}-{seed}-{replicate}",
@@ -67,6 +61,6 @@ def record(
         started_at=START + timedelta(seconds=1.1 * LASTS * place),
         config={"backend": backend, "seed": seed, "data": {"source": "cifar10"}, "plan": plan or {}},
         summary={"environment": environment, "data/test_images": TEST_IMAGES, "data/classes": CLASSES},
-        history=history,
-        nan_rows=nan_rows,
+        rows=count,
+        logged=logged,
     )

@@ -67,5 +67,6 @@ def _largest(group: Group, key: str) -> tuple[float | None, bool]:
     values = [f.run.values(key) for f in group.counted]
     found = np.concatenate(values) if values else np.empty(0)
     finite = found[np.isfinite(found) & (found > 0) & (found <= LARGEST)]
-    nans = any(len(f.run.nan_rows.get(key, ())) for f in group.counted)
-    return (float(finite.max()) if len(finite) else None), nans or bool(np.isinf(found).any())
+    return (float(finite.max()) if len(finite) else None), any(
+        len(f.run.nonfinite(key)) for f in group.counted
+    )

@@ -86,7 +86,7 @@ def underflow_by_layer(analysis: Analysis) -> Spec:
 def layers_of(group: Group, key: str) -> list[str]:
     """The layer groups for which a metric is recorded, in the order in which one would list them."""
     start = f"{key}/"
-    names = dict.fromkeys(str(name) for f in group.counted for name in f.run.history.columns)
+    names = dict.fromkeys(str(name) for f in group.counted for name in f.run.logged)
     return sorted((n.removeprefix(start) for n in names if n.startswith(start)), key=_natural)
 
 

@@ -146,14 +146,11 @@ def _skips(head: Datum, figures: RunFigures, scale: Track) -> list[Datum]:
 def _track(figures: RunFigures, x: str, y: str, factor: float) -> Track:
     """x and y of the rows in which y was logged; y is NaN where NaN was logged."""
     run = figures.run
-    if y not in run.history or x not in run.history:
-        return np.empty(0), np.empty(0)
-    xs, ys = run.numbers(x), run.numbers(y)
-    logged = ~np.isnan(ys)
-    logged[run.nan_rows.get(y, [])] = True
-    logged &= np.isfinite(xs)
+    rows, ys = run.logged_numbers(y)
+    xs = run.numbers(x)[rows]
+    known = np.isfinite(xs)
     ys = np.where(np.isfinite(ys), ys, np.nan)
-    return xs[logged], ys[logged] * factor
+    return xs[known], ys[known] * factor
 
 
 def _rising(x: np.ndarray, y: np.ndarray) -> Track:

@@ -24,11 +24,11 @@ class Logged:
     """The keys of a set of runs: what `key` each has, as numbers, in its rows or its summary."""
 
     def __init__(self, runs: Sequence[RunRecord]) -> None:
-        self.runs = [run for run in runs if len(run.history) or run.summary]
+        self.runs = [run for run in runs if run.rows or run.summary]
         self._counts: Counter[str] = Counter()
         for run in self.runs:
             told = (key for key, _ in flatten(run.summary) if not key.startswith("_"))
-            self._counts.update(list(dict.fromkeys([*map(str, run.history.columns), *told])))
+            self._counts.update(list(dict.fromkeys([*run.logged, *told])))
         self.keys = list(self._counts)
 
     def runs_with(self, key: str) -> int:
@@ -60,7 +60,7 @@ class Logged:
 
 def has_number(run: RunRecord, key: str) -> bool:
     """Whether a run has a number under a key, in its rows or in its summary."""
-    return bool(key in run.history and len(run.values(key))) or run.summary_number(key) is not None
+    return bool(key in run.logged and len(run.values(key))) or run.summary_number(key) is not None
 
 
 def guess_metric(logged: Logged) -> str | None:

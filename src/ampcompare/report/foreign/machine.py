@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampcompare.records import RunRecord
-from ampcompare.records.system import STAMP
+from ampcompare.records.machine import STAMP
 
 OF_PROCESS = re.compile(r"gpu\.process\.\d+\.memoryAllocatedBytes")
 OF_CARD = re.compile(r"gpu\.\d+\.memoryAllocatedBytes")

@@ -114,8 +114,8 @@ def _of_fp32(runs: Sequence[RunRecord]) -> str:
 
 def _without(figures: RunFigures, key: str) -> RunFigures:
     """The figures without any value of the metric."""
-    history = figures.run.history.drop(columns=[key], errors="ignore")
-    return replace(figures, quality=None, run=replace(figures.run, history=history))
+    logged = {name: column for name, column in figures.run.logged.items() if name != key}
+    return replace(figures, quality=None, run=replace(figures.run, logged=logged))
 
 
 def _as_share(accuracy: float | None) -> float | None:
@@ -157,7 +157,7 @@ def _evaluated(logged: Logged, doubts: list[str]) -> str | None:
     """
     if not any(run.option("recorder") is not None for run in logged.runs):
         return None  # our own loop names its metric
-    if any(DEFAULT_METRIC in run.history or DEFAULT_METRIC in run.nan_rows for run in logged.runs):
+    if any(DEFAULT_METRIC in run.logged for run in logged.runs):
         return None
     key, known = guess_evaluated(logged)
     if key is None and known:

@@ -44,7 +44,7 @@ def pace_of(run: RunRecord) -> Pace | None:
     out, which has the start in it.
     """
     clock = next((c for key in CLOCKS if _is_clock(c := run.numbers(key))), None)
-    step_key = names.first([k for k in names.STEPS if len(run.values(k)) > 1], map(str, run.history.columns))
+    step_key = names.first([k for k in names.STEPS if len(run.values(k)) > 1], run.logged)
     if clock is None or step_key is None:
         return None
     steps = run.numbers(step_key)
@@ -59,7 +59,7 @@ def pace_of(run: RunRecord) -> Pace | None:
         inside = inside[1:]
     if not len(inside):
         return None
-    rates = np.full(len(run.history), np.nan)
+    rates = np.full(run.rows, np.nan)
     for block in np.array_split(inside, min(BLOCKS, len(inside))):
         rates[rows[block[-1] + 1]] = trained[block].sum() / gone[block].sum()
     return Pace(rates, step_key, len(rows), _counts_epochs(run, step_key, rows))
@@ -67,7 +67,7 @@ def pace_of(run: RunRecord) -> Pace | None:
 
 def step_words(run: RunRecord) -> str:
     """What the rows of a run are counted by: `optimizer step`, or what else its step is."""
-    held = list(map(str, run.history.columns))
+    held = list(run.logged)
     key = names.first([k for k in names.STEPS if len(run.values(k))], held)
     if key is None or key == OWN_STEP:
         return "row"
@@ -82,8 +82,8 @@ def _is_clock(values: np.ndarray) -> bool:
 
 def _evaluates(run: RunRecord) -> np.ndarray:
     """Mask of the rows that have something of an evaluation, and nothing of training."""
-    found = {True: np.zeros(len(run.history), bool), False: np.zeros(len(run.history), bool)}
-    for key in map(str, run.history.columns):
+    found = {True: np.zeros(run.rows, bool), False: np.zeros(run.rows, bool)}
+    for key in run.logged:
         words = set(names.parts(key))
         is_count = key.startswith("_") or key in (*names.STEPS, *names.EPOCHS)
         if words & names.EVALUATION and not is_count:
@@ -97,7 +97,7 @@ def _counts_epochs(run: RunRecord, step_key: str, rows: np.ndarray) -> bool:
     """Whether the step goes up by one an epoch: W&B's own where a row an epoch is logged, and no more, or one
     that is the epoch.
     """
-    epoch_key = names.first(names.EPOCHS, map(str, run.history.columns))
+    epoch_key = names.first(names.EPOCHS, run.logged)
     if epoch_key is None:
         return False
     epochs, steps = run.numbers(epoch_key)[rows], run.numbers(step_key)[rows]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ampcompare import metrics
 from ampcompare.precision.backends import REGISTRY
@@ -40,10 +39,10 @@ def are_ours(runs: Sequence[RunRecord]) -> list[bool]:
     well: it counts only beside runs of ours, or where no run has a row.
     """
     said = [_names_backend(run) and _has_ours(run) for run in runs]
-    if not any(said) and any(len(run.history) for run in runs):
+    if not any(said) and any(run.rows for run in runs):
         return said
     return [
-        known or (_names_backend(run) and run.option("backend") in REGISTRY and not len(run.history))
+        known or (_names_backend(run) and run.option("backend") in REGISTRY and not run.rows)
         for known, run in zip(said, runs, strict=True)
     ]
 
@@ -54,7 +53,7 @@ def _names_backend(run: RunRecord) -> bool:
 
 
 def _has_ours(run: RunRecord) -> bool:
-    said = any(key in run.history or key in run.summary for key in OURS)
+    said = any(key in run.logged or key in run.summary for key in OURS)
     return said or isinstance(run.summary.get(metrics.ENVIRONMENT), dict)
 
 
@@ -101,17 +100,17 @@ def take(runs: Sequence[RunRecord], throughput: str | None, memory: str | None) 
 
 def _with_clock(run: RunRecord) -> RunRecord:
     """The run with our names for its step, epoch, loss and clock, where it has these under others."""
-    held = [str(name) for name in run.history.columns]
+    held = run.logged
     pairs = [
         (metrics.STEP, names.first([k for k in names.STEPS if len(run.values(k))], held)),
         (metrics.EPOCH, names.first(names.EPOCHS, held)),
         (metrics.LOSS, names.first(names.LOSSES, held)),
     ]
-    added = {ours: run.numbers(key) for ours, key in pairs if key is not None and ours not in held}
+    added = {ours: run.logged[key] for ours, key in pairs if key is not None and ours not in held}
     if (clock := _clock(run)) is not None:
-        added |= {ours: clock for ours in (metrics.ELAPSED, metrics.TRAIN_SECONDS) if ours not in held}
-    nans = {ours: run.nan_rows[key] for ours, key in pairs if key in run.nan_rows and ours not in held}
-    return replace(_with_columns(run, added), nan_rows=run.nan_rows | nans)
+        clocks = {ours: clock for ours in (metrics.ELAPSED, metrics.TRAIN_SECONDS) if ours not in held}
+        run = run.adding(clocks)
+    return replace(run, logged=run.logged | added)
 
 
 def _clock(run: RunRecord) -> np.ndarray | None:
@@ -128,14 +127,6 @@ def _clock(run: RunRecord) -> np.ndarray | None:
     found = np.full(len(runtime), np.nan)
     found[rows] = known[0] + np.concatenate([[0.0], np.cumsum(gone)])
     return found
-
-
-def _with_columns(run: RunRecord, added: dict[str, np.ndarray]) -> RunRecord:
-    if not added:
-        return run
-    more = pd.DataFrame(added, index=run.history.index)
-    kept = run.history.drop(columns=[name for name in added if name in run.history])
-    return replace(run, history=pd.concat([kept, more], axis=1))
 
 
 def _add_facts(runs: list[RunRecord], theirs: Sequence[int]) -> None:
@@ -207,7 +198,7 @@ def _take_pace(taken: Taken, theirs: Sequence[int]) -> None:
     has_sizes = all(sizes.values()) and not is_epochs
     for n, pace in paces.items():
         rates = pace.rates * ((sizes[n] or 1.0) if has_sizes else 1.0)
-        taken.runs[n] = _with_columns(taken.runs[n], {metrics.THROUGHPUT: rates})
+        taken.runs[n] = taken.runs[n].adding({metrics.THROUGHPUT: rates})
     unit = "samples/s" if has_sizes else "epochs/s" if is_epochs else "steps/s"
     times = " times the batch size of its config" if has_sizes else ""
     counted = "W&B's own step, one for each call of log()" if step_key == OWN_STEP else step_key
@@ -239,7 +230,7 @@ def _take_rows(taken: Taken, paces: dict[int, Pace]) -> None:
         )
         return
     for n, pace in paces.items():
-        taken.runs[n] = _with_columns(taken.runs[n], {metrics.THROUGHPUT: pace.rates})
+        taken.runs[n] = taken.runs[n].adding({metrics.THROUGHPUT: pace.rates})
     taken.quantities = replace(
         taken.quantities, speed="rows/s", speed_from="W&B's own step, and the moments of rows"
     )
@@ -300,10 +291,10 @@ def _take_energy(taken: Taken, theirs: Sequence[int]) -> None:
         speeds = run.values(metrics.THROUGHPUT)
         told = run.summary_number(metrics.THROUGHPUT_MEDIAN)
         speed = told if told else float(np.median(speeds)) if len(speeds) else 0.0
-        if 0 < speed < LARGEST and len(run.history):
-            column = np.full(len(run.history), np.nan)
+        if 0 < speed < LARGEST and run.rows:
+            column = np.full(run.rows, np.nan)
             column[-1] = watts / speed
-            taken.runs[n] = _with_columns(run, {metrics.ENERGY: column})
+            taken.runs[n] = run.adding({metrics.ENERGY: column})
             source = "the mean power of the GPUs that W&B sampled, over the throughput"
             taken.quantities = replace(taken.quantities, energy_from=source)
 
@@ -315,9 +306,9 @@ def _renamed(run: RunRecord, key: str, ours: tuple[str, str], change: Callable[[
     values = run.numbers(key)
     with np.errstate(all="ignore"):
         if np.isfinite(values).any():
-            return replace(_with_columns(run, {in_rows: change(values)}), summary=summary)
+            return replace(run.adding({in_rows: change(values)}), summary=summary)
         told = run.summary_number(key)
         if told is None:
-            kept = run.history.drop(columns=[in_rows]) if in_rows in run.history else run.history
-            return replace(run, summary=summary, history=kept)
+            kept = {name: column for name, column in run.logged.items() if name != in_rows}
+            return replace(run, summary=summary, logged=kept)
         return replace(run, summary=summary | {in_summary: float(change(np.float64(told)))})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
-from ampcompare.records.others import READERS
+from ampcompare.records.sources import READERS
 from ampcompare.report.files import PAGE_NAME
 from ampcompare.report.outputs import output_of
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-import numpy as np
-
 from ampcompare import metrics
 from ampcompare.errors import EXIT_BAD_INPUT
 from ampcompare.records import RunRecord
@@ -94,9 +92,9 @@ def _is_without_step(run: RunRecord) -> bool:
 
 def _has_trained(run: RunRecord) -> bool:
     """Whether there is a row of training; of a program that logs other names, any row."""
-    if metrics.LOSS in run.history:
-        return run.history[metrics.LOSS].notna().any() or metrics.LOSS in run.nan_rows
-    return len(run.history) > 0
+    if metrics.LOSS in run.logged:
+        return len(run.logged[metrics.LOSS][0]) > 0
+    return run.rows > 0
 
 
 def _last_not_finite(run: RunRecord, metric: str) -> str:
@@ -112,8 +110,5 @@ def _last_not_finite(run: RunRecord, metric: str) -> str:
 
 def last_logged(run: RunRecord, key: str) -> float | None:
     """The last number logged under a key, NaN included; None where there is none."""
-    numbers, logged_nan = run.numbers(key), run.nan_rows.get(key, np.empty(0))
-    rows = np.flatnonzero(~np.isnan(numbers))
-    if len(logged_nan) and (not len(rows) or logged_nan[-1] > rows[-1]):
-        return math.nan
-    return float(numbers[rows[-1]]) if len(rows) else None
+    _, numbers = run.logged_numbers(key)
+    return float(numbers[-1]) if len(numbers) else None

@@ -179,7 +179,7 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
         seed=run.option("seed"),
         device=as_text(environment.get("device_name") or ""),
         device_type=as_text(environment.get("device_type") or "").lower(),
-        rows=len(run.history),
+        rows=run.rows,
         epochs=_history(run, metrics.EPOCH, np.max),
         best_accuracy=best,
         best_epoch=best_epoch,
@@ -204,8 +204,8 @@ def figures_of(run: RunRecord, metric: str = DEFAULT_METRIC) -> RunFigures:
 def steady_rows(run: RunRecord) -> np.ndarray:
     """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
     warmup = run.option("log.warmup_steps")
-    if metrics.STEP not in run.history or not isinstance(warmup, int | float) or abs(warmup) > LARGEST:
-        return np.ones(len(run.history), dtype=bool)
+    if metrics.STEP not in run.logged or not isinstance(warmup, int | float) or abs(warmup) > LARGEST:
+        return np.ones(run.rows, dtype=bool)
     return ~(run.numbers(metrics.STEP) <= warmup)
 
 
@@ -246,13 +246,10 @@ def _measured(value: float | None) -> float | None:
 def _last_of(run: RunRecord, key: str) -> float | None:
     """The last value logged; None where it was NaN, however good the one before."""
     told = lookup(run.summary, key)
-    if isinstance(told, int | float) or key not in run.history:  # not `{"max": ...}`, which is not the last
+    if isinstance(told, int | float) or key not in run.logged:  # not `{"max": ...}`, which is not the last
         return _summary(run, key)
-    numbers, logged_nan = run.numbers(key), run.nan_rows.get(key, np.empty(0))
-    rows = np.flatnonzero(~np.isnan(numbers))
-    if not len(rows) or (len(logged_nan) and logged_nan[-1] > rows[-1]):
-        return None
-    return _measured(float(numbers[rows[-1]]))
+    _, numbers = run.logged_numbers(key)
+    return _measured(float(numbers[-1])) if len(numbers) else None
 
 
 def _images_per_second(run: RunRecord) -> float | None:
@@ -281,11 +278,11 @@ def _figure(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> fl
 def _best_accuracy(run: RunRecord) -> tuple[float | None, float | None]:
     if (best := _summary(run, metrics.BEST_ACCURACY)) is not None:
         return best, _summary(run, metrics.BEST_EPOCH)
-    if metrics.EVAL_ACCURACY not in run.history or not len(run.values(metrics.EVAL_ACCURACY)):
+    if metrics.EVAL_ACCURACY not in run.logged or not len(run.values(metrics.EVAL_ACCURACY)):
         return None, None
     accuracy = run.numbers(metrics.EVAL_ACCURACY)
     row = int(np.nanargmax(accuracy))
-    epoch = run.numbers(metrics.EPOCH)[row] if metrics.EPOCH in run.history else math.nan
+    epoch = run.numbers(metrics.EPOCH)[row] if metrics.EPOCH in run.logged else math.nan
     return float(accuracy[row]), None if math.isnan(epoch) else float(epoch)
 
 
@@ -297,13 +294,8 @@ def _clock_jumps(run: RunRecord) -> int:
 
 def _bad_losses(run: RunRecord) -> tuple[int, float | None]:
     """How many logged losses were NaN or infinite, and the first step of them."""
-    if metrics.LOSS not in run.history:
-        return 0, None
-    infinite = np.flatnonzero(np.isinf(run.numbers(metrics.LOSS)))
-    rows = np.union1d(infinite, run.nan_rows.get(metrics.LOSS, np.empty(0, dtype=np.int64)))
+    rows = run.nonfinite(metrics.LOSS)
     if not len(rows):
         return 0, None
-    if metrics.STEP not in run.history:
-        return len(rows), None
-    step = float(run.numbers(metrics.STEP)[rows.astype(int)][0])
+    step = float(run.numbers(metrics.STEP)[rows[0]])
     return len(rows), None if math.isnan(step) else step

@@ -11,7 +11,6 @@ from typing import Any
 from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
-from ampcompare.records.writers import is_going_on
 from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
 from ampcompare.report.runs.grid import Grid, GridPoint, typed
 
@@ -123,8 +122,6 @@ def _last_value(run: RunRecord, metric: str) -> float | None:
 
 def _state(run: RunRecord, outcome: Outcome, why: str, prunes: bool) -> State:
     if outcome is Outcome.RUNNING or why == NO_EXIT:
-        if run.paths:
-            return State.RUNNING if is_going_on(run) else State.CRASHED
         return State.RUNNING if outcome is Outcome.RUNNING else State.CRASHED
     if outcome is Outcome.STOPPED:
         by_hand = run.exit_code in INTERRUPTED_CODES or run.ended_as == "preempted"

@@ -179,7 +179,7 @@ def split_goal(key: str, goal: str | None, runs: Sequence[RunRecord]) -> tuple[s
     if (
         head
         and said in (MAXIMIZE[:3], MINIMIZE[:3], MAXIMIZE, MINIMIZE)
-        and not any(key in r.history for r in runs)
+        and not any(key in r.logged for r in runs)
     ):
         own = MAXIMIZE if said.startswith("max") else MINIMIZE
         if goal not in (None, own):
@@ -215,9 +215,9 @@ def choose_metric(
     """
     if margin is not None and not 0 < margin < float("inf"):
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
-    is_there = any(key in run.history.columns or run.summary_number(key) is not None for run in runs)
+    is_there = any(key in run.logged or run.summary_number(key) is not None for run in runs)
     if is_asked and key != DEFAULT_METRIC and not is_there:
-        names = {str(name) for run in runs for name in (*run.history.columns, *dict(flatten(run.summary)))}
+        names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
         logged = sorted(name for name in names if not name.startswith("_"))
         near = did_you_mean(key, logged, 0.5)
         known = ", ".join(logged[:MAX_NAMES]) or "nothing"

@@ -168,10 +168,8 @@ def read(folder: Path) -> dict[tuple[str, Kept], Trial]:
 
 def last_loss(run: RunRecord) -> float | None:
     """The loss in the last row that has one, NaN where it is; None of a run without any."""
-    key = metrics.LOSS
-    values = run.numbers(key)
-    rows = [i for i, value in enumerate(values) if not math.isnan(value)] + [*run.nan_rows.get(key, ())]
-    return float(values[max(rows)]) if rows else None
+    _, values = run.logged_numbers(metrics.LOSS)
+    return float(values[-1]) if len(values) else None
 
 
 def _takes_steps(run: RunRecord) -> bool:

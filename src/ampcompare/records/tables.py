@@ -1,0 +1,200 @@
+"""Tables that trainers write, as runs: CSV files with a step column (Lightning's `metrics.csv`, timm's
+`summary.csv`, anybody's own), Hugging Face's `trainer_state.json`, and the settings beside them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ampcompare import metrics
+from ampcompare.errors import reason
+from ampcompare.records.run import RunRecord, columns_of
+
+STEPS = (metrics.STEP, "step", "_step", "iteration", "iter", "epoch")
+KNOWN = (
+    "metrics.csv",
+    "summary.csv",
+    "progress.csv",
+)  # of the trainers; a folder with one of them is one run
+MOST_HEAD = 1_000_000  # bytes of the first line
+STATE = "trainer_state.json"
+OPTIONS = ("train_batch_size", "num_train_epochs", "max_steps", "logging_steps", "eval_steps")
+SETTINGS = ("hparams.yaml", "args.yaml", "hparams.yml")  # Lightning's, timm's, accelerate's
+MOST_BYTES, MOST_VALUES = 4_000_000, 100_000  # of settings
+# The last two: yaml's own, of a tag with a value that is none, `!!bool maybe`, `!!int ""`, `!!timestamp x`.
+UNREADABLE = (OSError, ValueError, yaml.YAMLError, RecursionError, TypeError, LookupError, AttributeError)
+
+
+def is_table(path: Path, step: str | None) -> bool:
+    """Whether it is a run: of a trainer's file the reader says what is wrong; any other needs a step."""
+    return path.name in KNOWN or _step_column(_head(path), step) is not None
+
+
+def read_csv_file(path: Path, step: str | None = None) -> RunRecord:
+    """One file as a run; what is wrong with it becomes a sentence in `problems`. `step` names the column."""
+    is_alone = path.name in KNOWN and sum((path.parent / known).is_file() for known in KNOWN) < 2
+    run = _run(path.parent if is_alone else path.with_suffix(""), path)
+    head = _head(path)
+    if (column := _step_column(head, step)) is None:
+        expected = f"none is called {step!r}" if step else f"expected one of {', '.join(STEPS)}"
+        run.problems.append(f"{path.name} has no step column ({expected}).")
+        return run
+    try:
+        run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        _fill(run, path, head, column)
+    except OSError as problem:
+        run.problems.append(f"Reading {path.name} stopped: {reason(problem)}.")
+    return run
+
+
+def _run(name: Path, path: Path) -> RunRecord:
+    """A run with the settings beside it. Whether it came to its end is not in the file."""
+    config, problems = settings_beside(path.parent)
+    said = name.as_posix()
+    return RunRecord(id=said, name=said, state="finished", paths=(path,), config=config, problems=problems)
+
+
+def _head(path: Path) -> list[str]:
+    """The names of the columns; none of what is no text, or no plain file."""
+    try:
+        if not path.is_file():  # a pipe would block for ever
+            return []
+        with path.open("rb") as file:
+            line = file.readline(MOST_HEAD).decode("utf-8-sig", "replace")
+        return [name.strip() for name in next(csv.reader([line], skipinitialspace=True))]
+    except (OSError, csv.Error, StopIteration):
+        return []
+
+
+def _step_column(head: Sequence[str], step: str | None) -> int | None:
+    """Where the step is: the column of the name given, else of the first name of STEPS that is there."""
+    names = list(head) if step else [name.lower() for name in head]
+    wanted = [name for name in ((step,) if step else STEPS) if name in names]
+    return names.index(wanted[0]) if wanted and len(head) > 1 else None
+
+
+def _fill(run: RunRecord, path: Path, head: Sequence[str], step: int) -> None:
+    names: list[str | None] = []
+    for number, name in enumerate(head, 1):
+        if not name or name in names:
+            run.problems.append(f"Column {number} has {'a name twice' if name else 'no name'}.")
+        names.append(name if name and name not in names else None)
+    odd = 0
+
+    def rows() -> Iterator[dict[str, Any]]:
+        nonlocal odd
+        number = 0
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            table = csv.reader(file, skipinitialspace=True, strict=True)
+            try:
+                next(table, None)
+                for number, row in enumerate(filter(None, table), 1):  # noqa: B007 - for the sentence below
+                    odd += len(row) != len(head)
+                    yield {name: _cell(cell) for name, cell in zip(names, row, strict=False) if name}
+            except csv.Error as problem:
+                run.problems.append(f"Reading {path.name} stopped at row {number + 1:,}: {problem}.")
+
+    run.rows, run.logged = columns_of(rows())
+    if metrics.STEP not in run.logged and head[step] in run.logged:
+        run.logged[metrics.STEP] = run.logged[head[step]]
+    if odd:
+        run.problems.append(f"{odd:,} rows have another number of cells than there are columns.")
+    if not run.rows:
+        run.problems.append(f"{path.name} has no row.")
+
+
+def _cell(text: str) -> Any:
+    word = text.strip()
+    try:
+        return float(word)
+    except ValueError:
+        return {"": None, "true": True, "false": False}.get(word.lower(), word)
+
+
+def read_trainer_states(paths: Iterable[Path]) -> list[RunRecord]:
+    """A run for each output folder: the state that got furthest, of those of its checkpoints and its own."""
+    runs: dict[Path, RunRecord] = {}
+    for path in sorted(paths):
+        folder = path.parent.parent if path.parent.name.startswith("checkpoint-") else path.parent
+        new = _read_state(path, folder)
+        if folder not in runs or _reached(new) >= _reached(runs[folder]):
+            runs[folder] = new
+    return list(runs.values())
+
+
+def _reached(run: RunRecord) -> float:
+    return run.summary_number(metrics.STEP) or -1.0
+
+
+def _read_state(path: Path, folder: Path) -> RunRecord:
+    run = _run(folder, path)
+    try:
+        if not path.is_file():
+            raise OSError("it is not a plain file")
+        run.last_write = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        state = json.loads(path.read_bytes())
+        log = [row for row in state["log_history"] if isinstance(row, dict)]
+    except (OSError, ValueError, RecursionError) as problem:
+        run.problems.append(f"{STATE} cannot be read: {reason(problem)}.")
+    except (LookupError, TypeError):
+        run.problems.append(f"{STATE} has no log_history.")
+    else:
+        renamed = ({metrics.STEP if key == "step" else key: v for key, v in row.items()} for row in log)
+        run.rows, run.logged = columns_of(renamed)
+        run.config |= {key: state[key] for key in OPTIONS if isinstance(state.get(key), int | float | str)}
+        if isinstance(step := state.get(metrics.STEP), int | float):
+            run.summary[metrics.STEP] = step
+    return run
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads what is tagged as an object of Python (Lightning writes such) as what is in it."""
+
+
+def _untagged(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return node.value
+
+
+_Loader.add_multi_constructor("", _untagged)
+
+
+def settings_beside(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """What the settings' file in a folder says, and what is wrong with it; both empty where there is none."""
+    path = next((path for name in SETTINGS if (path := folder / name).is_file()), None)
+    if path is None:
+        return {}, []
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
+        found = yaml.load(path.read_bytes(), _Loader) or {}  # noqa: S506 - a SafeLoader
+        if not isinstance(found, dict):
+            raise ValueError(f"it is a {type(found).__name__}")
+        if _size(found, ()) > MOST_VALUES:
+            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+        return {str(key): value for key, value in found.items()}, []
+    except UNREADABLE as problem:
+        return {}, [f"{path.name} cannot be read: {reason(problem)}."]
+
+
+def _size(value: Any, above: tuple[int, ...]) -> float:
+    """How many values there are when references are written out; endless for one that contains itself."""
+    if not isinstance(value, dict | list):
+        return 1
+    size = math.inf if id(value) in above else 1.0
+    for inner in value.values() if isinstance(value, dict) else value:
+        if size > MOST_VALUES:
+            break
+        size += _size(inner, (*above, id(value)))
+    return size

@@ -1,0 +1,298 @@
+"""One `.wandb` file read as a part of a run, however much of it is whole.
+
+The client writes a row and two summaries for every call of `log`, each with an item for every metric. Here
+an item stays bytes: cut between its key and its value, it adds one text to a column, and a column is read as
+one JSON list. Of summaries only the last value of each key is read.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from ampcompare.errors import reason
+from ampcompare.records.machine import Machine, arrays_of, facts_of_record, sample_of
+from ampcompare.records.run import Column, RunRecord, as_array
+from ampcompare.records.tree import parse_json, path_of, remove, write
+from ampcompare.wandb_client.framing import LogReader, NotWandbFile
+from ampcompare.wandb_client.protocol import Item, Record, unknown_kinds
+
+AT_ONCE = 6_000  # records whose values are kept as texts: some MB
+KEY, NESTED_KEY, VALUE = 0x0A, 0x12, b"\x82\x01"  # tags of an item's fields, by protobuf's encoding
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read_wandb_file(path: Path) -> RunRecord:
+    """Read one file. Whatever is wrong with it becomes a sentence in `problems`; nothing is raised."""
+    run = RunRecord(
+        id=path.stem.removeprefix("run-") or path.stem, state="crashed", paths=(path,), is_named=False
+    )
+    reading = _Reading(run)
+    try:
+        # A pipe or device under such a name would block for ever; only plain files are opened.
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            run.problems.append("It is not a plain file and was not read.")
+            return run
+        run.last_write = datetime.fromtimestamp(status.st_mtime, UTC)
+        with path.open("rb") as file:
+            reader = LogReader(file)
+            try:
+                reading.take(reader)
+            finally:
+                run.problems += reader.problems()
+    except NotWandbFile:
+        run.problems = ["It is not a .wandb file: neither its header nor its first record is one."]
+    except OSError as problem:
+        run.problems.append(f"Reading stopped: {reason(problem)}.")
+    reading.finish()
+    return run
+
+
+class _Column:
+    """What is logged under one name: the rows and texts that are still to be read, and what has been."""
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+        self.texts: list[bytes] = []
+        self.rows: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
+
+    def read(self) -> int:
+        """Read the texts; returns how many of them were no JSON."""
+        at, found, bad = self.at, _numbers(self.texts), 0
+        if found is None:
+            at, values = [], []
+            for row, text in zip(self.at, self.texts, strict=True):
+                try:
+                    value = parse_json(text, parse_int=float)
+                except ValueError:
+                    bad += 1
+                    continue
+                if value is not None:
+                    at.append(row)
+                    values.append(value)
+            found = as_array(values)
+        self.rows.append(np.array(at, np.int64))
+        self.values.append(found)
+        self.at, self.texts = [], []
+        return bad
+
+    def finish(self) -> Column:
+        """All of it. Of a key that is twice in one row the later value counts."""
+        rows, values = np.concatenate(self.rows), np.concatenate(self.values)
+        is_last = np.diff(rows, append=-1) != 0
+        return (rows, values) if is_last.all() else (rows[is_last], values[is_last])
+
+
+def _numbers(texts: list[bytes]) -> np.ndarray | None:
+    """The texts as numbers, None if not all of them are.
+
+    As one JSON list: if that has as many elements as texts, all of them numbers, then each text is one.
+    """
+    try:
+        found = json.loads(f"[{b','.join(texts).decode()}]")
+        is_numbers = len(found) == len(texts) and set(map(type, found)) <= {int, float}
+        return np.array(found, np.float64) if is_numbers else None
+    except (ValueError, OverflowError, RecursionError):
+        return None
+
+
+class _Reading:
+    """The records of one file on their way into its RunRecord."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self.run = run
+        self.columns: dict[str, _Column] = {}
+        self.by_head: dict[bytes, _Column] = {}
+        self.summaries: list[Any] = []
+        self.samples: list[dict[str, Any]] = []
+        self.facts: dict[str, Any] = {}
+        self.config: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {}
+        self.bad_values = self.undecodable = 0
+        self.unknown: Counter[int] = Counter()
+
+    def take(self, payloads: Iterable[bytes]) -> None:
+        """Take in all records."""
+        for number, payload in enumerate(payloads, 1):
+            try:
+                record = Record.FromString(payload)
+            except DecodeError:
+                self.undecodable += 1
+                continue
+            if record.HasField("history"):
+                self._take_row(record.history.item)
+            elif record.HasField("summary"):
+                self._take_summary(record.summary)
+            else:
+                self._take_other(record)
+            if number % AT_ONCE == 0:
+                self._read()
+
+    def _take_row(self, items: Iterable[bytes]) -> None:
+        row, by_head = self.run.rows, self.by_head
+        for item in items:
+            try:
+                end = item[1] + 2
+                column = by_head.get(item[:end])
+                # Most are a known key of one part and below 128 bytes, and a value as short.
+                if column and item[end] == VALUE[0] and item[end + 2] == len(item) - end - 3:
+                    text = item[end + 3 :]
+                else:
+                    head, text = _cut(item)
+                    column = by_head.get(head) or self._new_column(head)
+            except (DecodeError, IndexError):
+                self.bad_values += 1
+                continue
+            column.at.append(row)
+            column.texts.append(text)
+        self.run.rows += 1
+
+    def _new_column(self, head: bytes) -> _Column:
+        """The column of a key that comes in this form for the first time. Raises DecodeError."""
+        name = ".".join(path_of(Item.FromString(head)))
+        column = self.by_head[head] = self.columns.setdefault(name, _Column())
+        return column
+
+    def _take_summary(self, summary: Any) -> None:
+        self.summaries.append(summary.update)
+        if summary.remove:
+            self._read_summaries()
+            for item in summary.remove:
+                remove(self.summary, path_of(item))
+
+    def _take_other(self, record: Any) -> None:
+        if record.HasField("config"):
+            self._take_config(record.config)
+        elif record.HasField("run"):
+            self._take_run(record.run)
+        elif record.HasField("exit"):
+            self.run.exit_code = record.exit.exit_code
+        elif record.HasField("stats"):
+            stats = record.stats
+            figures = {item.key: self._value(item.value_json) for item in stats.item}
+            self.samples.append(sample_of(stats.timestamp.seconds + stats.timestamp.nanos / 1e9, figures))
+        elif record.HasField("environment"):
+            self.facts |= facts_of_record(record.environment)
+        else:
+            self.unknown.update(unknown_kinds(record))
+
+    def _take_config(self, config: Any) -> None:
+        for item in config.update:
+            if (value := self._value(item.value_json)) is not _BAD:
+                write(self.config, path_of(item), value)
+        for item in config.remove:
+            remove(self.config, path_of(item))
+
+    def _take_run(self, said: Any) -> None:
+        run = self.run
+        run.is_named = True
+        run.id, run.name = said.run_id or run.id, said.display_name or run.name
+        run.group, run.job_type, run.sweep_id = said.run_group, said.job_type, said.sweep_id
+        run.project, run.entity = said.project, said.entity
+        run.notes, run.tags = said.notes, tuple(said.tags)
+        if said.HasField("start_time"):
+            seconds = said.start_time.seconds + said.start_time.nanos / 1e9
+            try:
+                run.started_at = EPOCH + timedelta(seconds=seconds)
+            except OverflowError:
+                run.problems.append("Its start time is outside the calendar.")
+        self._take_config(said.config)
+        self._take_summary(said.summary)
+
+    def _value(self, text: str | bytes) -> Any:
+        try:
+            return parse_json(text)
+        except ValueError:
+            self.bad_values += 1
+            return _BAD
+
+    def _read(self) -> None:
+        """Read what was kept as texts so far."""
+        self.bad_values += sum(column.read() for column in self.columns.values())
+        self._read_summaries()
+
+    def _read_summaries(self) -> None:
+        last: dict[bytes, bytes] = {}
+        for items in reversed(self.summaries):
+            for item in reversed(items):
+                try:
+                    known = item[: item[1] + 2]
+                    if known in last and item[len(known)] == VALUE[0]:
+                        continue
+                    head, text = _cut(item)
+                except (DecodeError, IndexError):
+                    self.bad_values += 1
+                    continue
+                last.setdefault(head, text)
+        self.summaries = []
+        for head, text in reversed(last.items()):
+            if (value := self._value(text)) is not _BAD:
+                write(self.summary, path_of(Item.FromString(head)), value)
+
+    def finish(self) -> None:
+        """Put what was read into the run."""
+        self._read()
+        run = self.run
+        run.logged = {name: column.finish() for name, column in self.columns.items()}
+        for tree in (self.config, self.summary):
+            tree.pop("_wandb", None)  # the client's own
+        run.config, run.summary = self.config, self.summary
+        run.observe = partial(Machine, arrays_of([sample for sample in self.samples if sample]), self.facts)
+        if run.exit_code is not None:
+            run.state = "finished" if run.exit_code == 0 else "failed"
+        if self.undecodable:
+            run.problems.append(f"{self.undecodable:,} records could not be decoded and were skipped.")
+        if self.bad_values:
+            why = "were not valid JSON, or nested too deeply, and were skipped"
+            run.problems.append(f"{self.bad_values:,} values {why}.")
+        for kind, count in sorted(self.unknown.items()):
+            run.problems.append(f"{count:,} records of the unknown kind {kind} were skipped.")
+
+
+_BAD = object()
+
+
+def _cut(item: bytes) -> tuple[bytes, bytes]:
+    """The wire bytes of an item's key, and the text of its value.
+
+    By walking over the fields of the key, each a tag, its length and as many bytes. An item in which anything
+    but its value comes then, with a length of up to three bytes, is taken apart by protobuf.
+    """
+    at = 0
+    try:
+        while item[at] == NESTED_KEY or item[at] == KEY:
+            length = item[at + 1]
+            at += 2
+            if length > 127:
+                if item[at] > 127:  # more than 16,383 bytes
+                    break
+                length += (item[at] - 1) << 7
+                at += 1
+            at += length
+        begin = at + 3
+        length = item[at + 2]
+        if length > 127:
+            length += (item[begin] - 1) << 7
+            begin += 1
+            if length > 16_383:
+                length += (item[begin] - 1) << 14
+                begin += 1
+        if item[at : at + 2] == VALUE and begin + length == len(item):
+            return item[:at], item[begin:]
+    except IndexError:  # cut short
+        pass
+    whole = Item.FromString(item)
+    text = whole.value_json.encode()
+    whole.ClearField("value_json")
+    return whole.SerializeToString(), text

@@ -1,0 +1,142 @@
+"""What was read of a run is kept, and never taken for another run, or for the same one as it was before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.client_form import client_records
+from support.log_writer import frame
+from support.offline_runs import plan
+
+from ampcompare.errors import UserError
+from ampcompare.records import RunRecord, load_runs, sources
+
+LOADS = """
+import sys
+from ampcompare.records import load_runs
+print(sum(run.rows for run in load_runs(sys.argv[1:])))
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "runs"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were read, not found in the cache."""
+    names: list[str] = []
+    whole = sources.read_wandb_file
+
+    def read(path: Path) -> RunRecord:
+        names.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(sources, "read_wandb_file", read)
+    return names
+
+
+def write(folder: Path, number: int = 1, **changes: Any) -> Path:
+    """The file of a finished run of an hour ago."""
+    run_id = f"r{number}"
+    made = plan("native", number, steps=100) | changes
+    path = folder / f"offline-run-20260101_00000{number}-{run_id}" / f"run-{run_id}.wandb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(frame(client_records(made, run_id)))
+    os.utime(path, (time.time() - 3600,) * 2)
+    return path
+
+
+def as_text(run: RunRecord) -> str:
+    logged = {key: (rows.tolist(), values.tolist()) for key, (rows, values) in run.logged.items()}
+    told = (run.id, run.state, run.config, run.summary, run.problems, run.paths, run.started_at, run.machine)
+    return repr((logged, run.rows, *told))
+
+
+def test_second_load_reads_no_run_again_and_says_the_same(tmp_path, reads):
+    for number in range(3):
+        write(tmp_path / "runs", number)
+    first = load_runs([tmp_path / "runs"])
+    again = load_runs([tmp_path / "runs"])
+    assert len(reads) == 3
+    assert [as_text(run) for run in again] == [as_text(run) for run in first]
+
+
+def test_changed_file_is_read_again_even_with_the_size_and_time_of_before(tmp_path, reads):
+    path = write(tmp_path)
+    status = path.stat()
+    (before,) = load_runs([path])
+    time.sleep(0.02)  # a time of change of its own
+    records = client_records(plan("native", 1, steps=100), "r1")
+    path.write_bytes(frame([record.replace(b"0.1", b"0.2", 1) for record in records]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    (run,) = load_runs([path])
+    assert (len(reads), as_text(run) == as_text(before)) == (2, False)
+
+
+def test_run_that_may_still_be_written_to_is_not_kept(tmp_path, reads):
+    path = write(tmp_path, kill=True)
+    for seconds, state, count in ((0, "running", 1), (0, "running", 2), (3600, "crashed", 3)):
+        os.utime(path, (time.time() - seconds,) * 2)
+        assert load_runs([path])[0].state == state
+        assert len(reads) == count
+    assert load_runs([path])[0].state == "crashed"
+    assert len(reads) == 3
+
+
+def test_damaged_entry_is_made_again_without_a_word(tmp_path, folder, reads, caplog):
+    path = write(tmp_path)
+    (before,) = load_runs([path])
+    (entry,) = folder.rglob("output.pkl")
+    for content in (b"", entry.read_bytes()[:-100], b"nonsense"):
+        entry.write_bytes(content)
+        assert as_text(load_runs([path])[0]) == as_text(before)
+        assert not caplog.messages
+    assert len(reads) == 4
+    load_runs([path])
+    assert len(reads) == 4
+
+
+def test_cache_that_cannot_be_is_one_line_and_no_error(tmp_path, monkeypatch, caplog):
+    for number in range(3):
+        write(tmp_path / "runs", number)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))
+    assert len(load_runs([tmp_path / "runs"])) == 3
+    assert ["AMPCOMPARE_CACHE" in message for message in caplog.messages] == [True]
+
+
+def test_two_processes_at_once_read_and_keep_the_same(tmp_path):
+    rows = plan("native", steps=5000)["rows"]
+    paths = [str(write(tmp_path / "runs", number, rows=rows)) for number in range(3)]
+    command = [sys.executable, "-c", LOADS, *paths]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert {process.communicate()[0] for process in processes} == {f"{3 * len(rows)}\n"}
+
+
+def test_several_processes_read_what_one_reads(tmp_path, monkeypatch):
+    for number in range(5):
+        write(tmp_path / "runs", number)
+    alone = [as_text(run) for run in load_runs([tmp_path / "runs"])]
+    monkeypatch.setattr(sources, "WORTH_BYTES", 0)
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "other"))
+    assert [as_text(run) for run in load_runs([tmp_path / "runs"])] == alone
+
+
+def test_process_that_the_system_ends_is_one_line(tmp_path, monkeypatch):
+    for number in range(3):
+        write(tmp_path / "runs", number)
+    monkeypatch.setattr(sources, "WORTH_BYTES", 0)
+    monkeypatch.setattr(sources, "_quietly", lambda *call: os._exit(9))
+    with pytest.raises(UserError, match="no memory left") as caught:
+        load_runs([tmp_path / "runs"])
+    assert len(str(caught.value).splitlines()) == 1

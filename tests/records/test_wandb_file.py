@@ -1,0 +1,353 @@
+"""The reader against files of the real client, and against what W&B's own reader says of the same files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.log_writer import frame
+from support.odd_records import ODD, VALUES, records
+from support.offline_runs import plan
+from support.properties import examples
+from wandb.proto.wandb_internal_pb2 import Record
+
+from ampcompare.checkpoint.store import Store
+from ampcompare.errors import UserError
+from ampcompare.former import config_now
+from ampcompare.records import RunRecord, load_runs
+from ampcompare.records.tree import flatten, parse_json
+
+ODD_NAME = "</script><script>alert(1)</script>"
+
+
+def read(path: Path) -> RunRecord:
+    (run,) = load_runs([path])
+    return run
+
+
+def written(folder: Path, payloads: list[bytes]) -> RunRecord:
+    """The run of a file of these records."""
+    path = folder / "run-one.wandb"
+    path.write_bytes(frame(payloads))
+    return read(path)
+
+
+def leet(path: Path, *options: str) -> str:
+    """What `wandb leet inspect` prints."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    command = [sys.executable, "-m", "wandb", "leet", "inspect", str(path), "--json", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def leet_rows(path: Path) -> list[dict]:
+    """The history rows that W&B's own reader finds, values in the form of ours."""
+    records = [json.loads(line) for line in leet(path).splitlines() if line.startswith("{")]
+    return [record["history"]["item"] for record in records if record["type"] == "history"]
+
+
+def our_rows(run: RunRecord) -> list[dict]:
+    rows: list[dict] = [{} for _ in range(run.rows)]
+    for key, (at, values) in run.logged.items():
+        for row, value in zip(at, values.tolist(), strict=True):
+            rows[row][key] = _as_leet_says(value)
+    return rows
+
+
+def _as_leet_says(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {k: _as_leet_says(v) for k, v in value.items()}
+    return value
+
+
+def without_nulls(row: dict) -> dict:
+    return {k: v for k, v in row.items() if v is not None}
+
+
+@pytest.mark.parametrize("name", ["usual", "odd", "keys", "killed"])
+def test_history_equals_that_of_the_public_reader(real_runs, name):
+    theirs = [without_nulls(row) for row in leet_rows(real_runs[name])]
+    assert theirs
+    assert our_rows(read(real_runs[name])) == theirs
+
+
+@pytest.mark.parametrize("name", ["usual", "odd", "failed"])
+def test_config_and_summary_equal_those_of_the_public_reader(real_runs, name):
+    theirs = json.loads(leet(real_runs[name], "--summary"))
+    ours = read(real_runs[name])
+    # The public reader leaves out groups without members; here they are kept.
+    assert {k: v for k, v in ours.config.items() if v != {}} == config_now(theirs["config"], {})
+    summary = {k: v for k, v in _as_leet_says(ours.summary).items() if v is not None}
+    assert summary == without_nulls(theirs["summary"])
+    assert (ours.id, ours.name, ours.project) == (theirs["run_id"], theirs["name"], theirs["project"])
+    assert ours.exit_code == theirs["exit_code"]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.77])
+def test_truncated_file_reads_like_in_the_public_reader(real_runs, tmp_path, share):
+    whole = real_runs["usual"].read_bytes()
+    cut = tmp_path / "offline-run-20260101_000000-cut" / "run-cut.wandb"
+    cut.parent.mkdir()
+    cut.write_bytes(whole[: int(len(whole) * share)])
+    theirs = [without_nulls(row) for row in leet_rows(cut)]
+    ours = read(cut)
+    assert 0 < len(theirs) < len(leet_rows(real_runs["usual"]))
+    assert our_rows(ours) == theirs
+    assert "ends inside a record" in ours.problems[0]
+
+
+def test_damaged_file_reads_like_in_the_public_reader(real_runs, tmp_path):
+    damaged = bytearray(real_runs["usual"].read_bytes())
+    damaged[20_000] ^= 0xFF
+    file = tmp_path / "offline-run-20260101_000000-bad" / "run-bad.wandb"
+    file.parent.mkdir()
+    file.write_bytes(damaged)
+    theirs = [without_nulls(row) for row in leet_rows(file)]
+    ours = read(file)
+    assert our_rows(ours) == theirs
+    assert ours.state == "finished"
+    assert "damaged at 1 place" in ours.problems[0]
+
+
+def test_run_record_of_a_usual_run(real_runs):
+    run = read(real_runs["usual"])
+    assert (run.name, run.group, run.job_type, run.notes) == ("usual", "together", "train", "a note")
+    assert run.tags == ("one", "two")
+    assert run.project == "comparison-amp"
+    assert run.state == "finished"
+    assert run.problems == []
+    assert run.started_at is not None
+    assert run.paths == (real_runs["usual"],)
+    assert run.option("backend") == "native"
+    assert run.option("model.name") == "resnet50"
+    assert run.option("late.added") == 1
+    assert run.option("batch_size") == 256  # the update, not what init was given
+    assert run.summary["environment"]["device_name"] == "Test Device 9000"
+    assert run.summary_number("throughput/images_per_second_median") == 76.0
+    assert run.history["global_step"].dtype == np.float64
+
+
+def test_rows_with_one_step_are_all_kept_and_logged_nan_is_known(real_runs):
+    run = read(real_runs["odd"])
+    assert list(run.numbers("global_step")) == [0, 1, 1, 2]
+    assert run.nonfinite("train/loss").tolist() == [0, 3]
+    assert run.values("train/loss").tolist() == [1e-300, 1e300, -math.inf]
+    assert list(run.history["nested.b.c"]) == ["x", None, None, None]
+    assert list(run.values("third")) == [1 / 3]
+
+
+def set_back(path: Path, seconds: float) -> None:
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_states_follow_from_exit_code_and_age(real_runs, tmp_path):
+    assert (read(real_runs["failed"]).state, read(real_runs["failed"]).exit_code) == ("failed", 3)
+    killed = Path(shutil.copy(real_runs["killed"], tmp_path))
+    for seconds, state in ((50, "running"), (70, "crashed")):
+        set_back(killed, seconds)
+        assert (read(killed).state, read(killed).rows) == (state, len(plan("none", 3)["rows"]))
+
+
+def test_run_with_rows_far_apart_is_running_for_three_of_them(tmp_path):
+    moments = [row(_timestamp=str(250 * n + late)) for n in range(9) for late in (0, 0.5)]
+    path = tmp_path / "run-one.wandb"
+    path.write_bytes(frame(moments))
+    for seconds, state in ((700, "running"), (800, "crashed")):
+        set_back(path, seconds)
+        assert read(path).state == state
+
+
+def test_run_is_running_while_its_checkpoints_are_locked(tmp_path):
+    path = tmp_path / "wandb" / "offline-run-1-one" / "run-one.wandb"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(frame([row(a="1")]))
+    set_back(path, 1e6)
+    store = Store(tmp_path / "checkpoints" / "one")
+    assert store.lock()
+    assert read(path).state == "running"
+    store.unlock()
+    assert read(path).state == "crashed"
+    assert store.lock()  # and looking has not taken it
+
+
+def test_a_cut_never_loses_an_earlier_row(real_runs, tmp_path):
+    whole = real_runs["odd"].read_bytes()
+    file = tmp_path / "run-cut.wandb"
+    rows_before = 0
+    for cut in [*range(200, len(whole), 29), len(whole)]:  # every byte: see test_framing
+        file.write_bytes(whole[:cut])
+        with contextlib.suppress(UserError):  # too little to be a run
+            run = read(file)
+            assert run.rows >= rows_before, cut
+            rows_before = run.rows
+    assert rows_before == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty"),
+        (b":W&", "ends inside a record"),
+        (b":W&B\xe1\xbe\x00", "no run record"),
+        (b"\x89PNG\r\n" + bytes(range(256)) * 300, "not a .wandb file"),
+        (frame([b"\xff" * 20, b"\xff\xff"]), "could not be decoded"),
+        (frame([bytes([0xFA, 0x3E, 0x00])] * 3), "3 records of the unknown kind 1007"),
+    ],
+)
+def test_file_without_a_run_becomes_a_sentence(tmp_path, content, words):
+    file = tmp_path / "offline-run-1-abc" / "run-abc.wandb"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    set_back(file, 1e6)
+    run = read(tmp_path)
+    assert words in " ".join(run.problems)
+    assert (run.id, run.name, run.state, len(run.history)) == ("abc", "abc", "crashed", 0)
+
+
+def test_pipe_and_folder_under_such_a_name_are_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "run-pipe.wandb")
+    with pytest.raises(UserError, match="not a plain file"):
+        read(tmp_path / "run-pipe.wandb")
+
+
+def test_file_that_vanishes_is_a_sentence(tmp_path, monkeypatch):
+    folder = tmp_path / "offline-run-1-gone"
+    folder.mkdir()
+    (folder / "run-gone.wandb").symlink_to(tmp_path / "nowhere")
+    assert "Reading stopped: No such file" in read(tmp_path).problems[0]
+
+
+def row(**values: str) -> bytes:
+    record = Record()
+    for name, text in values.items():
+        record.history.item.add(value_json=text).nested_key.extend(name.split("__"))
+    return record.SerializeToString()
+
+
+def test_one_value_that_is_no_number_leaves_the_others_exact(tmp_path):
+    numbers = [repr(n / 7) for n in range(50)]
+    payloads = [row(a=n, b=n, c="1") for n in numbers] + [row(a="1,2", b='"NaN"', c="tr\\u00fce")]
+    run = written(tmp_path, payloads + [row(a=n) for n in numbers])
+    assert run.values("a").tolist() == [float(n) for n in numbers] * 2
+    assert run.nonfinite("b").tolist() == [50]
+    assert "2 values were not valid JSON" in " ".join(run.problems)
+
+
+def test_a_column_may_hold_anything_and_null_is_nothing(tmp_path):
+    texts = ["1.5", "null", '"x"', "2", "true", "[1, 2]", '"NaN"', '{"a": "Infinity"}', "9" * 400]
+    run = written(tmp_path, [row(a=text) for text in texts] + [row(a__b="3")])
+    cells = run.history["a"].tolist()
+    assert cells[:6] + cells[7:] == [1.5, None, "x", 2, True, [1, 2], {"a": math.inf}, math.inf, None]
+    assert (run.nonfinite("a").tolist(), run.values("a.b").tolist()) == ([6, 8], [3])
+
+
+def test_values_that_only_together_are_json_are_bad_values(tmp_path):
+    """Joined with commas they would make a list of as many elements."""
+    for pair in (("1,[2", "3]"), ('1,"', '2"'), ('1,"5', '6"'), ("1,2", ""), ('1,{"a":1', "1}")):
+        run = written(tmp_path, [row(a=pair[0]), row(a=pair[1]), row(a="1")])
+        assert "2 values were not valid JSON" in " ".join(run.problems)
+        assert run.values("a").tolist() == [1]
+
+
+def test_text_that_is_not_utf8_costs_its_value_and_no_other(tmp_path):
+    payloads = [row(a="1", b='"x"')] * 9
+    payloads[3] = payloads[3].replace(b'"x"', b'"\xff"')
+    payloads[5] = payloads[5].replace(b"\x01b", b"\x01\xff")
+    run = written(tmp_path, payloads)
+    assert (run.rows, len(run.values("a")), len(run.logged["b"][0])) == (9, 9, 7)
+    assert "2 values were not valid JSON" in " ".join(run.problems)
+
+
+def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
+    def summary(*writes: tuple[str, str | None]) -> bytes:
+        record = Record()
+        for path, text in writes:
+            items = record.summary.remove if text is None else record.summary.update
+            items.add(nested_key=path.split("."), value_json=text or "")
+        return record.SerializeToString()
+
+    parts = [
+        summary(("a.b", "1"), ("c", '{"d": 2, "e": 3}'), ("_wandb.runtime", "3")),
+        summary(("a", "3")),
+        summary(("a.x", "4"), ("n", '"NaN"')),
+        summary(("c.d", None), ("nowhere.y", None)),
+        summary(("n", '"Infinity"'), ("f", "{")),
+    ]
+    run = written(tmp_path, [*parts, row(a="1")])
+    assert run.summary == {"a": {"x": 4}, "c": {"e": 3}, "n": math.inf}
+    assert "1 values were not valid JSON" in " ".join(run.problems)
+
+
+def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
+    """The rows of these records, by protobuf and a dictionary for each; None where that cannot decode one."""
+    found: dict[str, dict[int, str]] = {}
+    number = -1
+    for record in map(Record.FromString, payloads):
+        if not record.HasField("history"):
+            continue
+        number += 1
+        for item in record.history.item:
+            with contextlib.suppress(ValueError):
+                value = parse_json(item.value_json, parse_int=float)
+                if value is not None:
+                    name = ".".join(item.nested_key) if item.nested_key else item.key
+                    found.setdefault(name, {})[number] = repr(value)
+    return {name: sorted(cells.items()) for name, cells in found.items()}
+
+
+@examples(60, 600)
+def test_records_of_any_form_say_what_protobuf_says(tmp_path, examples):
+    @settings(max_examples=examples)
+    @given(data=st.data())
+    def run(data: st.DataObject) -> None:
+        values = data.draw(st.sampled_from([ODD, VALUES]))
+        drawn = data.draw(st.lists(records(values=values), max_size=40)) * data.draw(st.integers(1, 4))
+        payloads = [row(first="1"), *drawn]
+        found = written(tmp_path, payloads)
+        cells = {
+            key: [(n, repr(value)) for n, value in zip(at.tolist(), values.tolist(), strict=True)]
+            for key, (at, values) in found.logged.items()
+        }
+        assert {key: some for key, some in cells.items() if some} == plainly(payloads)
+
+    run()
+
+
+def test_config_is_complete_without_any_wandb_key(real_runs):
+    keys = {key for key, _ in flatten(read(real_runs["usual"]).config)}
+    assert not any(key.startswith("_wandb") for key in keys)
+
+
+def test_reading_loads_neither_torch_nor_wandb(real_runs, tmp_path):
+    shutil.copytree(real_runs["usual"].parent, tmp_path / real_runs["usual"].parent.name)
+    code = (
+        "import sys; from ampcompare.records import load_runs; "
+        f"assert len(load_runs([{str(tmp_path)!r}])) == 1; "
+        "print({'torch', 'torchvision', 'wandb', 'altair'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_load_runs_reads_what_the_client_wrote(real_runs):
+    folder = real_runs["usual"].parents[2]
+    runs = {run.name: run for run in load_runs([folder])}
+    assert set(runs) == {
+        "usual",
+        "keys",
+        "</script><script>alert(1)</script>",
+        "apex_o1_resnet50",
+        "none_resnet50",
+    }
