@@ -156,9 +156,6 @@ def report(
     summary: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")
     ] = None,
-    explain: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A step explained: what why explain --json wrote.")
-    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Rebuild as runs go on; serve the page here.")
     ] = False,
@@ -169,7 +166,6 @@ def report(
 
     from ampcompare.report.command import Request, make_report, watch_report
     from ampcompare.report.outputs import choose_formats
-    from ampcompare.sweeps.holes.note import grid_of_runs
 
     keys = None if group_by is None else _listed(group_by)
     ignored, chosen = _listed(ignore), choose_formats(formats)
@@ -193,8 +189,6 @@ def report(
         step,
         within,
         publish,
-        explain,
-        grid_of_runs,
     )
     console = Console(highlight=False)
     if watch:
