@@ -38,19 +38,11 @@ def _say_version(wanted: bool) -> None:
 
 @app.callback()
 def _commands(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Compare training runs under several precision backends."""
-    context.obj = _points  # for the report, which is below the sweeps
-
-
-def _points(runs: Any) -> Any:
-    from ampcompare.sweeps.holes.note import grid_of_runs
-
-    return grid_of_runs(runs)
 
 
 # The words go to the training's own parser as they are, `--help` too.

@@ -113,18 +113,11 @@ def test_what_is_preempted_starts_again_as_one_curve_and_the_report_comes_last(p
     assert (place.out / "report" / "index.html").exists()
 
 
-def test_on_this_machine_all_start_at_once_and_it_says_so(place: Place):
-    place.file(parameters={**XS, "together": {"value": 3}})
-    code, said = sweep(place, dict(os.environ), "--cluster", "local")
-    assert (code, "all at once on this machine" in said) == (0, True), said
-    assert xs(place, "ended") == ["1", "2", "3"]
-
-
 def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, subtests: pytest.Subtests
 ):
     for content, words, said in [
-        ({}, ["--cluster", "pbs"], "expected one of slurm, local"),
+        ({}, ["--cluster", "local"], "expected slurm"),
         ({}, ["--cluster", "slurm", "slurm.partitoin=a"], "did you mean partition?"),
         ({}, ["--cluster", "slurm", "slurm.time=soon"], "slurm.time='soon': expected minutes"),
         ({}, ["--cluster", "slurm", "slurm.comment=a\nrm"], "expected a printable word"),
@@ -147,14 +140,12 @@ def test_what_cannot_be_an_array_is_one_line_and_nothing_is_submitted(
         ({}, ["--cluster", "slurm", "slurm.nodes=2"], "a run of the array is one process"),
         ({}, ["--cluster", "slurm", "--storage", "sqlite:///a"], "goes without --storage"),
         ({}, ["--cluster", "slurm", "--until-decided"], "goes without --until-decided"),
-        ({}, ["--cluster", "local", "slurm.time=1"], "goes with --cluster slurm alone"),
         ({"method": "random"}, ["--cluster", "slurm"], "needs run_cap"),
         (
             {"method": "bayes", "metric": {"name": "score"}, "run_cap": 2},
             ["--cluster", "slurm"],
             "goes with method grid or random",
         ),
-        ({"parameters": {"x": {"values": [*range(9)]}}}, ["--cluster", "local"], "8 at most, and 9 are left"),
     ]:
         with subtests.test(content=content, words=words, said=said):
             from ampcompare.cli import main
@@ -184,7 +175,7 @@ def test_submitit_that_is_not_installed_is_one_line(place: Place, monkeypatch: p
 
     place.file(parameters=XS)
     monkeypatch.chdir(place.folder)
-    monkeypatch.setitem(sys.modules, "submitit.local.local", None)
+    monkeypatch.setitem(sys.modules, "submitit.slurm.slurm", None)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(SystemExit):
         main(["sweep", "sweep.yaml", "--cluster", "slurm"])

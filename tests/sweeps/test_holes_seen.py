@@ -73,7 +73,7 @@ def test_what_waits_or_runs_as_a_job_is_left_alone_until_it_is_gone(place, said,
 
 
 def test_what_a_job_without_a_queue_sees_through_is_running(place, said, monkeypatch):
-    """One of --cluster local, or one that squeue has lost."""
+    """One that squeue has lost."""
     made = array(place, monkeypatch)
     queued(monkeypatch, {})
     with made.book.held(made.runs()[0].run_id):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ampcompare import __version__, metrics
-from ampcompare.report.analysis import answers
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
@@ -18,7 +17,6 @@ from ampcompare.report.analysis.require import Answer
 from ampcompare.report.runs.control import Control
 from ampcompare.report.runs.figures import MEANS, RunFigures
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.holes import Holes
 from ampcompare.report.runs.quantities import OWN
 from ampcompare.report.statistics.samples import CONFIDENCE, Estimate, equivalence
 
@@ -63,32 +61,9 @@ def to_json(analysis: Analysis) -> str:
         content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
     if (best := analysis.view().best) is not None:
         content["best_of_each"] = _best(best)
-    if known := [one for one in analysis.answers if one.is_known]:
-        content["answers"] = answers.content(known)
-    if analysis.holes is not None:
-        content["sweep"] = _sweep(analysis.holes)
     if analysis.published is not None:
         content["published"] = _published(analysis.published)
     return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
-
-
-def _sweep(holes: Holes) -> dict[str, Any]:
-    """The points of the sweep that are open, and how many stand how."""
-    return {
-        "name": holes.grid.name,
-        "whole": holes.is_whole,
-        "points": {state.value: count for state, count in holes.counts.items()},
-        "open": [
-            {
-                "values": dict(standing.point.values),
-                "control": standing.point.arm,
-                "state": standing.state.value,
-                "run": standing.attempt and standing.attempt.run_id,
-                "why": standing.attempt and standing.attempt.why,
-            }
-            for standing in holes.open
-        ],
-    }
 
 
 def _group(group: Group, analysis: Analysis) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from rich.console import Console
 from ampcompare.errors import UserError, one_line, reason
 from ampcompare.published.publication import load
 from ampcompare.records import load_runs
-from ampcompare.report.analysis.analysis import Analysis, PointsOf, analyse_runs
-from ampcompare.report.analysis.explained import Explained, read_explained
+from ampcompare.report.analysis.analysis import Analysis, analyse_runs
 from ampcompare.report.analysis.published import WITHIN
 from ampcompare.report.analysis.require import parse
 from ampcompare.report.files import PAGE_NAME, prepare_folder
@@ -50,8 +49,6 @@ class Request:
     step: str | None = None  # the step column of CSV files
     within: float = WITHIN  # what of a published ratio still counts as the same
     publish: str | None = None
-    explain: str | None = None  # the file of a step explained, for the page
-    points: PointsOf | None = None  # tells which points the sweep of the runs is to have
 
     def __post_init__(self) -> None:
         if self.group_by is not None and not self.group_by:
@@ -65,10 +62,6 @@ class Request:
         if self.target is not None and not math.isfinite(self.target):
             raise UserError(f"--target {self.target}: expected a value of the metric, such as 0.93")
         parse(self.require)
-
-    def explained(self) -> Explained | None:
-        """The step that is to be shown beside the runs. Raises UserError."""
-        return None if self.explain is None else read_explained(self.explain)
 
     def analyse(self, say: Callable[[str], None] = lambda line: None) -> Analysis:
         """Read the runs and compare them; `say` is told what was read but W&B's records, or passed over."""
@@ -87,7 +80,6 @@ class Request:
             memory=self.memory,
             unit=self.unit,
             goal=self.goal,
-            points=self.points,
         )
 
 
@@ -95,11 +87,10 @@ def make_report(request: Request, console: Console) -> int:
     """The table in the terminal, then the files; returns the exit code: 3 where a requirement fails, or a
     published figure is not reproduced.
     """
-    explained = request.explained()
     analysis = request.analyse(lambda line: console.print(one_line(line), markup=False, soft_wrap=True))
     folder = prepare_folder(request.out)
     print_table(analysis, console)
-    _tell(write_report(analysis, folder, request.formats, explained=explained), folder, console)
+    _tell(write_report(analysis, folder, request.formats), folder, console)
     if request.summary is not None:
         _append(Path(request.summary), to_summary(analysis))
     if request.publish is not None:
@@ -122,7 +113,6 @@ def watch_report(request: Request, console: Console, port: int) -> None:
         raise UserError(f"{option}: is answered once, when all runs are there; leave --watch out")
     if "html" not in request.formats:
         raise UserError("--watch: shows the page; add html to --format")
-    explained = request.explained()
     folder = prepare_folder(request.out)
     quick = [name for name in request.formats if name not in PICTURES]
     latest: list[Analysis] = []
@@ -130,7 +120,7 @@ def watch_report(request: Request, console: Console, port: int) -> None:
 
     def build(version: str) -> None:
         analysis = request.analyse()
-        write_report(analysis, folder, quick, build=version, explained=explained)
+        write_report(analysis, folder, quick, build=version)
         latest[:] = [analysis]
         line = f"{plural(len(analysis.figures), 'run')}: {analysis.verdict.headline}"
         if said != [line]:
@@ -144,7 +134,7 @@ def watch_report(request: Request, console: Console, port: int) -> None:
         watch(request.sources, folder, build, say, port)
     finally:
         if latest:  # whatever ended it, the page that stays asks no server for a newer one
-            _tell(write_report(latest[0], folder, request.formats, explained=explained), folder, console)
+            _tell(write_report(latest[0], folder, request.formats), folder, console)
 
 
 def _append(path: Path, block: str) -> None:

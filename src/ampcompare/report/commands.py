@@ -8,7 +8,6 @@ import typer
 
 
 def report(
-    context: typer.Context,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -70,16 +69,13 @@ def report(
     summary: Annotated[
         str | None, typer.Option(metavar="FILE", help="Append the answer as Markdown, for a pull request.")
     ] = None,
-    explain: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A step explained: what why explain --json wrote.")
-    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Rebuild as runs go on; serve the page here.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --watch; 0: any free one.")] = 0,
 ) -> None:
     """Compare runs: a table here, a page with charts in DIR."""
-    asked = {key: value for key, value in locals().items() if key not in ("context", "watch", "port")}
+    asked = {key: value for key, value in locals().items() if key not in ("watch", "port")}
     from rich.console import Console
 
     from ampcompare.report.command import Request, make_report, watch_report
@@ -87,7 +83,7 @@ def report(
 
     asked["group_by"] = None if group_by is None else _listed(group_by)
     asked |= {"ignore": _listed(ignore), "formats": choose_formats(formats), "require": tuple(require or ())}
-    request = Request(**asked, points=context.obj)
+    request = Request(**asked)
     console = Console(highlight=False)
     if watch:
         watch_report(request, console, port)

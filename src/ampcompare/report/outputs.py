@@ -12,7 +12,6 @@ from typing import Any
 from ampcompare.errors import UserError
 from ampcompare.report import exports
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.explained import Explained
 from ampcompare.report.files import PAGE_NAME, write_file
 
 
@@ -25,7 +24,6 @@ class Draft:
 
     analysis: Analysis
     build: str = ""
-    explained: Explained | None = None
 
     @cached_property
     def charts(self) -> dict[str, Any]:
@@ -40,13 +38,6 @@ class Draft:
         from ampcompare.report.charts.published import published_charts
 
         return published_charts(self.analysis)
-
-    @cached_property
-    def of_explained(self) -> dict[str, Any]:
-        """The charts of a step explained."""
-        from ampcompare.report.charts.explained import explained_charts
-
-        return explained_charts(self.explained)
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,6 @@ def _page(draft: Draft) -> bytes:
         draft.analysis,
         charts=draft.charts,
         beside=draft.published,
-        explained=draft.explained,
         build=draft.build,
     )
 
@@ -82,7 +72,7 @@ def _pictures(kind: str) -> Callable[[Draft], Mapping[str, bytes]]:
         from ampcompare.report.charts.catalogue import has_data
         from ampcompare.report.charts.pictures import draw
 
-        everything = draft.charts | draft.published | draft.of_explained
+        everything = draft.charts | draft.published
         return {name: draw(spec, kind) for name, spec in everything.items() if has_data(spec)}
 
     return make
@@ -124,10 +114,9 @@ def write_report(
     formats: Sequence[str] = FORMATS,
     *,
     build: str = "",
-    explained: Explained | None = None,
 ) -> list[Path]:
     """Write the chosen parts; returns what was written. Raises UserError."""
-    draft = Draft(analysis, build, explained)
+    draft = Draft(analysis, build)
     written = []
     for output in (output for name, output in OUTPUTS.items() if name in formats):
         made = output.make(draft)

@@ -70,8 +70,6 @@ def print_table(analysis: Analysis, console: Console) -> None:
         console.print(Text(words.printable(f"{label}: {line}")))
     if analysis.published is not None:
         _print_published(analysis.published, console)
-    if analysis.holes is not None and not analysis.holes.is_whole:
-        console.print(Text(words.printable(analysis.holes.sentence)))
     for note in verdict.notes:
         console.print(Text(words.printable(note)))
     for caution in verdict.cautions:

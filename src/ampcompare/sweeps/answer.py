@@ -24,7 +24,6 @@ from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.holes.note import grid_of_runs
 from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
 
 PUBLISHED = "published.name"
@@ -36,7 +35,7 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     it repeats one.
     """
     if (publication := _publication(sweep)) is not None:
-        return Request([str(folder)], str(folder / "report"), reproduce=publication, points=grid_of_runs)
+        return Request([str(folder)], str(folder / "report"), reproduce=publication)
     no_setting = with_role(Role.BOOKKEEPING, Role.REPEAT)  # the report does not tell runs apart by them
     varied = [p for p in sweep.parameters if not (p.is_listed and p.grid_size() == 1)]
     keys = [p.key for p in varied if p.key not in no_setting]
@@ -61,7 +60,6 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
         # Where the file leaves it out, the name of the metric says it better than W&B's default, minimize.
         goal=None if metric is None else (sweep.raw.get("metric") or {}).get("goal"),
         formats=tuple(name for name in FORMATS if name not in PICTURES),
-        points=grid_of_runs,
     )
 
 

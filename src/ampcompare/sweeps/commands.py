@@ -35,7 +35,7 @@ def sweep(
     ] = False,
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="slurm|local", help="As one job array, by submitit; its words: slurm.time=60."),
+        typer.Option(metavar="slurm", help="As one job array, by submitit; its words: slurm.time=60."),
     ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="Print the file instead, to change it or for `wandb sweep`.")

@@ -65,8 +65,6 @@ def test_time_on_another_card_is_another_question_and_memory_is_not(tmp_path):
     path = written(tmp_path, {"speed": throughput(2), "memory": peaks(2)}, hardware="NVIDIA A100")
     found = judged(path)
     assert verdicts(found)["speed", "amp"] == ELSEWHERE
-    why = next(row.why for row in found.rows if row.verdict == ELSEWHERE)
-    assert "16.0× where arithmetic bounds a step (312 against 19.5 TFLOP/s)" in why
     assert verdicts(found)["memory", "amp"] == REFUTED
     assert f"hardware {CARD} (CUDA) (published NVIDIA A100)" in found.differences
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from itertools import pairwise
 
 import pytest
 from scipy import stats
@@ -70,24 +69,7 @@ def test_forest_plot_shows_the_tested_interval_of_each_claim(five, name, questio
             assert (row["low"], row["high"]) == pytest.approx((found.low, found.high), rel=1e-4)
 
 
-def test_sweep_over_time_shows_every_run_where_it_lay_against_its_group(five):
-    bars = rows_of(CHARTS["throughput-sweep"](five), kind="bar")
-    assert len(bars) == len(five.figures)
-    assert min(bar["x"] for bar in bars) == 0
-    in_order = sorted(bars, key=lambda bar: bar["x"])
-    assert all(later["x"] >= before["x2"] for before, later in pairwise(in_order))
-    means = {g.label: g.means["images_per_second"].value for g in five.groups}
-    for bar in bars:
-        assert bar["y"] == pytest.approx(100 * (bar["speed"] / means[bar["backend"]] - 1), abs=0.02)
-
-
-def test_bookends_of_the_control_are_named_at_both_ends_of_the_sweep(five):
-    bars = sorted(rows_of(CHARTS["throughput-sweep"](five), kind="bar"), key=lambda bar: bar["x"])
-    named = [i for i, bar in enumerate(bars) if bar.get("text") == "A/A"]
-    assert named == [0, 1, 2, 3, 4, len(bars) - 5, len(bars) - 4, len(bars) - 3, len(bars) - 2, len(bars) - 1]
-
-
-@pytest.mark.parametrize("name", ["eval-difference", "speed-ups", "quality-differences", "throughput-sweep"])
+@pytest.mark.parametrize("name", ["eval-difference", "speed-ups", "quality-differences"])
 @pytest.mark.parametrize(
     "runs",
     [

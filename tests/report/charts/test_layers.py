@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.charts.activations import activations_by_layer
-from ampcompare.report.charts.updates import lost_updates, lost_updates_by_layer
+from ampcompare.report.charts.updates import lost_updates
 
 
 def rows_of(chart, *runs):
@@ -21,10 +20,9 @@ def bf16(seed: int = 1, edit=full):
     return make("fp16", seed, edit=edit, config={"backend": "bf16"})
 
 
-@pytest.mark.parametrize("chart", [lost_updates, lost_updates_by_layer])
-def test_only_groups_that_have_lost_updates_are_drawn(chart):
+def test_only_groups_that_have_lost_updates_are_drawn():
     runs = make("none"), make("native"), make("fp16", edit=full)
-    assert {row["backend"] for row in rows_of(chart, *runs)} == {"fp16"}
+    assert {row["backend"] for row in rows_of(lost_updates, *runs)} == {"fp16"}
 
 
 def test_lost_updates_by_step_are_the_mean_over_seeds_in_percent():
@@ -36,11 +34,6 @@ def test_lost_updates_by_step_are_the_mean_over_seeds_in_percent():
 
     rows = [row for row in rows_of(lost_updates, bf16(1), bf16(2, edit=half)) if row["kind"] == "line"]
     assert {(row["y"], row["low"], row["high"]) for row in rows} == {(42.75, 28.5, 57)}
-
-
-def test_lost_updates_by_layer_are_the_mean_over_the_run():
-    rows = rows_of(lost_updates_by_layer, bf16(1), bf16(2))
-    assert [(row["layer"], row["x"]) for row in rows] == [("conv1", 60.5), ("layer10", 53.5)]
 
 
 def test_each_layer_has_the_largest_activation_of_all_steps_and_runs():

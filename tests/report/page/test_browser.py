@@ -13,8 +13,8 @@ from ampcompare.report.palette import KNOWN
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 COLOURS = {style.label: style.colour for style in KNOWN}
-CHARTS = """eval-accuracy eval-accuracy-time throughput-bars accuracy-throughput time-to-accuracy peak-memory
-train-loss train-accuracy scale-factor throughput step-time""".split()
+CHARTS = """eval-accuracy eval-accuracy-time throughput-bars time-to-accuracy peak-memory
+train-loss scale-factor throughput step-time""".split()
 # Colours of what is drawn inside a chart, legends and axes aside.
 MARKS = """(figure) => [
     ...figure.querySelectorAll('.mark-line path, .mark-rect path, .mark-symbol.role-mark path')]
@@ -101,7 +101,7 @@ def dimmed(reader, name: str) -> set[str]:
 
 
 OTHERS = {COLOURS["none"], COLOURS["apex_o1"]}
-FILTERED = ("eval-accuracy", "throughput-bars", "accuracy-throughput", "train-loss", "scale-factor")
+FILTERED = ("eval-accuracy", "throughput-bars", "train-loss", "scale-factor")
 
 
 @pytest.mark.parametrize("way", ["legend", "chip", "bar", "keyboard"])

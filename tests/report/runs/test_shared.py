@@ -12,7 +12,6 @@ from ampcompare import metrics
 from ampcompare.records.run import columns_of
 from ampcompare.report import analyse_runs
 from ampcompare.report.charts.bars import peak_memory, step_time, throughput_bars
-from ampcompare.report.charts.tradeoff import accuracy_against_throughput
 from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.shared import with_overlap
 
@@ -167,7 +166,6 @@ def test_speed_is_compared_of_the_runs_that_were_alone():
 
 def test_no_chart_sets_times_of_runs_at_once_beside_each_other_without_a_word():
     at_once = analyse_runs(pairs(3, 0))
-    assert not accuracy_against_throughput(at_once)["datasets"]["data"]
     below = {
         draw: " ".join(draw(at_once)["title"]["subtitle"])
         for draw in (throughput_bars, step_time, peak_memory)

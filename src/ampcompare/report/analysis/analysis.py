@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
-from ampcompare.report.analysis.answers import Answers, answers_of
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.lead import lead
 from ampcompare.report.analysis.plan import plan_of
@@ -17,23 +16,19 @@ from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, s
 from ampcompare.report.analysis.require import Answer, Case, Term, judge, parse
 from ampcompare.report.analysis.undecided import Undecided
 from ampcompare.report.analysis.verdict import Verdict
-from ampcompare.report.analysis.views import MARGINS, Ground, View, view_of
+from ampcompare.report.analysis.views import Ground, View, view_of
 from ampcompare.report.foreign.names import says_precision
 from ampcompare.report.foreign.reading import Wanted, read
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.differences import Environment, config_differences, environments_of
 from ampcompare.report.runs.figures import RunFigures, words_of
-from ampcompare.report.runs.grid import Grid
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
-from ampcompare.report.runs.holes import Holes, attempt_of, holes_of
-from ampcompare.report.runs.metric import ACCURACY_MARGIN
 from ampcompare.report.runs.settings import describe
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.target import baseline_target, with_seconds_to
 from ampcompare.report.statistics.samples import T, explained
 from ampcompare.report.words import listed, printable
 
-PointsOf = Callable[[Sequence[RunRecord]], Grid | None]
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training
 
 
@@ -42,46 +37,26 @@ class Analysis(Ground):
     """What every output shows: the runs' figures, groups, comparisons with the baseline, and the words.
 
     No output computes a figure of its own, so that all show the same. `comparisons` and `verdict` are those
-    of the baseline and margin that were planned or asked for; `view` gives those of others. `styles` has the
+    within the margin that was planned or asked for; `view` gives those within others. `styles` has the
     colour of each label; `reproduce` names a publication that the runs are to judge, ratios of it `within` a
     margin; `required` is what the comparison is held against.
     """
 
-    baseline_value: str = "none"
     styles: Mapping[str, Style] = field(default_factory=dict)
     reproduce: str | None = None
     within: float = WITHIN
     required: tuple[Term, ...] = ()
-    holes: Holes | None = None  # of the one sweep that all runs are of, where its points are known
 
     @cached_property
-    def _views(self) -> dict[tuple[str, float | None], View]:
+    def _views(self) -> dict[float | None, View]:
         return {}
 
-    def view(self, baseline: str | None = None, margin: float | None = None) -> View:
-        """The comparison with another baseline or margin; each is that in use where it is not given."""
-        seen = (self.baseline_value if baseline is None else baseline, margin or self.metric.margin)
-        if seen not in self._views:
-            is_planned = seen == (self.baseline_value, self.metric.margin)
-            self._views[seen] = view_of(self, *seen, is_planned)
-        return self._views[seen]
-
-    @property
-    def views(self) -> Mapping[tuple[str, float | None], View]:
-        """Every view that may be chosen, by (baseline, margin)."""
-        return {(b, m): self.view(b, m) for b in self.baselines for m in self.margins}
-
-    @property
-    def baselines(self) -> tuple[str, ...]:
-        """Every value of the compared key that others can be compared with: one that has figures."""
-        return tuple(dict.fromkeys(g.value for g in self.groups if g.counted and not g.is_control))
-
-    @property
-    def margins(self) -> tuple[float | None, ...]:
-        """The margins that may be chosen, the one in use among them; only that one where no unit is known."""
-        if not self.metric.is_share:
-            return (self.metric.margin,)
-        return tuple(sorted({*MARGINS, self.metric.margin or ACCURACY_MARGIN}))
+    def view(self, margin: float | None = None) -> View:
+        """The comparison within another margin; that in use where none is given."""
+        margin = margin or self.metric.margin
+        if margin not in self._views:
+            self._views[margin] = view_of(self, margin)
+        return self._views[margin]
 
     @property
     def lead(self) -> str:
@@ -146,12 +121,7 @@ class Analysis(Ground):
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
         """Whether each requirement is shown to be met. Raises UserError for a group that is not here."""
-        return judge(self.required, Case(self, lambda margin: self.view(margin=margin)))
-
-    @cached_property
-    def answers(self) -> list[Answers]:
-        """How many test images each group answers otherwise than its baseline; reads the predictions."""
-        return answers_of([(c.group, c.baseline) for c in self.comparisons if c.baseline])
+        return judge(self.required, Case(self, self.view))
 
     @cached_property
     def published(self) -> Reproduction | None:
@@ -201,7 +171,6 @@ def analyse_runs(
     within: float = WITHIN,
     target: float | None = None,
     require: Sequence[str] = (),
-    points: PointsOf | None = None,
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
@@ -213,8 +182,7 @@ def analyse_runs(
     of which the runs are to tell whether it is reproduced, its ratios `within` 0.1 (10 %); `target` the value
     of the metric, as logged or as shown, up to which training is timed (by default what the baseline
     reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and target that are not
-    given are those of the runs' own plan, if they have one. `points` tells of which sweep's points the runs
-    are, so that its holes are shown. Raises UserError.
+    given are those of the runs' own plan, if they have one. Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -269,17 +237,9 @@ def analyse_runs(
         reproduce=reproduce,
         within=within,
         required=tuple(parse(require)),
-        holes=_holes(runs, points, compared.key),
     )
     analysis.check()
     return analysis
-
-
-def _holes(runs: Sequence[RunRecord], points: PointsOf | None, metric: str) -> Holes | None:
-    grid = points(runs) if points else None
-    if grid is None or grid.points is None:
-        return None
-    return holes_of(grid, [attempt_of(run, prunes=grid.prunes, metric=metric) for run in runs])
 
 
 def _meant(baseline: str, groups: Sequence[Group], key: str) -> str:

@@ -23,7 +23,6 @@ from ampcompare.report.analysis.judged import (
     Row,
     with_verdicts,
 )
-from ampcompare.report.analysis.roofline import expected
 from ampcompare.report.runs.arithmetic import is_on_cpu
 from ampcompare.report.runs.arms import Matched, match
 from ampcompare.report.runs.figures import RunFigures, environment_of
@@ -143,11 +142,7 @@ def _rows(publication: Publication, figure: Figure, matched: Matched) -> Iterato
             yield replace(row, why="no other arm was printed to relate it to" if alone else reaches_0)
         else:
             found = [group for group in groups if group]
-            judged = _compared(row, found[0], None if alone else found[1], matched)
-            if judged.verdict == ELSEWHERE and figure.kind.is_time:
-                roof = expected(publication, arm)
-                judged = replace(judged, why=f"{judged.why}; {roof}" if roof else judged.why)
-            yield judged
+            yield _compared(row, found[0], None if alone else found[1], matched)
 
 
 def shown_as_printed(figure: Figure, one: Printed) -> str:

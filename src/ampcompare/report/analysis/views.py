@@ -1,4 +1,4 @@
-"""The comparison as seen from one baseline with one margin: what a reader may choose on the page."""
+"""The comparison as seen from one baseline with one margin."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from ampcompare.report.runs.quantities import OWN, Quantities
 from ampcompare.report.runs.settings import Setting
 from ampcompare.report.words import capital
 
-MARGINS = (0.1, 0.2, 0.5, 1.0, 2.0)  # offered beside the one in use; in the metric's shown unit
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -38,7 +36,8 @@ class Compared:
 class Ground:
     """What every view of a set of runs stands on: their figures and groups, and what was planned.
 
-    `metric` has the margin that is in use; `keys` are those of `--group-by`, the first is compared; `ignored`
+    `metric` has the margin that is in use; `keys` are those of `--group-by`, the first is compared, with its
+    `baseline_value`; `ignored`
     the settings of `--ignore`; `target` is the value of the metric, as it is shown, up to which training is
     timed. `said` and `warned` are sentences on how runs of other programs were read.
     """
@@ -48,6 +47,7 @@ class Ground:
     groups: tuple[Group, ...]
     metric: ComparedMetric
     keys: tuple[str, ...]
+    baseline_value: str = "none"
     ignored: frozenset[str] = frozenset()
     plan: Plan = Plan()
     target: float | None = None
@@ -60,15 +60,10 @@ class Ground:
         """The levels at which claims are tested: those of the planned looks."""
         return levels_of(self.plan.looks)
 
-    def compared(self, baseline: str) -> Compared:
-        """What does not depend on the margin, with the value `baseline` of the key; made once."""
-        if baseline not in self._compared:
-            self._compared[baseline] = _compared(self, baseline)
-        return self._compared[baseline]
-
     @cached_property
-    def _compared(self) -> dict[str, Compared]:
-        return {}
+    def compared(self) -> Compared:
+        """What does not depend on the margin."""
+        return _compared(self)
 
     @cached_property
     def arms(self) -> list[Control]:
@@ -78,14 +73,10 @@ class Ground:
 
 @dataclass(frozen=True)
 class View:
-    """All that depends on baseline and margin. `is_planned`: these two are what was planned, or asked for.
-
-    `best` is that of each value, where another key was tuned.
-    """
+    """All that depends on baseline and margin. `best` is that of each value, where another key was tuned."""
 
     baseline: str
     margin: float | None
-    is_planned: bool
     comparisons: tuple[Comparison, ...]
     verdict: Verdict
     best: BestOfEach | None = None
@@ -100,8 +91,8 @@ class View:
         return tuple(one for c in self.comparisons for one in open_questions(c))
 
 
-def _compared(ground: Ground, baseline: str) -> Compared:
-    groups, key, metric = ground.groups, ground.keys[0], ground.metric
+def _compared(ground: Ground) -> Compared:
+    groups, key, metric, baseline = ground.groups, ground.keys[0], ground.metric, ground.baseline_value
     comparisons = compare_all(groups, baseline, key, metric)
     best = best_of_each(groups, key, baseline, metric)
     told = [c for c in comparisons if best is None or not best.covers(c)]
@@ -109,10 +100,10 @@ def _compared(ground: Ground, baseline: str) -> Compared:
     return Compared(tuple(comparisons), best, (*ground.warned, *doubts))
 
 
-def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: bool) -> View:
-    """The groups compared with the value `baseline` of the key, within `margin`; and the words for it."""
+def view_of(ground: Ground, margin: float | None) -> View:
+    """The groups compared with the baseline, within `margin`; and the words for it."""
     metric, groups, arms = replace(ground.metric, margin=margin), ground.groups, ground.arms
-    known = ground.compared(baseline)
+    known, baseline = ground.compared, ground.baseline_value
     best, alike = known.best, [replace(comparison, metric=metric) for comparison in known.comparisons]
     comparisons = with_claims(alike, ground.levels, arms)
     of_group = {comparison.group.label: comparison for comparison in comparisons}
@@ -129,4 +120,4 @@ def view_of(ground: Ground, baseline: str, margin: float | None, is_planned: boo
         {c.group.label: c.chip for c in comparisons},
         tuple(said),
     )
-    return View(baseline, margin, is_planned, tuple(comparisons), verdict, best)
+    return View(baseline, margin, tuple(comparisons), verdict, best)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import altair as alt
 
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.charts.parts import (
     HEIGHT,
     Parts,
     Spec,
-    Varied,
     drawn_styles,
     finish,
     over,
@@ -109,25 +107,21 @@ def step_time(analysis: Analysis) -> Spec:
     return finish(layers, analysis.setting, "Step time after warm-up", rows, note=note, height=_height(rows))
 
 
-def varied_bars(
-    bars: Bars, analysis: Analysis, comparisons: Sequence[Comparison], margin: float | None
-) -> Varied:
-    """The rows of a chart of bars, of whose words some compare; nothing of it depends on the margin."""
-    compared = {comparison.group.label: getattr(comparison, bars.compared) for comparison in comparisons}
+def _rows(bars: Bars, analysis: Analysis) -> list[Datum]:
+    compared = {c.group.label: getattr(c, bars.compared) for c in analysis.comparisons}
     rows: list[Datum] = []
-    bars = _in_units(bars, analysis.quantities)
     for group in analysis.groups:
         if estimate := group.means[bars.figure]:
             factor = compared.get(group.label)
             beside = "" if factor is None else bars.relative(factor.value)
             rows += _bar(group, estimate, bars.figure, {"text": bars.show(estimate.value), "beside": beside})
     _cut(rows)
-    return Varied(rows, {})
+    return rows
 
 
 def _bars(analysis: Analysis, title: str, bars: Bars) -> Spec:
-    varied = varied_bars(bars, analysis, analysis.comparisons, analysis.metric.margin)
-    rows, unit = varied.rows, _in_units(bars, analysis.quantities).unit
+    in_units = _in_units(bars, analysis.quantities)
+    rows, unit = _rows(in_units, analysis), in_units.unit
     parts = _sides(analysis, rows, quantity(alt.X, unit, domain=[0, _longest(rows) * BAR_ROOM], nice=False))
     x, y = parts.x, parts.y
     tips = [tip("backend"), tip("run", "over"), tip("x", unit, ",.4~r")]

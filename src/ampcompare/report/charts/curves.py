@@ -38,13 +38,6 @@ def train_loss(analysis: Analysis) -> Spec:
     return line_chart(analysis, "Training loss", rows, x, y, ".4g")
 
 
-def train_accuracy(analysis: Analysis) -> Spec:
-    """Training accuracy (mean over the log interval, augmented images) by optimizer step, in percent."""
-    rows = curves(analysis.groups, metrics.STEP, metrics.ACCURACY, y_factor=100)
-    y = quantity(alt.Y, "training accuracy, %")
-    return line_chart(analysis, "Training accuracy", rows, steps(analysis.quantities.step), y, ".2f")
-
-
 def eval_accuracy(analysis: Analysis) -> Spec:
     """The compared metric (accuracy on the test split) by epoch."""
     return metric_curve(analysis, analysis.metric)

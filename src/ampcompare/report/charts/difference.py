@@ -13,16 +13,11 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.comparison import Comparison
 from ampcompare.report.analysis.course import course_of
 from ampcompare.report.charts.parts import (
-    HIGH,
     LINE_WIDTH,
-    LOW,
-    MARGIN,
     Parts,
     Spec,
-    Varied,
     finish,
     margin_zone,
-    may_have_intervals,
     neutral_line,
     over,
     quantity,
@@ -42,33 +37,32 @@ LATE = 0.7  # of the epochs; before that differences are larger and of less inte
 def eval_difference(analysis: Analysis) -> Spec:
     """The metric minus the baseline's, by epoch, paired by seed; no band where one pair is all there is."""
     metric = analysis.metric
-    varied = varied_difference(analysis, analysis.comparisons, metric.margin)
-    y = quantity(alt.Y, f"{DIFFERENCE}, {metric.unit or metric.name}", **varied.scale())
+    rows = [row for comparison in analysis.comparisons for row in _rows(comparison)]
+    reach = _reach(rows, metric.margin)
+    rows = _baselines(rows, analysis.comparisons) + rows
+    domain = {"domain": [-reach, reach], "nice": False, "zero": False}
+    y = quantity(alt.Y, f"{DIFFERENCE}, {metric.unit or metric.name}", **domain)
     x = steps(metrics.EPOCH)
-    parts = Parts(varied.rows, list(analysis.styles.values()), x, y)
+    parts = Parts(rows, list(analysis.styles.values()), x, y)
     layers = [*margin_zone(metric.margin, alt.Y), neutral_line(0, alt.Y)]
-    if may_have_intervals(analysis):
+    if parts.has_intervals:
         layers += _bands(parts)
     dash = alt.StrokeDash(field="backend", type="nominal", scale=parts.scale("dash"), legend=parts.legend())
     line = parts.of("line").mark_line(strokeWidth=LINE_WIDTH, clip=True)
     line = line.encode(x=x, y=y, color=parts.colour(), strokeDash=dash, opacity=parts.dimmed(1.0))
     layers += [line.add_params(parts.pick, parts.zoom), *parts.hover(".2~f", ("95 % from", "to"))]
     title, note = f"{capital(metric.name)}: {DIFFERENCE}", _note(analysis, parts)
-    return finish(
-        layers, analysis.setting, title, varied.rows, note=note, params=varied.params(), is_cut=True
-    )
+    return finish(layers, analysis.setting, title, rows, note=note, is_cut=True)
 
 
-def varied_difference(analysis: Analysis, comparisons: Sequence[Comparison], margin: float | None) -> Varied:
-    """The rows and the axis of `eval_difference` for these comparisons; the baseline is a line at 0."""
-    rows = [row for comparison in comparisons for row in _rows(comparison)]
-    values = {LOW: -(reach := _reach(rows, analysis.metric.margin)), HIGH: reach}
-    if rows:
-        ends = min(row["x"] for row in rows), max(row["x"] for row in rows)
-        bases = dict.fromkeys(c.baseline.label for c in comparisons if c.baseline)
-        head: Datum = {"kind": "line", "run": "the baseline", "id": "baseline", "n": 0}
-        rows = [{"backend": label} | head | {"x": x, "y": 0} for label in bases for x in ends] + rows
-    return Varied(rows, values if margin is None else values | {MARGIN: margin})
+def _baselines(rows: Sequence[Datum], comparisons: Sequence[Comparison]) -> list[Datum]:
+    """A line at 0 for each baseline, as long as the others."""
+    if not rows:
+        return []
+    ends = min(row["x"] for row in rows), max(row["x"] for row in rows)
+    head: Datum = {"kind": "line", "run": "the baseline", "id": "baseline", "n": 0}
+    bases = dict.fromkeys(c.baseline.label for c in comparisons if c.baseline)
+    return [{"backend": label} | head | {"x": x, "y": 0} for label in bases for x in ends]
 
 
 def _bands(parts: Parts) -> list[alt.Chart]:

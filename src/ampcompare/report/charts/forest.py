@@ -15,15 +15,10 @@ from ampcompare.report.analysis.phrases import tested
 from ampcompare.report.charts.parts import (
     HALO,
     HEIGHT,
-    HIGH,
-    LOW,
-    MARGIN,
     Parts,
     Spec,
-    Varied,
     finish,
     margin_zone,
-    may_have_intervals,
     neutral_line,
     over,
     quantity,
@@ -72,16 +67,6 @@ def quality_differences(analysis: Analysis) -> Spec:
     return _forest(analysis, QUALITY, f"{capital(metric.name)}, compared", metric.difference)
 
 
-def varied_effect(
-    effect: Effect, analysis: Analysis, comparisons: Sequence[Comparison], margin: float | None
-) -> Varied:
-    """The rows and the axis of a forest plot for these comparisons."""
-    rows = _rows(comparisons, effect)
-    with_margin = effect is QUALITY and margin is not None
-    values = dict(zip((LOW, HIGH), _domain(rows, effect, analysis.metric.margin), strict=True))
-    return Varied(rows, values | {MARGIN: margin} if with_margin and margin is not None else values)
-
-
 def _rows(comparisons: Sequence[Comparison], effect: Effect) -> list[Datum]:
     """A row of each group of which there is a figure; an interval only where something may be claimed."""
     rows: list[Datum] = []
@@ -113,10 +98,9 @@ def _of_equivalence(comparison: Comparison) -> Datum:
 
 
 def _forest(analysis: Analysis, effect: Effect, title: str, axis: str) -> Spec:
-    varied = varied_effect(effect, analysis, analysis.comparisons, analysis.metric.margin)
-    rows, margin = varied.rows, varied.values.get(MARGIN)
+    rows, margin = _rows(analysis.comparisons, effect), analysis.metric.margin if effect is QUALITY else None
     styles = list(analysis.styles.values())
-    x = quantity(alt.X, axis, **varied.scale())
+    x = quantity(alt.X, axis, domain=_domain(rows, effect, margin), nice=False, zero=False)
     order = [style.label for style in styles]
     labels = alt.Axis(labelLimit=140, grid=False, domain=False, ticks=False)
     y = alt.Y(field="backend", type="nominal", sort=order, title=None, axis=labels)
@@ -125,12 +109,12 @@ def _forest(analysis: Analysis, effect: Effect, title: str, axis: str) -> Spec:
     shared: dict[str, Any] = {"y": y, "tooltip": tips}
     layers = [*margin_zone(margin, alt.X), neutral_line(effect.neutral, alt.X)]
     note = []
-    if may_have_intervals(analysis):
+    if parts.has_intervals:
         thin = parts.spans("effect").mark_rule(strokeWidth=2, clip=True, yOffset=DOWN)
         ends = {"x": over(x, "low"), "x2": alt.X2(field="high"), "color": parts.colour()}
         layers.append(thin.encode(**ends, **shared, opacity=parts.dimmed(1.0)))
         note.append("line: the tested interval")
-    if margin is not None and may_have_intervals(analysis):
+    if any("inner_low" in row for row in rows):
         thick = parts.of("effect").transform_filter("isValid(datum.inner_low)")
         thick = thick.mark_rule(strokeWidth=7, clip=True, yOffset=DOWN)
         ends = {"x": over(x, "inner_low"), "x2": alt.X2(field="inner_high"), "color": parts.colour()}
@@ -145,8 +129,7 @@ def _forest(analysis: Analysis, effect: Effect, title: str, axis: str) -> Spec:
     each = ROW if len(rows) <= MANY_ROWS else LOW_ROW
     height = max(HEIGHT // 2, each * len(rows))
     said = "; ".join(note) or "one pair each: no interval"
-    params = varied.params()
-    return finish(layers, analysis.setting, title, rows, note=said, height=height, params=params, is_cut=True)
+    return finish(layers, analysis.setting, title, rows, note=said, height=height, is_cut=True)
 
 
 def _words(parts: Parts) -> list[alt.Chart]:
@@ -166,7 +149,7 @@ def _words(parts: Parts) -> list[alt.Chart]:
 def _domain(rows: Sequence[Datum], effect: Effect, margin: float | None) -> list[float]:
     """Around values, no effect, the margin and intervals; those much longer than the others are cut."""
     core = [effect.neutral, *(row["x"] for row in rows)]
-    core += [] if margin is None or effect.is_ratio else [-margin, margin]
+    core += [] if margin is None else [-margin, margin]
     ends = [row[end] for row in rows for end in ("low", "high") if end in row]
     low, high = min(core), max(core)
     reach = [abs(row[end] - row["x"]) for row in rows for end in ("low", "high") if end in row]

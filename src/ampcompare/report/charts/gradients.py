@@ -11,8 +11,8 @@ import numpy as np
 from ampcompare import metrics
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.charts.curves import line_note
-from ampcompare.report.charts.parts import HEIGHT, Parts, Spec, drawn_styles, finish, quantity, steps, tip
-from ampcompare.report.charts.series import Datum, curves
+from ampcompare.report.charts.parts import Parts, Spec, drawn_styles, finish, quantity, steps, tip
+from ampcompare.report.charts.series import curves
 from ampcompare.report.runs.figures import LARGEST
 from ampcompare.report.runs.groups import Group
 
@@ -47,40 +47,6 @@ def underflow(analysis: Analysis) -> Spec:
         hover.encoding.tooltip = [tip("side", "gradients"), *hover.encoding.tooltip]
         layers.append(hover)
     return finish(layers, analysis.setting, "Gradients that fp16 loses", rows, note=line_note(parts))
-
-
-def underflow_by_layer(analysis: Analysis) -> Spec:
-    """The same for each layer group, the mean over the run: hollow without loss scaling, filled with it."""
-    rows: list[Datum] = []
-    for group in analysis.groups[:MAX_GROUPS]:
-        for layer in layers_of(group, WITH):
-            low, high = (mean_percent(group, f"{key}/{layer}") for key in (WITH, WITHOUT))
-            if low is None or high is None:
-                continue
-            head = {"backend": group.label, "layer": layer, "run": f"mean over steps of {group.n} runs"}
-            rows.append(head | {"kind": "link", "x": low, "x2": high})
-            rows += [head | {"kind": kind, "x": x, "x2": x} for kind, x in (("without", high), ("with", low))]
-    drawn = drawn_styles(analysis, rows)
-    layers_in_order = list(dict.fromkeys(row["layer"] for row in rows))
-    x = quantity(alt.X, TITLE, zero=True)
-    y = alt.Y(field="layer", type="nominal", sort=layers_in_order, title=None, axis=alt.Axis(labelLimit=110))
-    parts = Parts(rows, drawn, x, y, legend="symbols")
-    offset = alt.YOffset(field="backend", type="nominal", sort=[style.label for style in drawn])
-    tips = [tip("backend"), tip("layer"), tip("kind", "loss scaling"), tip("x", TITLE, ".4~g")]
-    tips.append(tip("run", "over"))
-    shared = {"y": y, "yOffset": offset, "color": parts.colour(), "opacity": parts.dimmed(1.0)}
-    link = parts.of("link").mark_rule(strokeWidth=2)
-    hollow = parts.of("without").mark_point(filled=False, size=45, strokeWidth=2)
-    solid = parts.of("with").mark_point(filled=True, size=55)
-    layers = [
-        link.encode(x=x, x2=alt.X2(field="x2"), **shared),
-        hollow.encode(x=x, tooltip=tips, **shared),
-        solid.encode(x=x, tooltip=tips, **shared).add_params(parts.pick),
-    ]
-    height = max(HEIGHT, ROW_HEIGHT * len(drawn) * len(layers_in_order))
-    note = "hollow: without loss scaling; filled: with it"
-    title = "Gradients that fp16 loses, by layer"
-    return finish(layers, analysis.setting, title, rows, note=note, height=height)
 
 
 def layers_of(group: Group, key: str) -> list[str]:

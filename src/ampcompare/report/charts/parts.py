@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -27,7 +26,6 @@ MANY = 24  # groups beyond which a chart has neither a legend nor a layer for ea
 MINUTES, HOURS = 600, 3 * 3600  # seconds from which a time axis counts in minutes, in hours
 INK = "#1c2330"
 RUNS = "runs"  # the parameter that shows single runs
-MARGIN, LOW, HIGH = "margin", "low_end", "high_end"  # parameters: the margin, the ends of an axis
 ZONE = "#8a93a3"
 HALO = "halo"  # the style of a ground behind words, which is the paper's colour
 ONCE = alt.NamedData("once")  # for a mark that is no row's; `finish` puts its one row in
@@ -184,44 +182,14 @@ def over(channel: Any, field: str) -> Any:
     return other
 
 
-@dataclass(frozen=True)
-class Varied:
-    """What of a chart depends on the baseline and the margin: its rows, and the values of its parameters.
-
-    All else of its specification is the same, so that a page can change both without a chart anew.
-    """
-
-    rows: list[Datum]
-    values: dict[str, float]
-
-    def scale(self) -> dict[str, Any]:
-        """The arguments of a scale that reaches from LOW to HIGH."""
-        return {"domainMin": alt.ExprRef(LOW), "domainMax": alt.ExprRef(HIGH), "nice": False, "zero": False}
-
-    def params(self) -> list[alt.Parameter]:
-        """The parameters with their values."""
-        return [alt.param(name=name, value=value) for name, value in self.values.items()]
-
-
-def may_have_intervals(analysis: Analysis) -> bool:
-    """Whether a view of the runs can have intervals, be it another than the planned one: its layers are then
-    there for all views."""
-    return any(group.n > 1 for group in analysis.groups)
-
-
 def margin_zone(margin: float | None, axis: type[alt.X] | type[alt.Y]) -> list[alt.Chart]:
-    """Where a difference is within the margin, as a zone along an axis; nothing without a margin.
-
-    Its ends follow the parameter MARGIN.
-    """
+    """Where a difference is within the margin, as a zone along an axis; nothing without a margin."""
     if margin is None:
         return []
     zone = alt.Chart(ONCE).mark_rect(fill=ZONE, fillOpacity=0.2, stroke=ZONE, strokeDash=[5, 4], clip=True)
-    # By the axis's own scale: a datum that is an expression has no extent, and Vega says so on the console.
-    name = "x" if axis is alt.X else "y"
-    low, high = (alt.value(alt.ExprRef(f"scale('{name}', {sign}{MARGIN})")) for sign in ("-", ""))
-    zone = zone.encode(x=low, x2=high) if axis is alt.X else zone.encode(y=low, y2=high)
-    return [zone]
+    if axis is alt.X:
+        return [zone.encode(x=alt.XDatum(-margin, **ALONG), x2=alt.X2Datum(margin))]
+    return [zone.encode(y=alt.YDatum(-margin, **ALONG), y2=alt.Y2Datum(margin))]
 
 
 def neutral_line(value: float, axis: type[alt.X] | type[alt.Y]) -> alt.Chart:

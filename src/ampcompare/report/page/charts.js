@@ -3,10 +3,8 @@ const Charts = (() => {
   "use strict";
   const prefersDark = window.matchMedia("(prefers-color-scheme: dark)");
   const views = new Map(); // figure -> Vega view
-  const varied = new Map(); // id of a figure -> rows and values in place of its own, for the view that is chosen
   const picked = new Set(); // labels that are singled out; empty: all are shown
-  const ERRORS = 1; // levels of Vega's log
-  const WARNINGS = 2;
+  const WARNINGS = 2; // a level of Vega's log
   const QUIET = { ast: true, renderer: "svg" }; // the page's policy forbids eval
   let showRuns = false;
   let spreading = false; // while this script itself sets the filter of the charts
@@ -38,12 +36,10 @@ const Charts = (() => {
     });
   }
 
-  // The specification as it stands in the page, with the rows and values of the chosen view.
+  // The specification as it stands in the page, with its rows.
   function specOf(figure, dark) {
     const spec = JSON.parse(figure.querySelector("script").textContent);
-    const { rows, values } = varied.get(figure.id) || { rows: spec.datasets.data, values: {} };
-    spec.datasets.data = unpack(rows);
-    for (const param of spec.params) if (param.name in values) param.value = values[param.name];
+    spec.datasets.data = unpack(spec.datasets.data);
     for (const [part, look] of Object.entries(theme(dark))) {
       spec.config[part] = { ...spec.config[part], ...look }; // the chart's own look is for paper
     }
@@ -59,8 +55,7 @@ const Charts = (() => {
       views.get(figure)?.finalize();
       const { view } = await vegaEmbed(plot, spec, {
         ...QUIET,
-        // What varies has layers for every view, and of one without rows Vega warns.
-        logLevel: "varies" in figure.dataset ? ERRORS : WARNINGS,
+        logLevel: WARNINGS,
         actions: { export: { svg: true, png: true }, source: false, compiled: false, editor: false },
         downloadFileName: figure.id,
         tooltip: { theme: dark ? "dark" : "light" },
@@ -136,20 +131,6 @@ const Charts = (() => {
 
   let last = Promise.resolve(); // one drawing at a time
 
-  // Show other rows and values in the charts of that name; null: their own.
-  function vary(charts) {
-    const figures = [];
-    for (const [name, variation] of Object.entries(charts)) {
-      const figure = document.getElementById("chart-" + name);
-      if (!figure || variation === (varied.get(figure.id) || null)) continue;
-      if (variation) varied.set(figure.id, variation);
-      else varied.delete(figure.id);
-      figures.push(figure);
-    }
-    last = last.then(() => drawAll(figures));
-    return last;
-  }
-
   function start(kept) {
     for (const label of kept.picked || []) picked.add(label);
     showRuns = Boolean(kept.showRuns);
@@ -180,5 +161,5 @@ const Charts = (() => {
     return redraw();
   }
 
-  return { start, vary, state: () => ({ picked: [...picked], showRuns }) };
+  return { start, state: () => ({ picked: [...picked], showRuns }) };
 })();

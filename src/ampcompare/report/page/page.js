@@ -13,7 +13,7 @@
   }
 
   function refresh() {
-    const parts = [Charts, Runs, Columns, Views];
+    const parts = [Charts, Runs, Columns];
     const state = Object.assign({ scroll: window.scrollY }, ...parts.map((part) => part.state()));
     try {
       sessionStorage.setItem(KEPT, JSON.stringify(state));
@@ -39,7 +39,6 @@
   Runs.start(state);
   Columns.start(state);
   const drawn = Charts.start(state);
-  Views.start(state);
   drawn.then(() => {
     if (state.scroll) window.scrollTo(0, state.scroll);
     if (build) watch();

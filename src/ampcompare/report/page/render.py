@@ -16,28 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from ampcompare import __version__
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.explained import Explained
 from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
-from ampcompare.report.charts.catalogue import OF_COMPARISONS, VARIED, all_charts, has_data, missing_labels
-from ampcompare.report.charts.explained import explained_charts
+from ampcompare.report.charts.catalogue import OF_COMPARISONS, all_charts, has_data, missing_labels
 from ampcompare.report.charts.parts import DATA, Spec
 from ampcompare.report.charts.pictures import vl_version
 from ampcompare.report.charts.published import published_charts
-from ampcompare.report.page.field import field_of
 from ampcompare.report.page.pack import pack
-from ampcompare.report.page.views import CARDS, all_views
+from ampcompare.report.page.shown import Shown
 from ampcompare.report.palette import CHIPS, Style
 from ampcompare.report.runs.informative import information
-from ampcompare.report.runs.named import classifies
 
 HERE = Path(__file__).parent
-SCRIPTS = ("charts.js", "runs_table.js", "columns.js", "views.js", "page.js")
-STYLES = ("page.css", "verdict.css", "tables.css", "holes.css")
+SCRIPTS = ("charts.js", "runs_table.js", "columns.js", "page.js")
+STYLES = ("page.css", "verdict.css", "tables.css")
+CARDS = 12  # of more groups the rest is in the lines and the table alone
 VERDICT_LOOKS = {REPRODUCED: "equivalent", REFUTED: "lower", OPEN: "undecided", ELSEWHERE: "undecided"}
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -49,13 +45,11 @@ def render_page(
     now: datetime | None = None,
     charts: Mapping[str, Spec] | None = None,
     beside: Mapping[str, Spec] | None = None,
-    explained: Explained | None = None,
     build: str = "",
 ) -> bytes:
     """The page as UTF-8, lone surrogates in names replaced. It computes no figure: all are the analysis's.
 
     `charts` and `beside` are those of `all_charts` and `published_charts` where the caller has them already.
-    `explained` is a step explained, as `--explain` names it.
     With a `build` the page asks its own server for `/build`, and reloads when the answer is another.
     """
     charts = all_charts(analysis) if charts is None else charts
@@ -65,33 +59,29 @@ def render_page(
     drawn = [name for name, spec in charts.items() if has_data(spec)]
     context: dict[str, Any] = {"analysis": analysis, "styles": analysis.styles, "marks": CHIPS}
     context["quantities"] = analysis.quantities
-    templates = _templates()
-    views = all_views(analysis, templates.get_template("view.html.j2").make_module(context), drawn)
-    html = templates.get_template("page.html.j2").render(
-        **context,
-        views=views,
-        part=lambda name: Markup(views.planned[name]),
-        view_data=script_json(views.content | {"variations": views.variations}),
-        cards=analysis.groups[:CARDS],
-        more=len(analysis.groups[CARDS:]),
-        columns=_columns(analysis),
-        size=_size_of_test_set(analysis),
-        has_best=any(f.best_accuracy is not None for f in analysis.figures),
-        answers=[one for one in analysis.answers if one.is_known],
-        charts=[_chart_entry(name, charts[name], analysis) for name in drawn],
-        undrawn=_undrawn(charts, analysis),
-        verdict_looks=VERDICT_LOOKS,
-        beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
-        field=None if analysis.holes is None else field_of(analysis.holes, analysis.keys),
-        explained=explained,
-        explained_charts=[_chart_entry(*pair, None) for pair in explained_charts(explained).items()],
-        build=build,
-        policy=_policy(library, script, connect="'self'" if build else ""),
-        library=library,
-        script=script,
-        style="\n".join((HERE / name).read_text("utf-8") for name in STYLES) + chip_styles(),
-        now=now or datetime.now(UTC),
-        version=__version__,
+    html = (
+        _templates()
+        .get_template("page.html.j2")
+        .render(
+            **context,
+            view=Shown(analysis.view(), analysis.metric.tolerance),
+            cards=analysis.groups[:CARDS],
+            more=len(analysis.groups[CARDS:]),
+            columns=_columns(analysis),
+            size=_size_of_test_set(analysis),
+            has_best=any(f.best_accuracy is not None for f in analysis.figures),
+            charts=[_chart_entry(name, charts[name], analysis) for name in drawn],
+            undrawn=_undrawn(charts),
+            verdict_looks=VERDICT_LOOKS,
+            beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
+            build=build,
+            policy=_policy(library, script, connect="'self'" if build else ""),
+            library=library,
+            script=script,
+            style="\n".join((HERE / name).read_text("utf-8") for name in STYLES) + chip_styles(),
+            now=now or datetime.now(UTC),
+            version=__version__,
+        )
     )
     return html.encode("utf-8", "replace")
 
@@ -133,12 +123,9 @@ def _columns(analysis: Analysis) -> list[tuple[str, str]]:
     ]
 
 
-def _undrawn(charts: Mapping[str, Spec], analysis: Analysis) -> list[str]:
-    """The titles of the charts for which nothing was recorded, but for what such runs cannot have."""
-    no_classes = not any(classifies(f.run) for f in analysis.figures)
-    cannot = {"train-accuracy"} if no_classes else set()
-    missing = (spec for name, spec in charts.items() if not has_data(spec) and name not in cannot)
-    return [spec["title"]["text"].lower() for spec in missing]
+def _undrawn(charts: Mapping[str, Spec]) -> list[str]:
+    """The titles of the charts for which nothing was recorded."""
+    return [spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)]
 
 
 def _target(analysis: Analysis) -> str:
@@ -191,7 +178,6 @@ def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, 
     return {
         "name": name,
         "title": spec["title"]["text"],
-        "varies": name in VARIED,
         "spec": script_json(spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}),
         "missing": missing_labels(spec, analysis.groups) if analysis and name not in OF_COMPARISONS else [],
     }

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -25,46 +24,14 @@ from ampcompare.sweeps.cluster.array import PlannedRun
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
+from ampcompare.sweeps.process import Guard, Run, run_environment
 from ampcompare.sweeps.worker import KILLED, SAME_SIGNAL_SECONDS, plan_words, planned, save_parameters
 
 ATTEMPTS = 2  # of a run that a signal ends which is not for this job: somebody's, or for want of memory
 LOOK_SECONDS = 0.1
-AT_ONCE = "at once"
 HELD_SECONDS = 150.0  # for the lock of a job whose machine has died: file servers keep it for a minute or two
 EXIT_HELD = 75  # EX_TEMPFAIL
 WAIT_SECONDS = 120.0  # for the batch system to end what it has sent SIGTERM
-
-
-@dataclass(frozen=True)
-class OnThisMachine:
-    """What a run knows of the command that waits for it on this machine.
-
-    `stop` is a file that is there once the runs are to end, with AT_ONCE in it: without time to do so in
-    order. `unheard` are the signals of a whole terminal, which are for the command; `devices` is the
-    CUDA_VISIBLE_DEVICES of the run, whatever submitit says.
-    """
-
-    command: int
-    stop: Path
-    unheard: Sequence[int]
-    devices: str | None
-
-    def is_over(self) -> bool:
-        """Whether the runs are to end, or nobody is left who waits for them."""
-        try:
-            os.kill(self.command, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:  # it is somebody's now
-            return True
-        return self.stop.exists()
-
-    def is_over_at_once(self) -> bool:
-        try:
-            return self.stop.read_text() == AT_ONCE
-        except OSError:
-            return False
 
 
 @dataclass
@@ -85,14 +52,11 @@ class RunTask:
     environment: Mapping[str, str]
     here: bool  # whether it is our own training
     patience: float
-    local: OnThisMachine | None = None
     _going: _Going | None = field(default=None, init=False, repr=False)
 
     def __call__(self) -> int:
         """Run; returns 0, or ends the job with the exit code of the run."""
         book, run_id = Book(self.folder), self.run.run_id
-        if self.local and self.local.is_over():
-            raise SystemExit(128 + signal.SIGTERM)
         until = time.monotonic() + HELD_SECONDS
         while (code := self._try(book)) is None:
             if time.monotonic() > until:  # nothing is noted: the same command again submits it, if it has to
@@ -114,10 +78,6 @@ class RunTask:
             return self._see_through(book)
 
     def _see_through(self, book: Book) -> int:
-        if self.local:
-            for number in self.local.unheard:  # unlike one that is ignored, the program does not inherit it
-                signal.signal(number, lambda number, frame: None)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self.local.unheard)  # the command has held them
         with contextlib.closing(Guard()) as guard:
             for _ in range(ATTEMPTS):
                 code = self._attempt(book, guard)
@@ -160,26 +120,16 @@ class RunTask:
 
         before = signal.signal(signal.SIGTERM, told)
         try:
-            code = going.wait(self._heed)
+            code = going.wait()
             if code in KILLED:  # the signal of a scheduler may reach the program before it reaches us
                 going.hear(SAME_SIGNAL_SECONDS)
             if going.asked and (code != 0 or not self.here):
-                if self.local is None:
-                    _wait_to_be_ended()
+                _wait_to_be_ended()
                 raise SystemExit(128 + signal.SIGTERM)
         finally:
             going.end(signal.SIGTERM, self.patience)
             signal.signal(signal.SIGTERM, before)
         return code
-
-    def _heed(self, going: _Going) -> None:
-        """What the command on this machine wants, if there is one."""
-        if self.local is None:
-            return
-        if not going.asked and self.local.is_over():
-            going.ask(self._forwarded)
-        if going.asked and (going.is_late(STOP_SECONDS) or self.local.is_over_at_once()):
-            going.run.kill()
 
     def _words(self) -> list[str]:
         files = self.folder / "wandb" / f"sweep-{self.sweep_name}"
@@ -195,11 +145,7 @@ class RunTask:
         of_run = run_environment(
             self.sweep_name, self.run.run_id, own, self.folder, self.project, self.entity, resumes=resumes
         )
-        found = {**self.environment} | of_run
-        if self.local:
-            found.pop("CUDA_VISIBLE_DEVICES", None)
-            found |= {} if self.local.devices is None else {"CUDA_VISIBLE_DEVICES": self.local.devices}
-        return found
+        return {**self.environment} | of_run
 
 
 class _Going:
@@ -207,7 +153,6 @@ class _Going:
 
     def __init__(self, run: Run) -> None:
         self.run, self.asked = run, False
-        self._asked_at = math.inf
         self._code: int | None = None
         self._problem: BaseException | None = None
         threading.Thread(target=self._wait, daemon=True).start()
@@ -228,10 +173,9 @@ class _Going:
             raise self._problem
         return self._code
 
-    def wait(self, look: Callable[[_Going], None] = lambda going: None) -> int:
-        """The exit code; until then `look` is called again and again."""
+    def wait(self) -> int:
+        """The exit code."""
         while (code := self.code) is None:
-            look(self)
             time.sleep(LOOK_SECONDS)
         return code
 
@@ -241,13 +185,9 @@ class _Going:
         while not self.asked and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
 
-    def is_late(self, seconds: float) -> bool:
-        """Whether it was asked to end so long ago."""
-        return time.monotonic() - self._asked_at > seconds
-
     def ask(self, number: signal.Signals) -> None:
         """Have the program end; its helpers are left to it."""
-        self.asked, self._asked_at = True, min(self._asked_at, time.monotonic())
+        self.asked = True
         if self.code is None:
             self.run.tell(number)
 

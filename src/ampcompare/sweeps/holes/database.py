@@ -14,10 +14,10 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from ampcompare.errors import UserError
-from ampcompare.report.runs.holes import Attempt, State
 from ampcompare.sweeps import attempts, definition
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.holes.standing import Attempt, State
 from ampcompare.sweeps.holes.target import DATABASE, Target
 from ampcompare.sweeps.ledger import Ledger
 from ampcompare.sweeps.storage import SweepStorage, as_user_error, holds_studies, open_storage, sqlite_path

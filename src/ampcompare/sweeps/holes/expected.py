@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.report.runs.grid import Grid, GridPoint
 from ampcompare.sweeps.file.parameters import Parameter
 from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.holes.grid import Grid, GridPoint
 from ampcompare.sweeps.points import SEED, Point
 from ampcompare.sweeps.same import Same
 

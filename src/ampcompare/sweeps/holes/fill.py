@@ -23,7 +23,6 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.place import as_typed
 from ampcompare.records.tree import lookup
-from ampcompare.report.runs.holes import Attempt, Standing, State
 from ampcompare.report.words import plural
 from ampcompare.sweeps import attempts
 from ampcompare.sweeps.answer import report
@@ -36,6 +35,7 @@ from ampcompare.sweeps.holes.database import ELSEWHERE
 from ampcompare.sweeps.holes.look import Seen, look
 from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.holes.show import EXIT_HOLES, counted, in_words
+from ampcompare.sweeps.holes.standing import Attempt, Standing, State
 from ampcompare.sweeps.holes.target import Target, target_of
 from ampcompare.sweeps.run import (
     EXIT_FAILED_RUNS,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord, load_runs
-from ampcompare.report.runs.holes import Attempt, Holes, Standing, State, attempt_of, holes_of, is_of
 from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import has_records
 from ampcompare.sweeps.check import config_of
@@ -18,6 +17,7 @@ from ampcompare.sweeps.file.sweep import Objective, Sweep
 from ampcompare.sweeps.holes.database import Known, joined, read_database
 from ampcompare.sweeps.holes.expected import grid_of
 from ampcompare.sweeps.holes.note import folder_of
+from ampcompare.sweeps.holes.standing import Attempt, Holes, Standing, State, attempt_of, holes_of, is_of
 from ampcompare.sweeps.holes.target import Target
 
 LAST_BYTES, LONGEST = 4096, 200  # of a log

@@ -1,4 +1,4 @@
-"""What a sweep was to have, noted beside its records, so that a report of them knows what is missing.
+"""What a sweep was to have, noted beside its records, so that `--missing` and `--fill` know.
 
 `wandb/sweep-NAME/sweep.json` under output_dir, where the parameters of each run are, too. W&B's server has a
 sweep's configuration itself.
@@ -12,14 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ampcompare.errors import UserError
 from ampcompare.program.files import replacing
-from ampcompare.records import RunRecord
-from ampcompare.report.runs.grid import Grid
-from ampcompare.report.runs.holes import is_of
 from ampcompare.sweeps.file.sweep import Sweep, sweep_of
 from ampcompare.sweeps.file.violations import KEYS
-from ampcompare.sweeps.holes.expected import grid_of
 from ampcompare.sweeps.same import same_runs
 
 NAME = "sweep.json"
@@ -32,8 +27,8 @@ def folder_of(folder: Path, name: str) -> Path:
 
 
 def note(sweep: Sweep, words: Sequence[str], folder: Path) -> None:
-    """Write down what the sweep is now, its added seeds among it. What cannot be written is left out: only a
-    page would have shown it.
+    """Write down what the sweep is now, its added seeds among it. What cannot be written is left out:
+    `--missing` alone would have read it.
     """
     content = {
         "name": sweep.name,
@@ -52,25 +47,6 @@ def note(sweep: Sweep, words: Sequence[str], folder: Path) -> None:
             file.write(text.encode())
     except (OSError, TypeError, ValueError, RecursionError):
         return
-
-
-def grid_of_runs(runs: Sequence[RunRecord]) -> Grid | None:
-    """The points that these runs are some of, where all of them are of one sweep that is known."""
-    if not runs:
-        return None
-    configs = [run.sweep_config for run in runs]
-    try:
-        if configs[0] is not None and all(config is configs[0] for config in configs):
-            return _of_config(configs[0], runs[0].sweep_id)
-        names = {run.group or run.sweep_id for run in runs}
-        folders = {path.parent.parent for run in runs for path in run.paths}
-        for name in names if len(names) == 1 else ():
-            for folder in sorted(folders):
-                if (sweep := noted(folder.parent, name)) and all(is_of(run, name) for run in runs):
-                    return grid_of(sweep[0], same_runs(*sweep), name)
-    except UserError:  # what the server or the file has is no sweep that is understood here
-        return None
-    return None
 
 
 def noted(folder: Path, name: str) -> tuple[Sweep, tuple[str, ...]] | None:
@@ -112,9 +88,3 @@ def of_server(config: Mapping[str, Any], name: str, source: str) -> Sweep:
     """
     known = {key: value for key, value in config.items() if key in KEYS and value is not None}
     return dataclasses.replace(sweep_of(Path(source), known), name=name)
-
-
-def _of_config(config: Mapping[str, Any], name: str) -> Grid:
-    sweep = of_server(config, name, name)
-    same = same_runs(sweep, ())
-    return grid_of(dataclasses.replace(sweep, cells=same.cells), same, name)

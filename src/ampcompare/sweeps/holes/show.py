@@ -13,9 +13,9 @@ from rich.text import Text
 
 from ampcompare.errors import one_line
 from ampcompare.program.console import print_line
-from ampcompare.report.runs.holes import Attempt, Holes, Standing, State
 from ampcompare.report.words import plural
 from ampcompare.sweeps.holes.look import Seen
+from ampcompare.sweeps.holes.standing import Attempt, Holes, Standing, State
 
 EXIT_HOLES = 3
 MOST_ROWS = 200

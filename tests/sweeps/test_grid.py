@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from ampcompare.report.runs.grid import Grid, GridPoint
-from ampcompare.report.runs.holes import Attempt, State, holes_of
+from ampcompare.sweeps.holes.grid import Grid, GridPoint
+from ampcompare.sweeps.holes.standing import Attempt, State, holes_of
 
 
 def grid(key, *values):

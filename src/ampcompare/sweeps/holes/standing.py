@@ -12,7 +12,7 @@ from ampcompare import metrics
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import lookup
 from ampcompare.report.runs.ending import NO_EXIT, Outcome, outcome_of
-from ampcompare.report.runs.grid import Grid, GridPoint, typed
+from ampcompare.sweeps.holes.grid import Grid, GridPoint, typed
 
 INTERRUPTED_CODES = (129, 130, 143)  # of a run that somebody stopped; hyperband's, under W&B's agent, is 255
 
