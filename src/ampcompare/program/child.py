@@ -14,14 +14,15 @@ from ampcompare.program.stopping import WORDS, heard, signal_of
 
 def answer_of(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a program that prints an answer. Ends this program, 128 + the signal, where one has come."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, env=dict(environment), text=True, **pipes) as process, _handing_on(process):
+    out = err = subprocess.PIPE
+    process = subprocess.Popen(words, env=dict(environment), text=True, stdout=out, stderr=err)
+    with process, _handing_on(process):
         try:
-            out, err = process.communicate()
+            told = process.communicate()
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(list(words), process.returncode, out, err)
+    return subprocess.CompletedProcess(list(words), process.returncode, *told)
 
 
 def see_through(words: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -175,7 +175,11 @@ def _init(
     resume: str | None = None,
 ) -> Any:
     options, given = start.options, os.environ.get
-    ours = {"project": options.project, "entity": options.entity, "name": options.name or start.name}
+    ours: dict[str, Any] = {
+        "project": options.project,
+        "entity": options.entity,
+        "name": options.name or start.name,
+    }
     ours |= {"notes": options.notes, "tags": list(start.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(
@@ -192,7 +196,7 @@ def _init(
             stop_fn=on_stop,
             **{key: given(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
         ),
-        **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},  # type: ignore[arg-type]
+        **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},
     )
 
 

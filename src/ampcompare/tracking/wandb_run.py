@@ -50,7 +50,7 @@ class WandbRun(Tracker):
         lent: bool = False,
     ) -> None:
         self._run, self.run_id, self._lent = run, run_id, lent
-        self.record = Path(run.dir).parent
+        self.record = self._folder = Path(run.dir).parent
         self._file = RecordFile(Path(run.settings.sync_file))
         self._watched = True
         self._ended = False  # the client's service, before its time
@@ -74,7 +74,7 @@ class WandbRun(Tracker):
             sync = as_typed("wandb", "sync", "--include-online", self.record)
             lines += [f"page:   {self._run.url}", f"sync:   {sync}  # if the upload was cut short"]
         lines.append(f"see:    {as_typed('ampcompare', 'report', output_dir, '--out', 'report')}")
-        return [*lines, f"        {as_typed('wandb', 'leet', self.record.parent)}"]
+        return [*lines, f"        {as_typed('wandb', 'leet', self._folder.parent)}"]
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """As `Tracker.note`."""
