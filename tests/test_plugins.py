@@ -122,7 +122,7 @@ def test_what_a_users_file_raises_is_shown_from_its_own_line_on(here: Path, name
     [
         ("./none.py:A", "./none.py is not there (looked for from"),
         ("./mine.py:A:B", "expected pkg.mod:Name or ./file.py:Name, with one colon"),
-        ("./mine.py:B", "no B in ./mine.py"),
+        ("./mine.py:B", "no B in ./mine.py; it has A"),
         ("no.such:A", "cannot be imported (ModuleNotFoundError: No module named 'no')"),
         ("nobody", "no such entry point in ampcompare.tests; expected pkg.mod:Name or ./file.py:Name"),
     ],

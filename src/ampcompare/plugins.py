@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
@@ -118,7 +119,9 @@ def load(door: Door, text: str) -> Plugin:
         try:
             value = resolve_name(f"{module.__name__}:{name}")
         except AttributeError:
-            raise door.refusal(text, f"{origin}no {name} in {left}") from None
+            own = (k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__)
+            has = ", ".join(islice(own, 5)) or "no class or function"
+            raise door.refusal(text, f"{origin}no {name} in {left}; it has {has}") from None
         made_of = value if inspect.isclass(value) or inspect.isfunction(value) else module
         file = path or Path(inspect.getfile(made_of))
         _LOADED[str(file)] = f"{door.option}={text!r}"
