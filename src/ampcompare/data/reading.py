@@ -67,13 +67,39 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def aside() -> Iterator[None]:
     """What is drawn within leaves the three as they were, as a model's dropout has them: 0.2 ms."""
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before = _states()
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])
+        _set(before)
+
+
+class _Randomness:
+    """The three as somebody's loader has them: it draws inside `on`, and goes on there where the last one
+    ended. Outside is the model's dropout, which is another one in each process.
+    """
+
+    def __init__(self, seed: int) -> None:
+        with aside():
+            seed_all(seed)
+            self._own = _states()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        with aside():
+            _set(self._own)
+            yield
+            self._own = _states()
+
+
+def _states() -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set(states: tuple[Any, ...]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
 
 
 def read(
@@ -85,23 +111,23 @@ def read(
     does.
     """
     workers, batches = getattr(loader, "num_workers", 0), None
-    with nullcontext() if seed is None else aside():
-        for number in count(first):
-            with asked(name, f"batch {number} of epoch {epoch}", file, workers):
+    own = None if seed is None else _Randomness(mix(seed, epoch))
+    for number in count(first):
+        with asked(name, f"batch {number} of epoch {epoch}", file, workers):
+            with own.on() if own else nullcontext():
                 if batches is None:
                     if seed is not None:
                         _seed(loader, mix(seed, epoch), epoch)
                     batches = begin(loader)
                 found: Any = next(batches, END)
-                if found is END:
-                    return
-                batch = found if seed is None else as_batch(found)
-            yield batch
+            if found is END:
+                return
+            batch = found if seed is None else as_batch(found)
+        yield batch
 
 
 def _seed(loader: Any, seed: int, epoch: int) -> None:
-    """Seed the global generators and those that a DataLoader and its samplers have; tell them the epoch."""
-    seed_all(seed)
+    """Seed the generators that a DataLoader and its samplers have, and tell them the epoch."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     parts = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     for part in (*parts, getattr(loader, "dataset", None)):
