@@ -14,8 +14,11 @@ from ampcompare.program.stopping import WORDS, heard, signal_of
 
 def answer_of(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a program that prints an answer. Ends this program, 128 + the signal, where one has come."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(words, env=dict(environment), text=True, **pipes) as process, _handing_on(process):
+    pipe, env = subprocess.PIPE, dict(environment)
+    with (
+        subprocess.Popen(words, env=env, stdout=pipe, stderr=pipe, text=True) as process,
+        _handing_on(process),
+    ):
         try:
             out, err = process.communicate()
         except BaseException:

@@ -118,7 +118,6 @@ def begin(
         return Tracker(run_id, resumed["record"] if resumed else None)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
-    run.summary["environment"] = dict(start.logged["environment"])
     return WandbRun(run, run_id, say, on_lost, resumed["record"] if resumed else None)
 
 
@@ -148,7 +147,6 @@ def lend(
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
-    run.summary["environment"] = dict(logged["environment"])
     return WandbRun(run, run.id, say, on_lost, lent=True)
 
 
@@ -175,7 +173,11 @@ def _init(
     resume: str | None = None,
 ) -> Any:
     options, given = start.options, os.environ.get
-    ours = {"project": options.project, "entity": options.entity, "name": options.name or start.name}
+    ours: dict[str, Any] = {
+        "project": options.project,
+        "entity": options.entity,
+        "name": options.name or start.name,
+    }
     ours |= {"notes": options.notes, "tags": list(start.tags), "job_type": "train", "resume": resume}
     timeouts = {"init_timeout": INIT_TIMEOUT_SECONDS, "finish_timeout": FINISH_TIMEOUT_SECONDS}
     return wandb.init(

@@ -67,14 +67,14 @@ class WandbRun(Tracker):
 
     def where(self, output_dir: Path) -> list[str]:
         """As `Tracker.where`."""
-        lines = [f"record: {self.record}"]
-        if self._run.offline or not self._run.url:
-            lines.append(f"sync:   {as_typed('wandb', 'sync', self.record)}")
-        else:
-            sync = as_typed("wandb", "sync", "--include-online", self.record)
-            lines += [f"page:   {self._run.url}", f"sync:   {sync}  # if the upload was cut short"]
-        lines.append(f"see:    {as_typed('ampcompare', 'report', output_dir, '--out', 'report')}")
-        return [*lines, f"        {as_typed('wandb', 'leet', self.record.parent)}"]
+        folder = Path(self._run.dir).parent
+        sync, page = as_typed("wandb", "sync", folder), []
+        if self._run.url and not self._run.offline:
+            sync = f"{as_typed('wandb', 'sync', '--include-online', folder)}  # if the upload was cut short"
+            page = [f"page:   {self._run.url}"]
+        see = as_typed("ampcompare", "report", output_dir, "--out", "report")
+        lines = [f"record: {folder}", *page, f"sync:   {sync}", f"see:    {see}"]
+        return [*lines, f"        {as_typed('wandb', 'leet', folder.parent)}"]
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """As `Tracker.note`."""
