@@ -31,6 +31,8 @@ def main(words: Sequence[str], program: str = "python run_experiment.py", *, bri
         return _run(words, brief, stop)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    finally:
+        stop.close()
 
 
 def _run(words: Sequence[str], brief: bool, stop: StopRequest) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,20 +71,18 @@ def end_of(server: Server, folder: Path, *words: str) -> tuple[Run, int]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "at"), [("own", 255, "1"), ("lent", 138, "4")], ids=["own, at once", "lent"]
+    ("kind", "at", "number", "state", "code"),
+    [
+        ("own", "1", "SIGUSR1", "preempted", 255),
+        ("lent", "4", "SIGUSR1", "preempted", 138),
+        ("own", "4", "SIGTERM", "killed", 255),
+        ("lent", "4", "SIGTERM", "failed", 143),
+    ],
 )
-def test_a_loop_whose_machine_is_taken_away_is_preempted(
-    server: Server, tmp_path: Path, kind: str, code: int, at: str
+def test_a_loop_that_is_told_to_end_is_preempted_by_a_warning_alone(
+    server: Server, tmp_path: Path, kind: str, at: str, number: str, state: str, code: int
 ):
     """Of a lent run the end is its owner's: here the end of the program, of which W&B's client is told."""
-    run, exit_code = end_of(server, tmp_path, kind, at, "SIGUSR1")
-    assert exit_code == 138
-    assert (run.state, run.preempting, run.exit_code) == ("preempted", True, code)
-
-
-@pytest.mark.parametrize("kind", ["own", "lent"])
-def test_a_loop_that_is_told_to_end_is_not_preempted(server: Server, tmp_path: Path, kind: str):
-    """By SIGTERM, as from W&B's agent where its page has stopped the run."""
-    run, exit_code = end_of(server, tmp_path, kind, "4", "SIGTERM")
-    assert exit_code == 143
-    assert (run.state, run.preempting) == ("killed" if kind == "own" else "failed", False)
+    run, exit_code = end_of(server, tmp_path, kind, at, number)
+    assert exit_code == 128 + signal.Signals[number]
+    assert (run.state, run.preempting, run.exit_code) == (state, state == "preempted", code)

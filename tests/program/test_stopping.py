@@ -175,23 +175,20 @@ def stopped_run(folder: Path, words: tuple[str, ...]) -> tuple[RunRecord, str]:
     return record, said
 
 
-def test_a_run_stopped_in_a_step_has_the_row_of_that_step(tmp_path: Path, quick_overrides, monkeypatch):
-    stop_at(3, Trainer, "step", monkeypatch)
-    record, said = stopped_run(tmp_path, (*quick_overrides, "log.every=100", "diagnostics.every=null"))
-    assert record.numbers("global_step").tolist() == [3]
-    assert record.values("train/loss").size == 1
-    assert record.summary["global_step"] == 3
-    assert "throughput/images_per_second_median" in record.summary
-    assert "interrupted at step 3 (SIGTERM): the record so far is kept" in said
-
-
-def test_a_run_stopped_in_an_evaluation_does_not_finish_it_and_has_the_steps_before(
-    tmp_path: Path, quick_overrides, monkeypatch
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "steps"), [(Trainer, "step", 3, [3]), (evaluation.Evaluation, "run", 1, [3, 4])]
+)
+def test_a_run_that_is_stopped_has_the_row_of_its_last_step_and_no_half_evaluation(
+    tmp_path: Path, quick_overrides, monkeypatch, owner, name: str, call: int, steps: list[int]
 ):
-    stop_at(1, evaluation.Evaluation, "run", monkeypatch)
-    record, _ = stopped_run(tmp_path, (*quick_overrides, "log.every=3", "diagnostics.every=null"))
-    assert record.numbers("global_step").tolist() == [3, 4]
+    stop_at(call, owner, name, monkeypatch)
+    record, said = stopped_run(tmp_path, (*quick_overrides, "log.every=3", "diagnostics.every=null"))
+    assert record.numbers("global_step").tolist() == steps
+    assert record.values("train/loss").size == len(steps)
+    assert record.summary["global_step"] == steps[-1]
+    assert "throughput/images_per_second_median" in record.summary
     assert "eval/accuracy" not in record.history
+    assert f"interrupted at step {steps[-1]} (SIGTERM): the record so far is kept" in said
 
 
 def test_a_step_that_fails_for_the_same_signal_is_no_failure_of_the_run(

@@ -30,7 +30,7 @@ ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "WANDB_SILENT": "true"}
 Say = Callable[[str], None]
 
 
-def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], int]) -> int:
+def run_demo(words: Sequence[str], say: Say, report: Callable[[str, str], object]) -> int:
     """Train and compare; returns the exit code. `words` are options of every run, which go before our choice;
     `report(folder, out)` writes the page. Raises UserError.
     """

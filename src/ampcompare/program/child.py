@@ -14,15 +14,17 @@ from ampcompare.program.stopping import WORDS, heard, signal_of
 
 def answer_of(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a program that prints an answer. Ends this program, 128 + the signal, where one has come."""
-    out = err = subprocess.PIPE
-    process = subprocess.Popen(words, env=dict(environment), text=True, stdout=out, stderr=err)
-    with process, _handing_on(process):
+    pipe, env = subprocess.PIPE, dict(environment)
+    with (
+        subprocess.Popen(words, env=env, stdout=pipe, stderr=pipe, text=True) as process,
+        _handing_on(process),
+    ):
         try:
-            told = process.communicate()
+            out, err = process.communicate()
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(list(words), process.returncode, *told)
+    return subprocess.CompletedProcess(list(words), process.returncode, out, err)
 
 
 def see_through(words: Sequence[str], environment: Mapping[str, str]) -> int:

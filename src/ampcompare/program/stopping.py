@@ -40,7 +40,7 @@ class StopRequest:
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self, numbers: Iterable[signal.Signals]) -> None:
-        """Take these signals from here on, until it is left."""
+        """Take these signals from here on, until it is closed."""
         if threading.current_thread() is threading.main_thread():  # nowhere else may handlers be set
             for number in heard(numbers):
                 before = signal.signal(number, self._on_signal)
@@ -51,6 +51,10 @@ class StopRequest:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the signals to whom they were before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}

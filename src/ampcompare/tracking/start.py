@@ -118,7 +118,6 @@ def begin(
         return Tracker(run_id, resumed["record"] if resumed else None)
     run.define_metric(metrics.STEP)
     run.define_metric("*", step_metric=metrics.STEP)
-    run.summary["environment"] = dict(start.logged["environment"])
     return WandbRun(run, run_id, say, on_lost, resumed["record"] if resumed else None)
 
 
@@ -148,7 +147,6 @@ def lend(
             run.define_metric(metric.key, step_metric=None if metric.key == metrics.STEP else metrics.STEP)
         if metric.by_group:
             run.define_metric(f"{metric.key}/*", step_metric=metrics.STEP)
-    run.summary["environment"] = dict(logged["environment"])
     return WandbRun(run, run.id, say, on_lost, lent=True)
 
 

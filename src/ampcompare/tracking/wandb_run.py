@@ -26,9 +26,7 @@ from ampcompare.wandb_client.client import SERVICE_SECONDS, end_service, gone, w
 STOPPED_SECONDS = 4.0  # for the end of a run that was stopped: a batch system kills soon after SIGTERM
 STOPPED_EXIT_CODE = 255  # what W&B's client itself reports of a program that Ctrl-C ended
 TAIL_ROWS = 500  # at least so many are kept in a checkpoint: rows that did not reach the record before a kill
-FRESH_SECONDS = (
-    10.0  # what is older than the last growth by that much is on the disk, even if the power fails
-)
+FRESH_SECONDS = 10.0  # what is so much older than the file's last growth is on the disk, even without power
 SERVICE_ENDED = "W&B's service process has ended before its time (killed?)"
 
 
@@ -50,7 +48,7 @@ class WandbRun(Tracker):
         lent: bool = False,
     ) -> None:
         self._run, self.run_id, self._lent = run, run_id, lent
-        self.record = self._folder = Path(run.dir).parent
+        self.record = Path(run.dir).parent
         self._file = RecordFile(Path(run.settings.sync_file))
         self._watched = True
         self._ended = False  # the client's service, before its time
@@ -67,14 +65,14 @@ class WandbRun(Tracker):
 
     def where(self, output_dir: Path) -> list[str]:
         """As `Tracker.where`."""
-        lines = [f"record: {self.record}"]
-        if self._run.offline or not self._run.url:
-            lines.append(f"sync:   {as_typed('wandb', 'sync', self.record)}")
-        else:
-            sync = as_typed("wandb", "sync", "--include-online", self.record)
-            lines += [f"page:   {self._run.url}", f"sync:   {sync}  # if the upload was cut short"]
-        lines.append(f"see:    {as_typed('ampcompare', 'report', output_dir, '--out', 'report')}")
-        return [*lines, f"        {as_typed('wandb', 'leet', self._folder.parent)}"]
+        folder = Path(self._run.dir).parent
+        sync, page = as_typed("wandb", "sync", folder), []
+        if self._run.url and not self._run.offline:
+            sync = f"{as_typed('wandb', 'sync', '--include-online', folder)}  # if the upload was cut short"
+            page = [f"page:   {self._run.url}"]
+        see = as_typed("ampcompare", "report", output_dir, "--out", "report")
+        lines = [f"record: {folder}", *page, f"sync:   {sync}", f"see:    {see}"]
+        return [*lines, f"        {as_typed('wandb', 'leet', folder.parent)}"]
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """As `Tracker.note`."""
@@ -175,6 +173,7 @@ class WandbRun(Tracker):
         """
         stopped = is_stopped(exit_code)
         ended = self._thread.submit(lambda: self._end(summary, exit_code))
+        self._thread.close()
         try:
             with waiting_said(self._say, "W&B's client, to send the rest of the record"):
                 ended.result(STOPPED_SECONDS if stopped else None)
@@ -229,7 +228,7 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[None], Callable[[], None]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[None], Callable[[], None]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True, name="W&B's rows").start()
 
     def submit(self, call: Callable[[], None]) -> Future[None]:
@@ -238,9 +237,13 @@ class Worker:
         self._calls.put((future, call))
         return future
 
+    def close(self) -> None:
+        """End behind the calls so far."""
+        self._calls.put(None)
+
     def _work(self) -> None:
-        while True:
-            future, call = self._calls.get()
+        while item := self._calls.get():
+            future, call = item
             try:
                 future.set_result(call())
             except BaseException as problem:
