@@ -14,8 +14,8 @@ TYPES = {
 }
 
 
-# Output, files, artifacts, alerts, telemetry, metric definitions, header, footer, requests; and what any record
-# has: its number, control, uuid, info. A kind that is neither read nor here may be worth a reader.
+# Output, files, artifacts, alerts, telemetry, metric definitions, header, footer, requests; and what is on
+# any record: number, control, uuid, info. A kind that is neither read nor here may be worth a reader.
 IRRELEVANT = {4, 6, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 27, 100} | {1, 16, 19, 200}
 
 
