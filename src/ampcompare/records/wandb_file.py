@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from ampcompare.errors import reason
 from ampcompare.records.machine import Machine, arrays_of, facts_of_record, sample_of
-from ampcompare.records.run import Column, RunRecord, as_array
+from ampcompare.records.run import Column, RunRecord, as_array, sharing_rows
 from ampcompare.records.tree import parse_json, path_of, remove, write
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
 from ampcompare.wandb_client.protocol import Item, Record
@@ -81,7 +81,7 @@ class _Column:
                     at.append(row)
                     values.append(value)
             found = as_array(values)
-        self.rows.append(np.array(at, np.int64))
+        self.rows.append(np.array(at, np.int32))
         self.values.append(found)
         self.at, self.texts = [], []
         return bad
@@ -240,7 +240,7 @@ class _Reading:
         """Put what was read into the run."""
         self._read()
         run = self.run
-        run.logged = {name: column.finish() for name, column in self.columns.items()}
+        run.logged = sharing_rows({name: column.finish() for name, column in self.columns.items()})
         for tree in (self.config, self.summary):
             tree.pop("_wandb", None)  # the client's own
         run.config, run.summary = self.config, self.summary
