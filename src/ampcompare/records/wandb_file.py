@@ -223,8 +223,7 @@ class _Reading:
         for items in reversed(self.summaries):
             for item in reversed(items):
                 try:
-                    known = item[: item[1] + 2]
-                    if known in last and item[len(known)] == VALUE[0]:
+                    if item[: item[1] + 2] in last:  # it, or the group that it is in, was written later
                         continue
                     head, text = _cut(item)
                 except (DecodeError, IndexError):
