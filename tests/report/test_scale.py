@@ -46,13 +46,13 @@ def many_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_200_runs_of_4000_rows_are_read_in_400_mb_with_and_without_a_cache(many_runs, tmp_path):
+def test_200_runs_of_4000_rows_are_read_in_500_mb_with_and_without_a_cache(many_runs, tmp_path):
     for _ in range(2):
         said, peak = peak_kib(LOAD, str(many_runs), cache=tmp_path)
         assert int(said) == RUNS * 4000
 
-        assert peak < 400_000
-    entries = list((tmp_path / "runs").iterdir())
+        assert peak < 500_000
+    entries = list((tmp_path / "runs").rglob("output.pkl"))
     assert len(entries) == RUNS
     assert sum(entry.stat().st_size for entry in entries) < 150_000_000
 

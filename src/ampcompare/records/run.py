@@ -201,7 +201,7 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
         config=config,
         summary=summary,
         rows=rows,
-        logged=logged,
+        logged=sharing_rows(logged),
         problems=problems,
         paths=tuple(path for part in ordered for path in part.paths),
         is_named=is_named,
@@ -226,6 +226,8 @@ def _config_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]:
     """The rows of all parts that no later one logged again, and how many fell out."""
+    if len(ordered) == 1:
+        return ordered[0].rows, ordered[0].logged, 0
     masks = []
     begin = math.inf  # the lowest first step of the parts after this one
     for part in reversed(ordered):
@@ -235,19 +237,23 @@ def _stacked(ordered: Sequence[RunRecord]) -> tuple[int, dict[str, Column], int]
         before = np.searchsorted(known, np.arange(part.rows), side="right") - 1
         reached = np.full(part.rows, -math.inf)
         reached[before >= 0] = steps[known[before[before >= 0]]]
-        masks.append(reached < begin)
+        masks.append((reached < begin) | (begin == math.inf))
         begin = min([begin, *steps[known[:1]]])
     found: dict[str, list[Column]] = {}
     rows = 0
     for part, mask in zip(ordered, reversed(masks), strict=True):
-        place = np.cumsum(mask) - 1 + rows
+        place = (np.cumsum(mask) - 1 + rows).astype(np.int32)
         rows += int(mask.sum())
         for key, (at, values) in part.logged.items():
             found.setdefault(key, []).append((place[at[mask[at]]], values[mask[at]]))
-    same: dict[bytes, np.ndarray] = {}  # most keys are logged in the same rows: one array is enough
-    logged = {}
-    for key, columns in found.items():
-        at = np.concatenate([at for at, _ in columns])
-        # concatenate makes objects of all where one part has objects
-        logged[key] = same.setdefault(at.tobytes(), at), np.concatenate([values for _, values in columns])
+    logged = {
+        key: (np.concatenate([at for at, _ in some]), np.concatenate([values for _, values in some]))
+        for key, some in found.items()
+    }
     return rows, logged, sum(part.rows for part in ordered) - rows
+
+
+def sharing_rows(logged: Mapping[str, Column]) -> dict[str, Column]:
+    """The same in less memory: most keys are logged in the same rows, and one array of them is enough."""
+    same: dict[bytes, np.ndarray] = {}
+    return {key: (same.setdefault(rows.tobytes(), rows), values) for key, (rows, values) in logged.items()}

@@ -91,10 +91,8 @@ def _asking(source: str) -> Iterator[None]:
     """Errors of W&B's client as a UserError: for its calls alone, so that our own are not put down to it."""
     import wandb
 
-    errors: tuple[type[Exception], ...] = (
-        *api_errors(),
-        ValueError,
-    )  # ValueError: what is not there, and an answer that is no JSON
+    # ValueError: what is not there, and an answer that is no JSON.
+    known: tuple[type[Exception], ...] = (*api_errors(), ValueError)
     try:
         yield
     except wandb.errors.UsageError as problem:
@@ -104,7 +102,7 @@ def _asking(source: str) -> Iterator[None]:
     except wandb.errors.AuthenticationError as problem:
         todo = f"see WANDB_BASE_URL, WANDB_API_KEY and `{as_typed('wandb', 'login')}`"
         raise UserError(f"{source}: W&B's server cannot be asked: {api_reason(problem)}; {todo}") from None
-    except errors as problem:
+    except known as problem:
         raise UserError(f"{source}: W&B's server says: {api_reason(problem)}; expected {FORMS}") from None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import stat
-from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -21,10 +20,10 @@ from google.protobuf.message import DecodeError
 
 from ampcompare.errors import reason
 from ampcompare.records.machine import Machine, arrays_of, facts_of_record, sample_of
-from ampcompare.records.run import Column, RunRecord, as_array
+from ampcompare.records.run import Column, RunRecord, as_array, sharing_rows
 from ampcompare.records.tree import parse_json, path_of, remove, write
 from ampcompare.wandb_client.framing import LogReader, NotWandbFile
-from ampcompare.wandb_client.protocol import Item, Record, unknown_kinds
+from ampcompare.wandb_client.protocol import Item, Record
 
 AT_ONCE = 6_000  # records whose values are kept as texts: some MB
 KEY, NESTED_KEY, VALUE = 0x0A, 0x12, b"\x82\x01"  # tags of an item's fields, by protobuf's encoding
@@ -82,7 +81,7 @@ class _Column:
                     at.append(row)
                     values.append(value)
             found = as_array(values)
-        self.rows.append(np.array(at, np.int64))
+        self.rows.append(np.array(at, np.int32))
         self.values.append(found)
         self.at, self.texts = [], []
         return bad
@@ -120,7 +119,6 @@ class _Reading:
         self.config: dict[str, Any] = {}
         self.summary: dict[str, Any] = {}
         self.bad_values = self.undecodable = 0
-        self.unknown: Counter[int] = Counter()
 
     def take(self, payloads: Iterable[bytes]) -> None:
         """Take in all records."""
@@ -184,8 +182,6 @@ class _Reading:
             self.samples.append(sample_of(stats.timestamp.seconds + stats.timestamp.nanos / 1e9, figures))
         elif record.HasField("environment"):
             self.facts |= facts_of_record(record.environment)
-        else:
-            self.unknown.update(unknown_kinds(record))
 
     def _take_config(self, config: Any) -> None:
         for item in config.update:
@@ -227,8 +223,7 @@ class _Reading:
         for items in reversed(self.summaries):
             for item in reversed(items):
                 try:
-                    known = item[: item[1] + 2]
-                    if known in last and item[len(known)] == VALUE[0]:
+                    if item[: item[1] + 2] in last:  # it, or the group that it is in, was written later
                         continue
                     head, text = _cut(item)
                 except (DecodeError, IndexError):
@@ -244,7 +239,7 @@ class _Reading:
         """Put what was read into the run."""
         self._read()
         run = self.run
-        run.logged = {name: column.finish() for name, column in self.columns.items()}
+        run.logged = sharing_rows({name: column.finish() for name, column in self.columns.items()})
         for tree in (self.config, self.summary):
             tree.pop("_wandb", None)  # the client's own
         run.config, run.summary = self.config, self.summary
@@ -256,8 +251,6 @@ class _Reading:
         if self.bad_values:
             why = "were not valid JSON, or nested too deeply, and were skipped"
             run.problems.append(f"{self.bad_values:,} values {why}.")
-        for kind, count in sorted(self.unknown.items()):
-            run.problems.append(f"{count:,} records of the unknown kind {kind} were skipped.")
 
 
 _BAD = object()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 PACKAGE = "ampcompare.wandb_log"
 
@@ -64,11 +63,6 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "Timestamp": {"seconds": (1, "int64"), "nanos": (2, "int32")},
 }
 
-# Records that hold nothing of a run's figures: output, files, artifacts, alerts, telemetry, metric
-# definitions, header, footer, requests. A number that is in neither list is worth a word.
-IRRELEVANT = frozenset({4, 6, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23, 24, 25, 27, 100})
-ENVELOPE = frozenset({1, 16, 19, 200})  # number, control, uuid, info: on any record
-
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "string": _FIELD.TYPE_STRING,
@@ -100,9 +94,3 @@ def _build() -> tuple[Any, Any]:
 
 
 Record, Item = _build()
-
-
-def unknown_kinds(record: Any) -> list[int]:
-    """Field numbers of a decoded record that neither this reader nor the list of irrelevant ones knows."""
-    numbers = (field.field_number for field in UnknownFieldSet(record))
-    return [n for n in numbers if n not in IRRELEVANT and n not in ENVELOPE]
