@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -289,6 +290,11 @@ def test_updates_and_removals_of_a_summary_count_in_their_order(tmp_path):
     assert "1 values were not valid JSON" in " ".join(run.problems)
 
 
+def as_text(value: Any) -> str:
+    """The value; one that is 0 has no sign."""
+    return repr(value + 0 if isinstance(value, float) else value)
+
+
 def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
     """The rows of these records, by protobuf and a dictionary for each; None where that cannot decode one."""
     found: dict[str, dict[int, str]] = {}
@@ -302,7 +308,7 @@ def plainly(payloads: list[bytes]) -> dict[str, list[tuple[int, str]]]:
                 value = parse_json(item.value_json, parse_int=float)
                 if value is not None:
                     name = ".".join(item.nested_key) if item.nested_key else item.key
-                    found.setdefault(name, {})[number] = repr(value)
+                    found.setdefault(name, {})[number] = as_text(value)
     return {name: sorted(cells.items()) for name, cells in found.items()}
 
 
@@ -316,7 +322,7 @@ def test_records_of_any_form_say_what_protobuf_says(tmp_path, examples):
         payloads = [row(first="1"), *drawn]
         found = written(tmp_path, payloads)
         cells = {
-            key: [(n, repr(value)) for n, value in zip(at.tolist(), values.tolist(), strict=True)]
+            key: [(n, as_text(value)) for n, value in zip(at.tolist(), values.tolist(), strict=True)]
             for key, (at, values) in found.logged.items()
         }
         assert {key: some for key, some in cells.items() if some} == plainly(payloads)

@@ -179,7 +179,8 @@ def merge(parts: Sequence[RunRecord]) -> RunRecord:
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
     for part in ordered:
-        nameless = [NAMELESS] if not part.is_named and (part.rows or not is_named) else []
+        is_lacking = not part.is_named and (part.rows or not (is_named or part.problems))
+        nameless = [NAMELESS] if is_lacking else []
         where = f"{part.paths[0].parent.name}: " if len(ordered) > 1 else ""
         problems += [f"{where}{problem}" for problem in (*part.problems, *nameless)]
         problems += _config_changes(config, part.config)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -199,10 +200,8 @@ class _Reading:
         run.notes, run.tags = said.notes, tuple(said.tags)
         if said.HasField("start_time"):
             seconds = said.start_time.seconds + said.start_time.nanos / 1e9
-            try:
+            with suppress(OverflowError):  # outside the calendar
                 run.started_at = EPOCH + timedelta(seconds=seconds)
-            except OverflowError:
-                run.problems.append("Its start time is outside the calendar.")
         self._take_config(said.config)
         self._take_summary(said.summary)
 
