@@ -194,7 +194,7 @@ def _init(
             stop_fn=on_stop,
             **{key: given(f"WANDB_{key.upper()}") or value for key, value in timeouts.items()},  # type: ignore[arg-type]
         ),
-        **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},  # type: ignore[arg-type]
+        **{key: value for key, value in ours.items() if not given(f"WANDB_{key.upper()}")},
     )
 
 
