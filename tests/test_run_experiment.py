@@ -90,6 +90,7 @@ def test_a_run_says_where_its_record_is_and_how_to_see_it(tmp_path: Path, quick_
     sync, see, live = (line[8:] for line in done.stdout.splitlines()[-3:])
     assert sync.endswith(f"wandb sync '{record}'")
     assert "wandb leet" in live
+    assert "WARNING" not in done.stdout + done.stderr
     assert paste(see, tmp_path).returncode == 0
     assert (tmp_path / "report" / "index.html").is_file()
     for command in (sync, live):  # they need an account and a terminal

@@ -67,7 +67,7 @@ class WandbRun(Tracker):
         """As `Tracker.where`."""
         folder = Path(self._run.dir).parent
         sync, page = as_typed("wandb", "sync", folder), []
-        if self._run.url and not self._run.offline:
+        if not self._run.offline and self._run.url:  # in this order: the client warns of a URL offline
             sync = f"{as_typed('wandb', 'sync', '--include-online', folder)}  # if the upload was cut short"
             page = [f"page:   {self._run.url}"]
         see = as_typed("ampcompare", "report", output_dir, "--out", "report")
