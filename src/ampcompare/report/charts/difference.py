@@ -69,9 +69,14 @@ def _bands(parts: Parts) -> list[alt.Chart]:
     """The bands; from two seeds, where they are many times as wide, their edges alone."""
     span: dict[str, Any] = {"x": parts.x, "y": over(parts.y, "low"), "y2": alt.Y2(field="high")}
     span |= {"detail": alt.Detail(field="id", type="nominal"), "color": parts.colour()}
-    band = parts.spans("line").transform_filter("datum.n > 2").mark_area(clip=True)
-    full = BAND_OPACITY if len(parts.styles) < MANY_BANDS else MANY_BANDS_OPACITY
-    layers = [band.encode(**span, fillOpacity=parts.dimmed(full, 0.02))]
+    counts = {row["n"] for row in parts.rows if "low" in row}
+    layers: list[alt.Chart] = []  # each with rows: without any Vega warns
+    if max(counts) > 2:
+        band = parts.spans("line").transform_filter("datum.n > 2").mark_area(clip=True)
+        full = BAND_OPACITY if len(parts.styles) < MANY_BANDS else MANY_BANDS_OPACITY
+        layers.append(band.encode(**span, fillOpacity=parts.dimmed(full, 0.02)))
+    if 2 not in counts:
+        return layers
     edge = parts.spans("line").transform_filter("datum.n == 2")
     edge = edge.mark_line(strokeWidth=1, strokeDash=[2, 2], clip=True)
     for end in ("low", "high"):
