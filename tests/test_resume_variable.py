@@ -15,7 +15,7 @@ def _config(monkeypatch: pytest.MonkeyPatch, *words: str) -> Config:
     """The config with which our training would run."""
     seen: list[Config] = []
 
-    def run(config: Config, *, brief: bool) -> SimpleNamespace:
+    def run(config: Config, **how: object) -> SimpleNamespace:
         seen.append(config)
         return SimpleNamespace(exit_code=0)
 
