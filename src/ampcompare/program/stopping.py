@@ -89,12 +89,23 @@ class StopRequest:
             if not self._by_another:
                 raise KeyboardInterrupt
             self._by_another = False
+        if number == signal.SIGHUP:
+            _forget_terminal()
         self._ask(WORDS[signal.Signals(number)], number)
 
     def _ask(self, reason: str, number: int) -> None:
         # A signal to every process of a job ends W&B's client as well, which may be known here before it.
         if not self.is_interruption():
             self.reason, self.exit_code = reason, 128 + number
+
+
+def _forget_terminal() -> None:
+    """What is printed to a terminal that has gone is an error from here on, in libraries as well."""
+    for stream in (1, 2):
+        try:
+            os.write(stream, b"")
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def is_stopped(exit_code: int) -> bool:
