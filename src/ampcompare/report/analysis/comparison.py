@@ -213,14 +213,16 @@ def compare(
 
 def _estimates(group: Group, base: Group, level: float) -> dict[str, Estimate]:
     is_one_device = len(group.devices | base.devices) <= 1
+    # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
+    by = "" if group.is_control or base.is_control else "seed"
     found = {}
     for question, column in COLUMNS.items():
         is_quality = question == QUALITY
         # Unfinished runs are not as far; a machine's figures are of this machine.
         if (group.is_unfinished or base.is_unfinished) if is_quality else not is_one_device:
             continue
-        floor = {"resolution": max(group.floor, base.floor)} if is_quality else {}
-        one = difference(group.sample(column), base.sample(column), log=not is_quality, **floor)
+        floor = max(group.floor, base.floor) if is_quality else 0.0
+        one = difference(group.sample(column), base.sample(column), log=not is_quality, by=by, resolution=floor)
         if one is not None:
             bounds = (-100.0, 100.0) if is_quality and group.metric.is_share else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)
