@@ -40,11 +40,19 @@ def canonical(config: Mapping[str, Any], environment: Mapping[str, Any] | None =
         if leaf.role is Role.BOOKKEEPING or has_no_effect(key, str(value_of("backend"))):
             continue
         value = value_of(key)
-        if leaf.is_tree:
+        if leaf.is_tree and isinstance(value or {}, Mapping):
             found |= {inner: written(one) for inner, one in flat(key, value or {})}
         else:
-            found[key] = sorted(listed(value) or ()) if leaf.meta["names"] else value
+            found[key] = _names(value) if leaf.meta["names"] else value
     return found
+
+
+def _names(value: Any) -> Any:
+    """Names in alphabetical order, as a list or as a sweep has them; what a record has else, as it is."""
+    try:
+        return sorted(listed(value) or ())
+    except ValueError:
+        return value
 
 
 def _lookup(config: Mapping[str, Any], key: str, default: Any) -> Any:

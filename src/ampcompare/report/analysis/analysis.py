@@ -2,157 +2,231 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from ampcompare.errors import UserError
+import numpy as np
+import pandas as pd
+
+from ampcompare.errors import UserError, did_you_mean
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
-from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.lead import lead
-from ampcompare.report.analysis.plan import plan_of
+from ampcompare.report.analysis import verdict
+from ampcompare.report.analysis.best import BestOfEach, best_of_each
+from ampcompare.report.analysis.cautions import cautions
+from ampcompare.report.analysis.comparison import Claim, Comparison, compare_all, level_of
+from ampcompare.report.analysis.numerics import sentences
+from ampcompare.report.analysis.plan import Plan, deviations, plan_of, planned_words
 from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
-from ampcompare.report.analysis.require import Answer, Case, Term, judge, parse
-from ampcompare.report.analysis.undecided import Undecided
-from ampcompare.report.analysis.verdict import Verdict
-from ampcompare.report.analysis.views import Ground, View, view_of
-from ampcompare.report.foreign.names import says_precision
-from ampcompare.report.foreign.reading import Wanted, read
+from ampcompare.report.analysis.require import Answer, Term, judge, parse
+from ampcompare.report.foreign.read import Wanted, read
 from ampcompare.report.palette import Style, styles
-from ampcompare.report.runs.differences import Environment, config_differences, environments_of
-from ampcompare.report.runs.figures import RunFigures, words_of
+from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
+from ampcompare.report.runs.ending import Outcome
 from ampcompare.report.runs.groups import BACKEND, Group, check_keys, group_runs
-from ampcompare.report.runs.settings import describe
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.quantities import OWN, Quantities
+from ampcompare.report.runs.settings import Setting, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
-from ampcompare.report.runs.target import baseline_target, with_seconds_to
-from ampcompare.report.statistics.samples import T, explained
-from ampcompare.report.words import listed, printable
+from ampcompare.report.runs.table import OUTCOME, RUN, SEED, table_of, with_target, words_of
+from ampcompare.report.words import capital, change, interval, listed, some
 
-CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds the charts' tables on W&B; no training
+CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
 
 @dataclass(frozen=True)
-class Analysis(Ground):
-    """What every output shows: the runs' figures, groups, comparisons with the baseline, and the words.
+class Analysis:
+    """What every output shows; none computes a figure of its own, so that all show the same.
 
-    No output computes a figure of its own, so that all show the same. `comparisons` and `verdict` are those
-    within the margin that was planned or asked for; `view` gives those within others. `styles` has the
-    colour of each label; `reproduce` names a publication that the runs are to judge, ratios of it `within` a
-    margin; `required` is what the comparison is held against.
+    `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
+    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target` the
+    value of it, in its shown unit, up to which training is timed. `said` are sentences on how other programs'
+    runs were read, `warned` doubts about that. `styles` has the colour of each label.
     """
 
-    styles: Mapping[str, Style] = field(default_factory=dict)
+    table: pd.DataFrame
+    settings: tuple[Mapping[str, str], ...]
+    setting: Setting
+    groups: tuple[Group, ...]
+    metric: ComparedMetric
+    keys: tuple[str, ...]
+    baseline_value: str
+    plan: Plan
+    styles: Mapping[str, Style]
+    ignored: frozenset[str] = frozenset()
+    target: float | None = None
+    quantities: Quantities = OWN
+    said: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
     reproduce: str | None = None
     within: float = WITHIN
     required: tuple[Term, ...] = ()
 
     @cached_property
-    def _views(self) -> dict[float | None, View]:
-        return {}
-
-    def view(self, margin: float | None = None) -> View:
-        """The comparison within another margin; that in use where none is given."""
-        margin = margin or self.metric.margin
-        if margin not in self._views:
-            self._views[margin] = view_of(self, margin)
-        return self._views[margin]
-
-    @property
-    def lead(self) -> str:
-        """The first sentence, for who knows nothing of the project."""
-        is_others = all(f.settings is not None for f in self.figures)
-        quality = self.metric.name if is_others else self.metric.noun
-        return lead(self.groups, self.setting, self.keys[0], quality)
-
-    @property
-    def question(self) -> str:
-        """What the page is headed by."""
-        key = self.keys[0]
-        is_precise = key == BACKEND or any(f.settings is None for f in self.figures) or says_precision(key)
-        return "What does mixed precision buy?" if is_precise else f"What does {printable(key)} change?"
-
-    @property
     def comparisons(self) -> tuple[Comparison, ...]:
         """Every group but the baselines against the one that fits it."""
-        return self.view().comparisons
+        looks = self.plan.number_of_looks
+        return tuple(compare_all(self.groups, self.baseline_value, self.keys[0], self.metric, looks))
+
+    def comparison(self, label: str) -> Comparison | None:
+        """The comparison of one group, None for a baseline or without one."""
+        return next((c for c in self.comparisons if c.group.label == label), None)
 
     @property
-    def verdict(self) -> Verdict:
-        """The answer in words."""
-        return self.view().verdict
-
-    @property
-    def undecided(self) -> tuple[Undecided, ...]:
-        """The claims that are open still."""
-        return self.view().undecided
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether each claim is decided, one way or the other: more seeds would change no answer."""
-        compared = any((c.speed or c.quality) and not c.is_control for c in self.comparisons)
-        return compared and not self.undecided
+    def level(self) -> float:
+        """The level of every interval, a fraction."""
+        return level_of(self.groups, self.baseline_value, self.plan.number_of_looks)
 
     @property
     def baseline(self) -> Group | None:
         """The first group of the baseline's value."""
         return next((g for g in self.groups if g.value == self.baseline_value), None)
 
-    def comparison(self, label: str) -> Comparison | None:
-        """The comparison of one group, None for a baseline or without one."""
-        return self.view().comparison(label)
-
-    def baseline_is(self, value: str) -> bool:
-        """Whether the comparisons are with this value of the compared key."""
-        return self.baseline is not None and self.baseline.value == value
-
-    def group_of(self, figures: RunFigures) -> Group:
-        """The group that a run is in."""
-        return self._groups_of_runs[id(figures)]
+    def group_of(self, place: Any) -> Group:
+        """The group that a row of the table is in."""
+        return next(group for group in self.groups if place in group.all_rows.index)
 
     @cached_property
-    def _groups_of_runs(self) -> dict[int, Group]:
-        return {id(figures): group for group in self.groups for figures in group.runs}
+    def _heading(self) -> tuple[str, str]:
+        return verdict.headline(
+            self.groups, self.comparisons, self.keys[0], self.baseline_value, self.metric
+        )
 
-    def check(self) -> None:
-        """Raise UserError for what was asked for and is not there: an unknown name, a label of no group."""
-        _ = self.published, self.requirements
+    @property
+    def headline(self) -> str:
+        """The finding, in at most 20 words."""
+        return self._heading[0]
+
+    @property
+    def accent(self) -> str:
+        """The label that the heading is about."""
+        return self._heading[1]
+
+    @property
+    def basis(self) -> str:
+        """Setting, number of seeds, machine, margin or plan: one line."""
+        planned = planned_words(self.plan, self.metric)
+        return verdict.basis(self.setting.words, self.setting.machine, self.groups, self.metric, planned)
+
+    @property
+    def caption(self) -> str:
+        """What the table's intervals are."""
+        return verdict.caption(self.comparisons, self.level, self.plan.number_of_looks, self.metric)
+
+    def chip(self, group: Group) -> str:
+        """What is known of a group in a few words."""
+        found = self.comparison(group.label)
+        return verdict.chip(found) if found else "baseline" if group.value == self.baseline_value else ""
+
+    def look(self, group: Group) -> str:
+        """The colour of its chip: good, bad, open or base."""
+        found = self.comparison(group.label)
+        return verdict.look(found) if found else verdict.BASE
+
+    @cached_property
+    def sentences(self) -> dict[str, str]:
+        """What happened to the numbers, by phenomenon; under "" what is said where nothing did."""
+        return sentences([g for g in self.groups if not g.is_control])
+
+    @cached_property
+    def best(self) -> BestOfEach | None:
+        """The best of each value, where another key was tuned."""
+        return best_of_each(self.groups, self.keys[0], self.baseline_value, self.metric, self.level)
+
+    @cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """The reasons for doubt, gravest first, a sentence for each cause."""
+        told = [c for c in self.comparisons if self.best is None or not self.best.covers(c)]
+        reached = "" if self.target is None else f"The target of {self.metric.show_value(self.target)}"
+        found = cautions(
+            self.table, self.setting, self.groups, told, self.metric, sorted(self.ignored), self.keys, reached
+        )
+        control = next((c for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)), None)
+        drifted = f"From its first to its last runs the control changed by {_drift(control)}." if control else ""
+        differs = [f"Not as planned: {listed(self._deviations)}."] if self._deviations else []
+        return (*([drifted] if drifted else []), *differs, *self.plan.doubts, *self.warned, *found)
+
+    @property
+    def _deviations(self) -> list[str]:
+        sides = [s for c in self.comparisons if not c.is_control for s in (c.group, c.baseline) if s]
+        seeds = min((_ended_seeds(side) for side in sides), default=0)
+        has_control = any(g.is_control for g in self.groups)
+        return deviations(self.plan, self.metric, self.target, seeds, bool(self.undecided), has_control)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """How the runs were read, the best of each, what no change at all did."""
+        said = [f"{capital(what)}." for what in self.said]
+        said += [self.metric.direction] if self.metric.direction else []
+        said += [self.best.sentence] if self.best else []
+        for control in (c for c in self.comparisons if c.is_control and c.baseline):
+            parts = [f"{q} {_change(control, q)}" for q in ("speed", "memory") if q in control.estimates]
+            drift = f"; from its first to its last runs {_drift(control)}" if control.drift else ""
+            said.append(f"No change at all ({control.group.label}): {listed(parts) or 'nothing to tell'}{drift}.")
+        return tuple(said)
+
+    @property
+    def undecided(self) -> tuple[tuple[str, Claim], ...]:
+        """The claims of speed and quality that are open still, by label."""
+        return tuple((c.group.label, claim) for c in self.comparisons for claim in c.open_claims)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether each claim is decided, one way or the other: more seeds would change no answer."""
+        return any(c.estimates and not c.is_control for c in self.comparisons) and not self.undecided
+
+    @property
+    def advice(self) -> str:
+        """What would decide what is open; nothing where nothing is, or nothing would."""
+        names = {"speed": "speed", "quality": self.metric.noun}
+        more = [
+            f"{names[claim.question]} of {label} about {claim.more_seeds:,}"
+            for label, claim in self.undecided
+            if claim.more_seeds
+        ]
+        if not more:
+            return ""
+        return (
+            f"More seeds of each would tell: {some(more)}. `ampcompare sweep FILE --until-decided` adds them, and "
+            "counts each look."
+        )
 
     @cached_property
     def requirements(self) -> tuple[Answer, ...]:
-        """Whether each requirement is shown to be met. Raises UserError for a group that is not here."""
-        return judge(self.required, Case(self, self.view))
+        """Whether each requirement is shown to be met."""
+        return judge(self.required, self.groups, self.comparisons, self.baseline_value)
 
     @cached_property
     def published(self) -> Reproduction | None:
-        """The publication of that name or file, and what these runs say of its figures. Raises UserError
-        where none of them is of its model and its data.
-        """
+        """The publication of that name or file, and what these runs say of its figures."""
         if self.reproduce is None:
             return None
         points = self.metric.margin if self.metric.is_share and self.metric.margin else POINTS
         publication = load(self.reproduce)
-        return set_beside(publication, self.figures, ignored=self.ignored, within=self.within, points=points)
+        return set_beside(publication, self, within=self.within, points=points)
 
-    @cached_property
-    def differences(self) -> list[list[tuple[str, str, str]]]:
-        """For each run of `figures`: (key, its value, the value that most runs have)."""
-        return config_differences(self.figures)
 
-    @cached_property
-    def environments(self) -> list[Environment]:
-        """The machines with their software, and the runs that had each."""
-        return environments_of(self.figures)
+def _change(control: Comparison, question: str) -> str:
+    found = control.estimates[question]
+    return f"{change(found.value)}{_in_brackets(interval(found.low, found.high, change))}"
 
-    @property
-    def interval_kind(self) -> str:
-        """What sort of interval the means have, in a word: `t`."""
-        return listed(dict.fromkeys(e.kind for g in self.groups for e in g.means.values() if e)) or T
 
-    @property
-    def intervals(self) -> tuple[str, str]:
-        """In full how the intervals are made, and that of two means that cannot be paired."""
-        return explained(self.interval_kind)
+def _drift(control: Comparison) -> str:
+    found = control.drift
+    assert found is not None
+    return f"{change(found.value)}{_in_brackets(interval(found.low, found.high, change))}"
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
+def _ended_seeds(group: Group) -> int:
+    ended = group.all_rows[OUTCOME].isin([Outcome.FINISHED.value, Outcome.FAILED.value])
+    return group.all_rows[SEED][ended].nunique()
 
 
 def analyse_runs(
@@ -165,8 +239,6 @@ def analyse_runs(
     ignore: Sequence[str] = (),
     throughput: str | None = None,
     memory: str | None = None,
-    unit: str | None = None,
-    goal: str | None = None,
     reproduce: str | None = None,
     within: float = WITHIN,
     target: float | None = None,
@@ -174,15 +246,14 @@ def analyse_runs(
 ) -> Analysis:
     """Compare the runs by the first key of `group_by` with the baseline, the value `baseline` of that key.
 
-    `metric` is the quality that is compared, `margin` what still counts as the same (0.5 points for
-    accuracies), `throughput` and `memory` the keys of these, `unit` how the metric is logged (percent,
-    fraction, plain), `goal` maximize or minimize. What is not given is that of our own runs (the backend
-    against `none` by the metric of their task); of other programs' it is guessed from what they logged, and
-    said. `ignore` are settings that may differ within a group, `reproduce` a publication, by name or file,
-    of which the runs are to tell whether it is reproduced, its ratios `within` 0.1 (10 %); `target` the value
-    of the metric, as logged or as shown, up to which training is timed (by default what the baseline
-    reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and target that are not
-    given are those of the runs' own plan, if they have one. Raises UserError.
+    `metric` is the quality that is compared (`KEY`, `KEY:min`, `KEY:max:percent`), `margin` what still counts
+    as the same (0.5 points for accuracies), `throughput` and `memory` the keys of these. What is not given is
+    that of our own runs (the backend against `none` by the metric of their task); of other programs' it is
+    guessed from what they logged, and said. `ignore` are settings that may differ within a group, `reproduce`
+    a publication, by name or file, of which the runs are to tell whether it is reproduced, its ratios `within`
+    0.1 (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by
+    default what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin
+    and target that are not given are those of the runs' own plan, if they have one. Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -194,58 +265,91 @@ def analyse_runs(
     """
     runs = [run for run in runs if run.job_type != CHARTS_JOB]
     if not runs:
-        raise UserError("the sources hold no training runs, only charts of an earlier report; name others")
+        raise UserError("the sources hold no training runs, only an earlier report; name others")
     plan = plan_of(runs)
-    asked = Wanted(baseline, metric, margin, group_by, ignore, throughput, memory, unit, goal)
-    reading = read(runs, asked, plan.margin)
-    compared, keys, baseline = reading.metric, reading.keys, reading.baseline
-    figures = with_overlap(reading.figures)
-    if all(f.settings is None for f in figures):
-        check_keys("--group-by", keys, figures)
-        check_keys("--ignore", ignore, figures)
-    setting, ignored = describe(figures), frozenset(ignore)
-    first = group_runs(figures, keys, ignored)
-    baseline = _meant(baseline, first, keys[0])
-    if (wanted := plan.target if target is None else target) is None:
-        shown = baseline_target([f for g in first if g.value == baseline for f in g.runs], compared)
-    else:
-        shown = compared.as_shown(wanted)
-        if target is not None and compared.is_share and not 0 < shown <= 100:
-            raise UserError(
-                f"--target {target:g}: {compared.name} lies between 0 and 100 %, such as 0.93 or 93"
-            )
-    figures = with_seconds_to(figures, shown, compared)
-    groups = group_runs(figures, keys, ignored)
-    words = {g.value: words_of(f.run) for g in groups for f in g.runs}
+    reading = read(runs, Wanted(baseline, metric, margin, group_by, ignore, throughput, memory), plan.margin)
+    compared, keys = reading.metric, reading.keys
+    rows = with_overlap(table_of(reading.runs, compared, reading.seeds))
+    told: Sequence[Mapping[str, str] | None] = reading.settings or [None] * len(rows)
+    settings = [settings_of(run, own, reading.aside) for run, own in zip(rows[RUN], told, strict=True)]
+    if reading.settings is None:
+        check_keys("--group-by", keys, settings)
+        check_keys("--ignore", ignore, settings)
+    ignored, floor = frozenset(ignore), resolution_of(rows, compared)
+    first = group_runs(rows, settings, compared, keys, ignored, floor)
+    value = _meant(reading.baseline, first, keys[0], is_asked=baseline is not None)
+    shown = _target(target if target is not None else plan.target, target, first, value, compared)
+    rows = with_target(rows, shown, compared)
+    groups = group_runs(rows, settings, compared, keys, ignored, floor)
+    words = {g.value: words_of(run) for g in groups for run in g.all_rows[RUN]}
     looks = styles(((g.label, g.value) for g in groups), words)
     if keys[0] != BACKEND:  # `bf16` of another program's precision need not be our backend of that name
         looks = [replace(style, meaning="") for style in looks]
     analysis = Analysis(
-        figures=tuple(figures),
-        setting=setting,
+        table=rows,
+        settings=tuple(settings),
+        setting=describe(rows),
         groups=tuple(groups),
         metric=compared,
-        keys=keys,
-        ignored=ignored,
+        keys=tuple(keys),
+        baseline_value=value,
         plan=plan,
+        styles={style.label: style for style in looks},
+        ignored=ignored,
         target=shown,
         quantities=reading.quantities,
         said=reading.said,
         warned=reading.cautions,
-        baseline_value=baseline,
-        styles={style.label: style for style in looks},
         reproduce=reproduce,
         within=within,
         required=tuple(parse(require)),
     )
-    analysis.check()
+    _ = analysis.published, analysis.requirements  # an unknown name is said before anything is written
     return analysis
 
 
-def _meant(baseline: str, groups: Sequence[Group], key: str) -> str:
-    """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that."""
-    if key != BACKEND or any(group.value == baseline for group in groups):
+def _meant(baseline: str, groups: Sequence[Group], key: str, *, is_asked: bool) -> str:
+    """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that. Raises
+    UserError for one that was asked for and is nearly another.
+    """
+    values = [group.value for group in groups if not group.is_control]
+    if baseline in values:
         return baseline
-    runs = [(g.value, f.run.option(BACKEND)) for g in groups if not g.is_control for f in g.runs]
-    shown = {value for value, backend in runs if backend == baseline}
-    return shown.pop() if len(shown) == 1 else baseline
+    runs = [(g.value, run.option(BACKEND)) for g in groups if not g.is_control for run in g.all_rows[RUN]]
+    shown = {value for value, backend in runs if key == BACKEND and backend == baseline}
+    if len(shown) == 1:
+        return shown.pop()
+    if is_asked:
+        hint = did_you_mean(baseline, values, 0.5)
+        raise UserError(
+            f"--baseline {baseline!r}: no run has it; {hint and hint + ' '}there are {', '.join(dict.fromkeys(values))}"
+        )
+    return baseline
+
+
+def _target(
+    wanted: float | None, asked: float | None, groups: Sequence[Group], baseline: str, metric: ComparedMetric
+) -> float | None:
+    """The value of the metric, as shown, up to which training is timed: as given or planned; else what every
+    finished run of the baseline reaches, rounded to the easier side, where that is more than guessing.
+    """
+    if wanted is not None:
+        shown = metric.as_shown(wanted)
+        if asked is not None and metric.is_share and not 0 < shown <= 100:
+            raise UserError(f"--target {asked:g}: {metric.name} lies between 0 and 100 %, such as 0.93 or 93")
+        return shown
+    rows = pd.concat([g.all_rows for g in groups if g.value == baseline] or [groups[0].all_rows.iloc[:0]])
+    best = []
+    for run in rows[RUN][rows[OUTCOME] == Outcome.FINISHED.value]:
+        values = run.values(metric.key) * metric.factor
+        values = values[np.isfinite(values)]
+        if len(values):
+            best.append(float(values.min() if metric.falls else values.max()))
+    if not best:
+        return None
+    worst = max(best) if metric.falls else min(best)
+    if not metric.falls and worst <= chance_of(rows, metric) + 1:
+        return None
+    step = 1.0 if metric.is_fraction and worst >= 2 else 10.0 ** math.floor(math.log10(abs(worst) or 1) - 1)
+    rounded = (math.ceil if metric.falls else math.floor)(round(worst / step, 9)) * step
+    return float(f"{rounded:.6g}")

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ampcompare.report import words
-from ampcompare.report.analysis.comparison import ENVIRONMENT, Comparison, compare
-from ampcompare.report.runs.groups import Group, differing_keys
+from ampcompare.report.analysis.comparison import ENVIRONMENT, QUALITY, SPEED, Comparison, compare
+from ampcompare.report.runs import table
+from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import follows
+from ampcompare.report.runs.settings import NOT_SET, brief, differing_keys, follows
 
 MANY = {  # keys that are tuned most often, several of them in words
     "optimizer.lr": "learning rates",
@@ -40,7 +41,7 @@ class Candidate:
     @property
     def at(self) -> str:
         """`lr 0.034`."""
-        return ", ".join(f"{key.rpartition('.')[2]} {_brief(value)}" for key, value in self.settings)
+        return ", ".join(f"{key.rpartition('.')[2]} {brief(value)}" for key, value in self.settings)
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,6 @@ class BestOfEach:
         return (
             f"Best of {self._tried} each: {'; '.join(said)}. A best is picked by the very figure that is "
             "shown, which flatters it: no difference is claimed to be more than chance."
-        )
-
-    def place_of(self, group: Group) -> str:
-        """`the best of its 20 learning rates`, or one of them; nothing where none was picked."""
-        one = next((c for c in self.candidates if c.group.value == group.value), None)
-        if one is None or one.tried < 2:
-            return ""
-        return (
-            f"the best of its {one.tried} {self._many}"
-            if one.group is group
-            else (f"one of its {one.tried} {self._many}, not the best")
         )
 
     def covers(self, comparison: Comparison) -> bool:
@@ -91,20 +81,21 @@ class BestOfEach:
 
     def _of(self, one: Candidate, base: Candidate) -> str:
         metric, compared = self.metric, one.comparison
-        ours, theirs = (side.group.means["quality"] for side in (one, base))
+        ours, theirs = (side.group.figures[table.QUALITY] for side in (one, base))
         text = (
-            f"{one.group.value} reaches {metric.name} {metric.show(ours and ours.value)} ({one.at}), "
-            f"{base.group.value} {metric.show(theirs and theirs.value)} ({base.at})"
+            f"{one.group.value} reaches {metric.name} {metric.show_value(ours.value)} ({one.at}), "
+            f"{base.group.value} {metric.show_value(theirs.value)} ({base.at})"
         )
-        if compared is not None and compared.quality is not None:
-            text += f": {metric.with_unit(words.signed(compared.quality.value))}"
-        if compared is not None and compared.speed is not None:
-            text += f", {words.ratio(compared.speed.value)} as fast"
+        estimates = compared.estimates if compared else {}
+        if QUALITY in estimates:
+            text += f": {metric.with_unit(words.signed(estimates[QUALITY].value))}"
+        if SPEED in estimates:
+            text += f", {words.ratio(estimates[SPEED].value)} as fast"
         return text
 
 
 def best_of_each(
-    groups: Sequence[Group], key: str, baseline: str, metric: ComparedMetric
+    groups: Sequence[Group], key: str, baseline: str, metric: ComparedMetric, level: float
 ) -> BestOfEach | None:
     """The best group of each value of `key`, by the mean of the metric; None where nothing else was tuned.
 
@@ -123,7 +114,7 @@ def best_of_each(
         return None
     base = found.pop(baseline)
     others = [
-        Candidate(one.group, one.tried, one.settings, compare(one.group, base.group, metric))
+        Candidate(one.group, one.tried, one.settings, compare(one.group, base.group, metric, level))
         for one in found.values()
     ]
     if not any(one.tried > 1 for one in others):
@@ -138,21 +129,14 @@ def _tuned(groups: Sequence[Group], key: str) -> list[str]:
 
 
 def _best(groups: Sequence[Group], tuned: Sequence[str], metric: ComparedMetric) -> Candidate | None:
-    settings = {g.label: tuple((k, g.settings.get(k, "not set")) for k in tuned) for g in groups}
+    settings = {g.label: tuple((k, g.settings.get(k, NOT_SET)) for k in tuned) for g in groups}
     sign = -1.0 if metric.falls else 1.0
     able = [
         (sign * mean.value, g)
         for g in groups
-        if (mean := g.means["quality"]) is not None and not g.is_unfinished and not g.outcomes.failed
+        if (mean := g.figures.get(table.QUALITY)) and not g.is_unfinished and not g.outcomes.failed
     ]
     if not able:
         return None
     best = max(able, key=lambda pair: pair[0])[1]
     return Candidate(best, len(set(settings.values())), settings[best.label])
-
-
-def _brief(value: str) -> str:
-    try:
-        return f"{float(value):.4g}"
-    except ValueError:
-        return words.short(value, 24)

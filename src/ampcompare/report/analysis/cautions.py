@@ -1,228 +1,295 @@
-"""Why not to trust the figures too far: each reason a sentence, said only where it holds, gravest first."""
+"""Why not to trust the figures too far: a sentence for each cause, only where it holds, gravest first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ampcompare.report.analysis.claims import null_of
-from ampcompare.report.analysis.comparison import MAX_KEYS, Comparison
-from ampcompare.report.analysis.doubts import about_layout, about_runs, about_speed
-from ampcompare.report.analysis.processors import about_cpu
+import pandas as pd
+
+from ampcompare.metrics import UNKNOWN
+from ampcompare.report import words
+from ampcompare.report.analysis.comparison import (
+    MAX_KEYS,
+    QUALITY,
+    SPEED,
+    Comparison,
+    emulated,
+)
+from ampcompare.report.runs import table
+from ampcompare.report.runs.checks import (
+    apart_in_time,
+    commits_of,
+    drift_of,
+    leaves_out,
+    learned_nothing,
+    median_gap,
+    odd_ones,
+    on_other_cards,
+    spoiled_at,
+    stalled_share,
+)
 from ampcompare.report.runs.ending import Outcome
-from ampcompare.report.runs.figures import RunFigures
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.informative import information, test_set
-from ampcompare.report.runs.labels import BACKEND, noun
+from ampcompare.report.runs.groups import Group, lacking, name_in
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.sample import NOT_ALONE
 from ampcompare.report.runs.settings import Setting
-from ampcompare.report.runs.spoiled import spoiled_buffers
-from ampcompare.report.words import capital, count, listed, plural, short, some
+from ampcompare.report.runs.shared import cards
+from ampcompare.report.runs.table import OUTCOME, RUN, arithmetic_of, half_type, is_on_cpu, shares_machine
+from ampcompare.report.words import listed, plural, some
 
-# Of each question that is compared in pairs the figure whose means stand beside it.
-OF_MEANS = {"speed": "images_per_second", "memory": "peak_mib", "quality": "quality"}
-WORDS = {"images_per_second": "throughput", "peak_mib": "peak memory"}
+MOST_NAMED = 4
+SKIPPED_SHARE = 0.01
+DRIFT_SAID = 0.01  # smaller drift is not worth a sentence
 
 
 def cautions(
-    figures: Sequence[RunFigures],
+    rows: pd.DataFrame,
     setting: Setting,
     groups: Sequence[Group],
     comparisons: Sequence[Comparison],
     metric: ComparedMetric,
-    ignored: frozenset[str] = frozenset(),
-    asked: Sequence[str] = (),
+    ignored: Sequence[str],
+    asked: Sequence[str],
+    reached: str,
 ) -> list[str]:
-    """The reasons for doubt, gravest first. `asked` are the keys by which groups were to be told apart."""
-    key = asked[0] if asked else BACKEND
-    pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None and not c.refusal]
-    said = about_runs(groups, [base for _, base in pairs])
-    said += _silent(groups, metric)
-    said += about_layout(pairs, [c.speed for c in comparisons if c.speed and not c.is_control])
+    """The reasons for doubt. `asked` are the keys by which groups were to be told apart, `ignored` those that
+    were not to; `reached` is the target of training times in words.
+    """
+    pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None]
+    compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
+    return [
+        *_emulated(rows, compared),
+        *_ended(groups),
+        *_learned(compared, metric),
+        *_shared(compared),
+        *_layout(compared),
+        *_synthetic(setting),
+        *_refused(comparisons),
+        *_not_pooled(groups, asked),
+        *_loose(comparisons),
+        *_few(groups, comparisons, metric),
+        *_speed(groups, pairs),
+        *_records(rows, groups),
+        *_asked(ignored),
+        *_lacking(groups, metric, reached),
+        *_test_set(compared, metric),
+    ]
+
+
+def _emulated(rows: pd.DataFrame, compared: Sequence[Group]) -> Iterator[str]:
+    if half := emulated(compared):
+        yield f"This processor emulates {half}: speeds are not compared."
+        return
+    on_cpu = [row for _, row in rows.iterrows() if is_on_cpu(row)]
+    if not on_cpu:
+        return
+    halves = [row[RUN] for row in on_cpu if half_type(row[RUN])]
+    unknown = any(arithmetic_of(run) == UNKNOWN for run in halves)
+    tail = "; whether it has units for half types the records do not say" if unknown else ""
+    yield f"Measured on a CPU: speed is this processor's, memory the whole process's{tail}."
+
+
+def _ended(groups: Sequence[Group]) -> Iterator[str]:
+    for word in (Outcome.FAILED, Outcome.REFUSED, Outcome.STOPPED, Outcome.RUNNING):
+        found = []
+        for group in groups:
+            rows = group.all_rows[group.all_rows[OUTCOME] == word.value]
+            if len(rows):
+                reasons = words.by_reason(((name_in(group, r), r[table.WHY]) for _, r in rows.iterrows()), 3)
+                why = "; ".join(f"{names}: {why}" if why else names for names, why in reasons[:3])
+                found.append(f"{len(rows)} of {plural(len(group.all_rows), 'run')} of {group.label} ({why})")
+        if found:
+            tail = {
+                Outcome.STOPPED: ": if for how they did, those that finished are the better ones",
+                Outcome.REFUSED: " before the first step",
+            }.get(word, "")
+            yield f"{words.capital(word.value)}: {some(found, MOST_NAMED)}{tail}."
+    if only := some([g.label for g in groups if g.is_unfinished]):
+        yield f"No run of {only} finished: its figures are as far as its runs came."
+
+
+def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
+    known = [g for g in compared if not g.is_unfinished]
+    for why, labels in _by((why, g.label) for g in known if (why := learned_nothing(g, metric))).items():
+        yield f"{metric.name.capitalize()} says nothing of {some(labels, MOST_NAMED)}: {why}."
+
+
+def _shared(compared: Sequence[Group]) -> Iterator[str]:
+    counts = {g.label: (int(shares_machine(g.rows).sum()), g.n) for g in compared}
+    if shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
+        yield f"Runs shared the machine with others of these ({some(shared, MOST_NAMED)}): their times do not count."
+
+
+def _layout(compared: Sequence[Group]) -> Iterator[str]:
+    def names(pairs: Sequence[tuple[str, str]]) -> str:
+        return listed(dict.fromkeys(label for pair in pairs for label in pair))
+
+    if apart := apart_in_time(compared):
+        yield f"{names(apart)} ran one after the other: drift of the machine counts as difference."
+    if other := on_other_cards(compared):
+        yield f"{names(other)} ran on different cards: what differs between these counts as difference."
+    drift = drift_of(compared)
+    if drift and leaves_out(drift, 1.0) and abs(drift.value - 1) >= DRIFT_SAID:
+        span = words.interval(drift.low, drift.high, words.change)
+        yield (
+            f"Throughput changed by {words.change(drift.value)} ({span}) from the first run to the last, "
+            "whatever the group."
+        )
+    for group in compared:
+        if (several := cards(group.rows)) and len(several) > 1:
+            yield f"{group.label} pools runs of {len(several)} cards or hosts of the same name."
+
+
+def _synthetic(setting: Setting) -> Iterator[str]:
     if setting.is_synthetic:
-        said.append("Synthetic data: accuracies show that training works, not how good a model would be.")
-    said += about_cpu(figures)
-    said += _not_pooled(groups, asked)
-    said += _not_compared(comparisons, key)
-    said += _sample_size(groups, comparisons, metric, key)
-    said += _other_way_round(comparisons)
-    said += about_speed(groups, pairs)
-    if ignored:
-        said.append(f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}.")
-    if any(not f.device for f in figures):
-        said.append(f"The device is not recorded for {some([f.run.name for f in figures if not f.device])}.")
-    said += _missing(groups, metric)
-    said += _unsound(figures, groups, metric, key)
-    said += [sentence] if (sentence := test_set(groups, metric)) else []
-    return said
+        yield "Synthetic data: accuracies show that training works, not how good a model would be."
 
 
-def _silent(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
-    found = (information(g.label, g.counted, metric).sentence for g in groups if not g.is_unfinished)
-    return [f"{capital(sentence)}." for sentence in found if sentence]
+def _refused(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    refused = [c for c in comparisons if c.refusal]
+    for why, labels in _by(((c.refusal, c.group.label) for c in refused[:MAX_KEYS])).items():
+        yield f"{some(labels)} {'is' if len(labels) == 1 else 'are'} not compared: {why}."
+    if len(refused) > MAX_KEYS:
+        yield f"{len(refused) - MAX_KEYS} more groups are not compared either."
+    devices = {
+        row[table.DEVICE] for c in comparisons if c.baseline for g in (c.group, c.baseline) for _, row in g.rows.iterrows()
+    }
+    if len(devices) > 1 and any(c.baseline and len(c.group.devices | c.baseline.devices) > 1 for c in comparisons):
+        yield f"Runs were on different devices ({some(sorted(devices))}): speed and memory are not compared across them."
 
 
-def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> list[str]:
-    said = []
+def _by(pairs: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for why, label in pairs:
+        found.setdefault(why, []).append(label)
+    return found
+
+
+def _not_pooled(groups: Sequence[Group], asked: Sequence[str]) -> Iterator[str]:
     for value in dict.fromkeys(g.value for g in groups):
         alike = [g for g in groups if g.value == value]
         keys = [key for key, _ in alike[0].apart if key not in asked]  # none where one group has them all
         shown = []
         for key in keys[:MAX_KEYS]:
-            values = dict.fromkeys(short(dict(g.apart)[key]) for g in alike)
-            shown.append(f"{key} ({some(list(values), 4)})")
+            values = dict.fromkeys(words.short(dict(g.apart)[key]) for g in alike)
+            shown.append(f"{key} ({some(list(values), MOST_NAMED)})")
         if shown:
-            what = listed(shown)
-            if len(keys) > MAX_KEYS:
-                what += f" and {len(keys) - MAX_KEYS} more settings"
-            said.append(f"Runs of {value} are not pooled, in {len(alike)} groups: they differ in {what}.")
-    return said
+            more = f" and {len(keys) - MAX_KEYS} more settings" if len(keys) > MAX_KEYS else ""
+            yield f"Runs of {value} are in {len(alike)} groups: they differ in {listed(shown)}{more}."
 
 
-def _not_compared(comparisons: Sequence[Comparison], key: str) -> list[str]:
-    refused = [c for c in comparisons if c.refusal]
-    said = [f"{c.group.label} is not compared: {c.refusal}." for c in refused[:MAX_KEYS]]
-    if len(refused) > MAX_KEYS:
-        said.append(f"{len(refused) - MAX_KEYS} more groups are not compared; the lines above say why.")
-    if any(not c.same_device for c in comparisons):
-        who = capital(noun(key, many=True))
-        said.append(f"{who} ran on different devices; speed and memory are not compared across devices.")
+def _loose(comparisons: Sequence[Comparison]) -> Iterator[str]:
     if loose := list(dict.fromkeys(key for c in comparisons for key in c.loose)):
-        names = some(loose, MAX_KEYS)
-        said.append(f"Groups are compared although they differ in {names}: it may come from that.")
-    return said
+        yield f"Groups are compared although they differ in {some(loose, MAX_KEYS)}: it may come from that."
 
 
-def _sample_size(
-    groups: Sequence[Group], comparisons: Sequence[Comparison], metric: ComparedMetric, key: str
-) -> list[str]:
-    counted = [g for g in groups if g.counted and not g.is_control]  # a control repeats seeds by design
-    single = [g.label for g in counted if g.seeds == 1]
-    said = []
-    if single:
-        which = f"One seed per {noun(key)}" if len(single) == len(counted) else f"One seed for {some(single)}"
-        of_what = f" of {metric.noun}" if any(g.n > 1 for g in counted if g.seeds == 1) else ""
-        said.append(
-            f"{which} (n = 1): no interval{of_what} can be given, and a small difference may be chance: "
-            "not enough seeds to tell. Run more seeds."
+def _few(groups: Sequence[Group], comparisons: Sequence[Comparison], metric: ComparedMetric) -> Iterator[str]:
+    counted = [g for g in groups if g.n and not g.is_control]
+    if few := [f"{g.label}: {g.n}" for g in counted if g.n < 3]:
+        yield f"Below three runs there is no interval ({some(few, MOST_NAMED)}): a difference may be chance."
+    if again := [f"{g.label}: {g.n} of {plural(g.seeds, 'seed')}" for g in counted if g.n > g.seeds > 0]:
+        yield (
+            f"Seeds were run again ({some(again, MOST_NAMED)}): each process is a measurement of speed, each "
+            f"seed one of {metric.noun}."
         )
-    if again := [g for g in counted if g.n > g.seeds and g.seeds]:
-        each = listed(
-            f"{g.label}: {plural(g.n, 'run')} of {plural(g.seeds, 'seed')}" for g in again[:MAX_KEYS]
-        )
-        said.append(
-            f"Seeds were run again ({each}): each process is a measurement of speed, each seed one of "
-            f"{metric.noun}."
-        )
-    unpaired = [(c.group.label, c.speed.pairs) for c in comparisons if c.speed and not c.speed.paired]
-    if none := some([label for label, pairs in unpaired if pairs < 2]):
-        said.append(f"{none} and the baseline share fewer than two seeds: compared without pairing.")
-    if few := some([f"{label}: {pairs}" for label, pairs in unpaired if pairs > 1]):
-        said.append(f"Too few seeds are in common with the baseline to pair them ({few}): compared without.")
-    speeds = [(c.group.label, c.speed) for c in comparisons if c.speed]
-    if left_out := some([f"{label}: {speed.left_out}" for label, speed in speeds if speed.left_out]):
-        said.append(f"Seeds without a partner are left out of the comparison ({left_out}).")
-    if any(e.n == 2 for c in comparisons for e in (c.speed, c.quality) if e):
-        said.append("Two seeds give an interval, but a very wide one; three or more say much more.")
-    return said
+    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in comparisons]
+    known = [(label, e) for label, e in found if e and e.has_interval]
+    paired = [e.paired for _, e in known]
+    if unpaired := [label for label, e in known if not e.paired]:
+        if any(paired):
+            yield f"Too few seeds of {some(unpaired, MOST_NAMED)} are the baseline's: compared without pairing."
+    if alone := [f"{label}: {n}" for label, e in known if e.paired and (n := sum(e.sizes or ()) - 2 * e.n)]:
+        yield f"Runs without a partner are left out of the pairs ({some(alone, MOST_NAMED)})."
 
 
-def _other_way_round(comparisons: Sequence[Comparison]) -> list[str]:
-    """Where the means in a table lie the other way round than what the pairs show."""
-    said = []
-    for name, attribute in OF_MEANS.items():
-        who = [c.group.label for c in comparisons if _is_turned(c, name, attribute)]
-        if who:
-            what = WORDS.get(attribute) or comparisons[0].metric.name
-            said.append(
-                f"In {what} the means of {some(who)} and the baseline lie the other way round than pairs do. "
-                "What is claimed is of the pairs, which count alike; the largest runs rule a mean."
-            )
-    return said
-
-
-def _is_turned(comparison: Comparison, name: str, attribute: str) -> bool:
-    found, null = getattr(comparison, name), null_of(name)
-    sides = [side.means[attribute] if side else None for side in (comparison.group, comparison.baseline)]
-    ours, theirs = (mean.value if mean else None for mean in sides)
-    if found is None or not found.paired or not found.has_interval or ours is None or theirs is None:
-        return False
-    return (found.low > null and ours < theirs) or (found.high < null and ours > theirs)
-
-
-def _missing(groups: Sequence[Group], metric: ComparedMetric) -> list[str]:
-    names = WORDS | {"quality": metric.name}
-    said = []
-    for name, words in names.items():
-        if without := some([g.label for g in groups if g.counted and g.means[name] is None]):
-            said.append(f"No {words} is recorded for {without}.")
-        for group in groups:
-            lacking = group.lacking(name)
-            gone = [f"{run} ({why})" for run, why in lacking if why != NOT_ALONE]  # that is said once for all
-            if gone and group.means[name] is not None:
-                said.append(f"The {words} of {group.label} lacks {some(gone, MAX_KEYS)}.")
+def _speed(groups: Sequence[Group], pairs: Sequence[tuple[Group, Group]]) -> Iterator[str]:
+    gaps = [
+        f"{group.label} {words.ratio(gap[1])} instead of {words.ratio(gap[0])}"
+        for group, base in pairs
+        if not group.is_control and len(group.devices | base.devices) == 1 and (gap := median_gap(group, base))
+    ]
+    if gaps:
+        yield f"By the whole time, start-up and stalls in it, the speed-up is another: {some(gaps, MOST_NAMED)}."
+    named = [(f"{g.label}, {name_in(g, row)}", row[RUN], g) for g in groups for _, row in _own_times(g)]
+    if stalled := [f"{who} {s * 100:.0f} %" for who, run, _ in named if (s := stalled_share(run))]:
+        yield f"Stalls took of the time of {some(stalled, MOST_NAMED)}; a median does not show them."
+    odd = [f"{g.label}, {name_in(g, row)}: {words.ratio(r)}" for g in groups for row, r in odd_ones(g)]
+    if odd:
+        yield f"Unlike all others of its group in throughput: {some(odd, MOST_NAMED)} their median."
+    skipping = []
     for group in groups:
-        reached = group.reached
-        if 0 < reached.runs < reached.of:
-            said.append(f"The target is {reached.words} runs of {group.label}: its time is that of these.")
-    return said
+        share = group.all_rows[table.SKIPPED] / group.all_rows[table.STEPS].where(lambda s: s > 0)
+        if (share > SKIPPED_SHARE).any():
+            skipping.append(f"{group.label} (up to {min(1.0, share.max()) * 100:.1f} %)")
+    if skipping:
+        yield f"More than 1 % of the steps were skipped: {some(skipping, MOST_NAMED)}."
 
 
-def _unsound(
-    figures: Sequence[RunFigures], groups: Sequence[Group], metric: ComparedMetric, key: str
-) -> list[str]:
-    said = []
-    counted = {id(f) for g in groups for f in g.counted}
-    # Of failed runs enough is said, unless their figures count for want of others.
-    open_ones = [f for f in figures if f.outcome is not Outcome.FAILED or id(f) in counted]
-    if unfinished := [f"{f.run.name} ({word})" for f in open_ones if (word := _ended_as(f))]:
-        verb = "counts" if len(unfinished) == 1 else "count"
-        where = f"only where a {noun(key)} has no finished run, never for {metric.noun}."
-        note = f"{some(unfinished)} did not finish and {verb} {where}"
-        if only := some([g.label for g in groups if g.is_unfinished]):
-            note += f" For {only} there is none, so the figures are those of unfinished runs."
-        said.append(note)
-    bad = [f for f in figures if f.nan_losses and f.outcome is not Outcome.FAILED]  # why, is said of those
-    for f in bad[:MAX_KEYS]:
-        rows = plural(f.nan_losses, "row")
-        since = "" if f.nan_from is None else f", first at step {count(f.nan_from)}"
-        who = f.run.name if len({b.run.name for b in bad}) == len(bad) else f"{f.run.name} ({f.run.id})"
-        said.append(f"The training loss of {who} is not finite in {rows}{since}.")
-    if len(bad) > MAX_KEYS:
-        said.append(f"So it is in {len(bad) - MAX_KEYS} more runs; the table of runs says which.")
-    said += _spoiled(figures)
-    if jumping := some([f.run.name for f in figures if f.clock_jumps]):
-        said.append(f"The clock of {jumping} goes backwards: left out of the charts by wall-clock time.")
-    if damaged := some([f.run.name for f in figures if f.run.problems]):
-        said.append(f"The record of {damaged} has problems; the table of runs says which.")
-    return said
+def _own_times(group: Group) -> Iterator[tuple[object, pd.Series]]:
+    yield from group.rows[~shares_machine(group.rows)].iterrows()
 
 
-def _spoiled(figures: Sequence[RunFigures]) -> list[str]:
-    """Each run whose running statistics an overflow spoiled for good, with the step."""
-    found = [(f, spoiled) for f in figures if (spoiled := spoiled_buffers(f.run)) is not None]
-    names = [f.run.name for f, _ in found]
-    said = []
-    for f, spoiled in found[:MAX_KEYS]:
-        who = f.run.name if names.count(f.run.name) == 1 else f"{f.run.name} ({f.run.id})"
-        at = (
-            ""
-            if spoiled.step is None
-            else f" {'at' if spoiled.is_exact else 'by'} step {count(spoiled.step)}"
+def _records(rows: pd.DataFrame, groups: Sequence[Group]) -> Iterator[str]:
+    bad = rows[(rows[table.BAD_LOSSES] > 0) & (rows[OUTCOME] != Outcome.FAILED.value)]
+    if len(bad):
+        who = [f"{_who(row)} in {plural(row[table.BAD_LOSSES], 'row')}{_since(row)}" for _, row in bad.iterrows()]
+        yield f"The training loss is not finite in {some(who, MOST_NAMED)}."
+    spoiled = [(row, found) for _, row in rows.iterrows() if (found := spoiled_at(row[RUN]))]
+    if spoiled:
+        who = [f"{_who(row)} ({plural(n, 'buffer')}, by step {words.count(at)})" for row, (n, at) in spoiled]
+        yield (
+            f"An overflow left BatchNorm's statistics non-finite for good in {some(who, MOST_NAMED)}: its "
+            "evaluations say nothing. training.on_nonfinite_buffers=restore puts them back."
         )
-        said.append(
-            f"A forward of {who} overflowed{at} and left {plural(spoiled.buffers, 'buffer')} (BatchNorm's "
-            "running statistics) non-finite for good, which no skipped step mends: its evaluations from "
-            "there on say nothing of the model. training.on_nonfinite_buffers=restore puts them back."
-        )
-    if len(found) > MAX_KEYS:
-        said.append(f"So it is in {len(found) - MAX_KEYS} more runs.")
-    return said
+    if jumping := some([_who(row) for _, row in rows[rows[table.JUMPS] > 0].iterrows()]):
+        yield f"The clock of {jumping} goes backwards: it is not drawn by wall-clock time."
+    if damaged := some([_who(row) for _, row in rows.iterrows() if row[RUN].problems]):
+        yield f"The record of {damaged} has problems; the table of runs says which."
+    if without := some([_who(row) for _, row in rows[rows[table.DEVICE] == ""].iterrows()]):
+        yield f"The device is not recorded for {without}."
+    commits = commits_of(rows, table.environment_of)
+    if len(commits) > 1:
+        own = any(run.option("recorder") is not None for run in rows[RUN])
+        code = "AMP Compare's own code" if own else "the code"  # of their loop's code nothing is recorded
+        yield f"The runs are of {len(commits)} states of {code} ({some(commits, 3)}) and pooled as of one."
 
 
-def _ended_as(figures: RunFigures) -> str:
-    """The word for a run that did not finish: crashed where its record breaks off; nothing if it did."""
-    if figures.outcome in (Outcome.FINISHED, Outcome.REFUSED):
-        return ""
-    is_crash = figures.outcome is Outcome.FAILED and figures.run.state == "crashed"
-    return "crashed" if is_crash else figures.outcome.value
+def _asked(ignored: Sequence[str]) -> Iterator[str]:
+    if ignored:
+        yield f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}."
+
+
+def _lacking(groups: Sequence[Group], metric: ComparedMetric, reached: str) -> Iterator[str]:
+    for column, name in ((table.SPEED, "throughput"), (table.MEMORY, "peak memory"), (table.QUALITY, metric.name)):
+        without = [g.label for g in groups if g.n and g.rows[column].isna().all()]
+        without += [f"{g.label} ({some(gone, 3)})" for g in groups if (gone := lacking(g, column))]
+        if without:
+            yield f"No {name} is recorded for {some(without, MOST_NAMED)}."
+    if not reached:
+        return
+    counts = [(g, int(g.rows[table.TO_TARGET].notna().sum())) for g in groups if g.n and not g.is_control]
+    if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
+        yield f"{reached} was reached by {some(some_do, MOST_NAMED)}: the time to it is that of these."
+    timed = [(g, k) for g, k in counts if g.rows[table.SECONDS].notna().any() and not (g.rows[table.JUMPS] > 0).any()]
+    if none_do := [g.label for g, k in timed if not k and g.rows[table.QUALITY].notna().any()]:
+        yield f"{reached} was reached by no run of {some(none_do, MOST_NAMED)}."
+
+
+def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
+    """What the size of the test set leaves open of one accuracy: sqrt(p (1 - p) / images)."""
+    found = []
+    for group in compared:
+        known, mean = group.rows[table.IMAGES].dropna(), group.figures.get(table.QUALITY)
+        if metric.is_share and not metric.falls and len(known) and mean and group.rows[table.CLASSES].notna().all():
+            p, images = mean.value / 100, int(known.min())
+            found.append((100 * (max(0.0, p * (1 - p)) / images) ** 0.5, images))
+    if found:
+        error, images = max(found)
+        yield f"One accuracy is known to ±{error:.2f} points ({images:,} test images)."
+
+
+def _who(row: pd.Series) -> str:
+    return f"{row[table.NAME]} ({row[RUN].id})"
+
+
+def _since(row: pd.Series) -> str:
+    return "" if row[table.BAD_FROM] != row[table.BAD_FROM] else f", first at step {words.count(row[table.BAD_FROM])}"

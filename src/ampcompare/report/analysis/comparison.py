@@ -1,79 +1,82 @@
-"""One group against the baseline, like with like: of the same config, and speed on one device only."""
+"""One group against the baseline, like with like, and what is claimed of it: one interval a figure.
+
+For each question (speed, memory, quality) the intervals of all groups that were asked for hold together in
+95 %, over all looks that were planned. What an interval shows can be seen: on one side of "no change" is
+faster, slower, smaller, larger, better or worse; inside the margin is equivalent. That is stricter than two
+one-sided tests at 5 %, and one interval to look at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import final
 
-from ampcompare.report.analysis.claims import EQUIVALENCE, RATIOS, Claim, Levels, claims_of, null_of
-from ampcompare.report.runs.control import Control
-from ampcompare.report.runs.groups import BACKEND, Group, differing_keys
-from ampcompare.report.runs.informative import information, step_of
+from ampcompare.metrics import EMULATED
+from ampcompare.report.runs import table
+from ampcompare.report.runs.checks import learned_nothing
+from ampcompare.report.runs.groups import Group, again
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.settings import follows
-from ampcompare.report.statistics.samples import Equivalence, Estimate, difference, equivalence, ratio
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, arm_of, differing_keys, follows
+from ampcompare.report.runs.table import RUN, arithmetic_of, half_type, is_on_cpu, shares_machine
+from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.family import joint_level, more_seeds
+from ampcompare.report.statistics.samples import FEWEST, difference
 from ampcompare.report.words import listed, some
 
+SPEED, MEMORY, QUALITY, ENERGY, TIME = "speed", "memory", "quality", "energy", "time"
+QUESTIONS = (SPEED, MEMORY, QUALITY)  # of which something is claimed
+COLUMNS = {
+    SPEED: table.SPEED,
+    MEMORY: table.MEMORY,
+    QUALITY: table.QUALITY,
+    ENERGY: table.ENERGY,
+    TIME: table.TO_TARGET,
+}
+# What an interval above, and below, no change is called.
+SIDES = {SPEED: ("faster", "slower"), MEMORY: ("larger", "smaller"), QUALITY: ("better", "worse")}
+EQUIVALENT = "equivalent"
+GAINS = ("faster", "smaller")  # which must hold against the control's runs alike
 ENVIRONMENT = "environment."
-DEVICE = ("environment.device_name", "environment.device_type")
 MAX_KEYS = 6
-SHARED = "their runs shared the machine: times are not compared"
+FIRST, LAST = "first", "last"
+DIFFERENT_DEVICES = "they ran on different devices"
+SHARED_MACHINE = "their runs shared the machine"
+NOT_FINISHED = "not finished"
 
 
-@final
+@dataclass(frozen=True)
+class Claim:
+    """What is shown of one question, by the interval of `estimate`: words of SIDES, and EQUIVALENT; or, where
+    nothing is, `why` it cannot be told. `more_seeds`: how many further seeds would tell; None: none known.
+    """
+
+    question: str
+    estimate: Estimate | None
+    shown: tuple[str, ...] = ()
+    why: str = ""
+    more_seeds: int | None = None
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """A group against its baseline. None is what cannot be said.
+    """A group against its `baseline`; None, with the reason as `refusal`, where none is like it.
 
-    `speed`, `memory`, `energy` and `time` (to the target) are ratios to the baseline (speed above 1: faster,
-    memory below 1: less), `quality` is the difference of the metric in its shown unit; all with their plain
-    95 % interval. `claims` are the tests of them, within the families of all groups that are compared, by
-    question (`QUESTIONS` of claims.py); a control arm has none, being what claims are held against.
-    `equivalence` is the test of quality within the metric's margin. `refusal` says why nothing is compared,
-    `loose` names what differs in software or machine although it is, `silence` says why nothing is claimed of
-    quality: failed runs on one side, or a metric that says nothing. `control` is the A/A arm of the baseline,
-    where there is one. `is_stuck`: the group learned nothing while the baseline did; what it lost may be
-    claimed, that it is equivalent never.
+    `estimates` are ratios to the baseline (speed above 1: faster, memory below 1: less, energy, time to the
+    target), and of quality the difference in its shown unit; `beside_control` the same against the A/A
+    control's runs. `loose` names what differs in machine or software. `drift`, of a control alone, is the
+    throughput of its last runs to that of its first. `silence` is why nothing is claimed of quality.
     """
 
     group: Group
     baseline: Group | None
     metric: ComparedMetric
     refusal: str = ""
-    same_device: bool = True
     loose: tuple[str, ...] = ()
-    speed: Estimate | None = None
-    memory: Estimate | None = None
-    energy: Estimate | None = None
-    time: Estimate | None = None
-    quality: Estimate | None = None
-    equivalence: Equivalence | None = None
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
     claims: Mapping[str, Claim] = field(default_factory=dict)
+    beside_control: Mapping[str, Estimate] = field(default_factory=dict)
+    drift: Estimate | None = None
     silence: str = ""
-    is_stuck: bool = False
-    control: Control | None = None
-
-    @property
-    def speedup(self) -> float | None:
-        """The ratio of throughputs, None where it cannot be given."""
-        return self.speed.value if self.speed else None
-
-    @property
-    def shared_machine(self) -> str:
-        """Why no times are compared although both sides have them; nothing where they are."""
-        is_shared = any(side.shares_machine for side in (self.group, self.baseline) if side)
-        return SHARED if is_shared and self.speed is None else ""
-
-    @property
-    def n(self) -> int:
-        """Pairs, or seeds, that the comparison rests on."""
-        return max((e.n for e in (self.speed, self.memory, self.quality) if e), default=0)
-
-    @property
-    def enough_seeds(self) -> bool:
-        """Whether anything has an interval."""
-        return any(e.has_interval for e in (self.speed, self.quality) if e)
 
     @property
     def is_control(self) -> bool:
@@ -81,112 +84,72 @@ class Comparison:
         return self.group.is_control
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether the figures of one side come from runs that did not finish."""
-        return any(side.is_unfinished for side in (self.group, self.baseline) if side)
+    def speedup(self) -> float | None:
+        """The ratio of throughputs, None where it cannot be given."""
+        found = self.estimates.get(SPEED)
+        return found.value if found else None
 
     @property
-    def has_failed(self) -> bool:
-        """Whether a run of this group failed: its quality is then not kept, whatever the others reached."""
-        return bool(self.group.outcomes.failed)
+    def shown(self) -> frozenset[str]:
+        """All that is shown."""
+        return frozenset(word for claim in self.claims.values() for word in claim.shown)
 
     @property
-    def is_equivalent(self) -> bool:
-        """Whether the metric is shown to be the same, within the margin."""
-        return EQUIVALENCE in self.claims and self.claims[EQUIVALENCE].rejected
-
-    @property
-    def is_better(self) -> bool:
-        """Whether the metric is shown to have gained, more than no change at all does: to be higher, or lower
-        where lower is better.
-        """
-        claim = self.claims.get("quality")
-        is_shown = claim is not None and (claim.is_below if self.metric.falls else claim.is_above)
-        return is_shown and not self.is_within_control("quality")
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the metric is shown to have lost, be it within the margin."""
-        claim = self.claims.get("quality")
-        return claim is not None and (claim.is_above if self.metric.falls else claim.is_below)
+    def is_faster(self) -> bool:
+        """Whether a speed-up is shown."""
+        return "faster" in self.shown
 
     @property
     def keeps_quality(self) -> bool:
         """Whether nothing is lost: equivalent within the margin, or better; never with a failed run."""
-        return self.is_equivalent or self.is_better
+        return bool({EQUIVALENT, "better"} & self.shown)
 
     @property
-    def is_faster(self) -> bool:
-        """Whether a speed-up is shown, and more than no change at all shows here."""
-        claim = self.claims.get("speed")
-        return claim is not None and claim.is_above and not self.is_within_control("speed")
-
-    def is_within_control(self, question: str) -> bool:
-        """Whether the figure is no further from no change, to either side, than the interval of the A/A arm
-        reaches: no more than no change at all does.
-        """
-        ours: Estimate | None = getattr(self, question)
-        no_change: Estimate | None = getattr(self.control, question, None)
-        if ours is None or no_change is None or no_change.low is None or no_change.high is None:
-            return False
-        null = ours.on_scale(null_of(question))
-        reach = max(abs(no_change.on_scale(end) - null) for end in (no_change.low, no_change.high))
-        return abs(ours.center - null) <= reach
+    def lost(self) -> bool:
+        """Whether quality is shown to be worse by more than the margin allows, or nothing was learned."""
+        return "worse" in self.shown and EQUIVALENT not in self.shown
 
     @property
-    def chip(self) -> str:
-        """What is known of quality in a word: failed, equivalent, lower, higher, undecided; or nothing."""
-        if self.has_failed:
-            return "failed"
-        if self.is_equivalent:
-            return "equivalent"
-        if (claim := self.claims.get("quality")) is not None and claim.rejected:
-            return "higher" if claim.is_above else "lower"
-        return "" if self.quality is None or self.is_control else "undecided"
-
-    @property
-    def look(self) -> str:
-        """The chip whose look it wears: where less is better, lower is a gain."""
-        other = {"lower": "higher", "higher": "lower"}
-        return other.get(self.chip, self.chip) if self.metric.falls else self.chip
-
-    @property
-    def outcome(self) -> str:
-        """The same in a few words, with the size of a difference."""
-        if self.refusal:
-            return "not compared"
-        if self.is_control:
-            return "the baseline once more"
-        if self.has_failed:
-            return self.group.outcomes.sentence
-        if self.silence and self.baseline and self.baseline.outcomes.failed:
-            return f"not claimed: {self.silence}"
-        if not self.group.counted:
-            return self.group.outcomes.others or "no figures"
-        if self.silence:
-            return f"{self.metric.name} says nothing"
-        if self.is_unfinished:
-            return "not finished"
-        return self._difference() or "not enough seeds to tell"
-
-    def _difference(self) -> str:
-        claim, within = self.claims.get("quality"), f"within {self.metric.tolerance}"
-        if claim is not None and claim.rejected:
-            size = self.metric.with_unit(self.metric.size(claim.estimate.value))
-            lost = f"{size} {'higher' if claim.is_above else 'lower'}"
-            return f"{lost}, {within}" if self.is_equivalent else lost
-        if self.is_equivalent:
-            return f"equivalent {within}"
-        return "undecided" if claim is not None else ""
+    def open_claims(self) -> tuple[Claim, ...]:
+        """What is not decided, of speed and quality: more seeds may tell."""
+        if self.is_control or self.refusal:
+            return ()
+        return tuple(
+            c
+            for c in self.claims.values()
+            if c.question != MEMORY and not c.shown and not (c.question == QUALITY and self.silence)
+        )
 
 
-def compare_all(groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric) -> list[Comparison]:
-    """Every group but the baselines against the one baseline that fits it; nothing without a baseline."""
-    bases = [g for g in groups if g.value == baseline]
-    return [_compare_fitting(g, bases, key, metric) for g in groups if bases and g.value != baseline]
+def compare_all(
+    groups: Sequence[Group], baseline: str, key: str, metric: ComparedMetric, looks: int
+) -> list[Comparison]:
+    """Every group but the baselines against the one baseline that fits it; nothing without a baseline.
+
+    The level of all intervals is that of the groups that were asked for, comparable or not, times the looks.
+    """
+    bases = [g for g in groups if g.value == baseline and not g.is_control]
+    if not bases:
+        return []
+    level = level_of(groups, baseline, looks)
+    controls = [g for g in groups if g.is_control]
+    others = [g for g in groups if g.value != baseline]
+    return [_compare_fitting(g, bases, key, metric, level, controls) for g in others]
 
 
-def _compare_fitting(group: Group, bases: Sequence[Group], key: str, metric: ComparedMetric) -> Comparison:
+def level_of(groups: Sequence[Group], baseline: str, looks: int) -> float:
+    """The joint level of a comparison."""
+    return joint_level(sum(g.value != baseline and not g.is_control for g in groups), looks)
+
+
+def _compare_fitting(
+    group: Group,
+    bases: Sequence[Group],
+    key: str,
+    metric: ComparedMetric,
+    level: float,
+    controls: Sequence[Group],
+) -> Comparison:
     gaps = {base.label: gap(group, base, key) for base in bases}
     fitting = [base for base in bases if not any(not k.startswith(ENVIRONMENT) for k in gaps[base.label])]
     if not fitting:
@@ -194,15 +157,18 @@ def _compare_fitting(group: Group, bases: Sequence[Group], key: str, metric: Com
         keys = [k for k in gaps[nearest.label] if not k.startswith(ENVIRONMENT)]
         refusal = f"it differs from {nearest.label} in {_values(keys, group, nearest)}"
         return Comparison(group, None, metric, refusal)
-    counted = [base for base in fitting if base.counted] or fitting
+    counted = [base for base in fitting if base.n] or fitting
     fewest = min(len(gaps[base.label]) for base in counted)
     nearest_ones = [base for base in counted if len(gaps[base.label]) == fewest]
     if len(nearest_ones) > 1:
         keys = differing_keys([base.settings for base in nearest_ones])
         names = listed(b.label for b in nearest_ones)
-        refusal = f"{names} would both do; they differ in {listed(keys[:MAX_KEYS])}"
-        return Comparison(group, None, metric, refusal)
-    return compare(group, nearest_ones[0], metric, tuple(gaps[nearest_ones[0].label]))
+        return Comparison(
+            group, None, metric, f"{names} would both do; they differ in {listed(keys[:MAX_KEYS])}"
+        )
+    base = nearest_ones[0]
+    control = None if group.is_control else next((c for c in controls if is_repeated(base, c)), None)
+    return compare(group, base, metric, level, control, loose=tuple(gaps[base.label]))
 
 
 def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
@@ -211,94 +177,155 @@ def gap(group: Group, base: Group, key: str = BACKEND) -> list[str]:
     return [k for k in keys if k != key and not k.startswith(follows(key))]
 
 
+def is_repeated(group: Group, control: Group) -> bool:
+    """Whether the control repeats this group: its value, and nothing else that differs."""
+    differing = differing_keys([group.settings, control.settings])
+    return control.value == again(group.value) and all(
+        group.settings.get(key) == group.value for key in differing
+    )
+
+
 def compare(
-    group: Group, base: Group, metric: ComparedMetric | None = None, differing: Sequence[str] = ()
+    group: Group,
+    base: Group,
+    metric: ComparedMetric,
+    level: float,
+    control: Group | None = None,
+    loose: tuple[str, ...] = (),
 ) -> Comparison:
     """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
     energy only of runs that had it to themselves.
     """
-    metric = metric or ComparedMetric()
-    same_device = len(group.devices | base.devices) <= 1  # none: no run of theirs counts
-    quality = None
-    if not group.is_unfinished and not base.is_unfinished:  # unfinished runs are not as far
-        sides = (side.sample("quality", metric.factor) for side in (group, base))
-        quality = difference(*sides, step=step_of((group, base), metric))
-        if quality and metric.is_share:
-            quality = quality.within(-100, 100)  # points
-
-    def of(name: str) -> Estimate | None:
-        return ratio(group.sample(name), base.sample(name)) if same_device else None
-
-    return Comparison(
+    found = Comparison(
         group,
         base,
         metric,
-        same_device=same_device,
-        loose=tuple(k for k in differing if k not in DEVICE),
-        speed=of("images_per_second"),
-        memory=of("peak_mib"),
-        energy=of("joules_per_image"),
-        time=of("seconds_to_target"),
-        quality=quality,
+        loose=tuple(k for k in loose if not k.startswith(f"{ENVIRONMENT}device_")),
+        estimates=_estimates(group, base, level),
+        beside_control=_estimates(group, control, level) if control else {},
+        drift=_drift(group, level) if group.is_control else None,
         silence=_silence(group, base, metric),
-        is_stuck=_is_stuck(group, base, metric),
     )
+    if group.is_control or group.is_unfinished or base.is_unfinished:
+        return found
+    return replace(found, claims={question: _claim(found, question) for question in QUESTIONS})
+
+
+def _estimates(group: Group, base: Group, level: float) -> dict[str, Estimate]:
+    is_one_device = len(group.devices | base.devices) <= 1
+    # A control's runs lie at the ends of a sweep, beside no other: all of them count, in no pairs.
+    by = "" if group.is_control or base.is_control else "seed"
+    found = {}
+    for question, column in COLUMNS.items():
+        is_quality = question == QUALITY
+        # Unfinished runs are not as far; a machine's figures are of this machine.
+        if (group.is_unfinished or base.is_unfinished) if is_quality else not is_one_device:
+            continue
+        floor = max(group.floor, base.floor) if is_quality else 0.0
+        one = difference(group.sample(column), base.sample(column), log=not is_quality, by=by, resolution=floor)
+        if one is not None:
+            bounds = (-100.0, 100.0) if is_quality and group.metric.is_share else one.bounds
+            found[question] = replace(one, level=level, bounds=bounds)
+    return found
+
+
+def _drift(control: Group, level: float) -> Estimate | None:
+    """The throughput of the control's last runs to that of its first; not paired: they are one machine's."""
+    rows = control.rows[~shares_machine(control.rows)]
+    speeds = rows[table.SPEED].dropna()
+    arms = rows.loc[speeds.index, RUN].map(arm_of)
+    found = difference(speeds[arms == LAST], speeds[arms == FIRST], log=True)
+    return found and found.at(level)
 
 
 def _silence(group: Group, base: Group, metric: ComparedMetric) -> str:
     """Why nothing is claimed of quality although there is a figure; nothing where something may be."""
-    if failed := [side.outcomes.sentence for side in (group, base) if side.outcomes.failed]:
-        return listed(failed)
-    known = (information(side.label, side.counted, metric) for side in (group, base))
-    return next((one.sentence for one in known if one.says_nothing), "")
+    failed = [f"{g.outcomes.failed} of {g.outcomes.ended} {g.label} runs failed" for g in (group, base)]
+    failed = [said for said, g in zip(failed, (group, base), strict=True) if g.outcomes.failed]
+    said = learned_nothing(base, metric)
+    return listed(failed) or (f"{base.label} is {said}" if said else "")
 
 
-def _is_stuck(group: Group, base: Group, metric: ComparedMetric) -> bool:
-    """Whether the group alone learned nothing, so that what it lost is no chance; equal it can never be."""
-    if any(side.outcomes.failed for side in (group, base)):
-        return False
-    ours, theirs = (information(side.label, side.counted, metric) for side in (group, base))
-    return ours.says_nothing and not theirs.says_nothing
+def _claim(comparison: Comparison, question: str) -> Claim:
+    found = comparison.estimates.get(question)
+    if found is None:
+        return Claim(question, None, (), _missing(comparison, question))
+    if question == QUALITY and comparison.silence:
+        return Claim(question, found, (), comparison.silence)
+    if not found.has_interval:
+        return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n))
+    if question == QUALITY:
+        return _quality(comparison, found)
+    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
+        return Claim(question, found, (), f"this processor emulates {half}")
+    shown = _sides(question, found, comparison.metric)
+    beside = comparison.beside_control.get(question)
+    if shown and shown[0] in GAINS and beside and shown != _sides(question, beside, comparison.metric):
+        return Claim(question, found, (), "no more than the control, nothing changed, shows here")
+    if shown:
+        return Claim(question, found, shown)
+    return Claim(question, found, (), "the interval holds no change", more_seeds(found, null=1.0))
 
 
-def with_claims(
-    comparisons: Sequence[Comparison], levels: Levels, arms: Sequence[Control] = ()
-) -> list[Comparison]:
-    """The comparisons with what is claimed of each, tested together. Nothing is claimed of unfinished runs.
+def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
+    above, below = SIDES[question]
+    if question == QUALITY and metric.falls:
+        above, below = below, above
+    null = 0.0 if question == QUALITY else 1.0
+    low, high = found.ends
+    if low is None or high is None:
+        return ()
+    return (above,) if low > null else (below,) if high < null else ()
 
-    The control `arms` take no part in it: claims are held against them.
+
+def _quality(comparison: Comparison, found: Estimate) -> Claim:
+    metric, (low, high) = comparison.metric, found.ends
+    stuck = learned_nothing(comparison.group, metric)
+    if found.error == 0:
+        return Claim(QUALITY, found, (), f"{metric.name} never varied")
+    shown = _sides(QUALITY, found, metric)
+    if stuck:  # what it lost may be said; equal it can never be
+        return Claim(QUALITY, found, shown if "worse" in shown else (), "" if "worse" in shown else stuck)
+    margin = metric.margin
+    if margin is not None and low is not None and high is not None and -margin < low and high < margin:
+        shown = (*shown, EQUIVALENT)
+    if shown:
+        return Claim(QUALITY, found, shown)
+    if margin is None:
+        return Claim(QUALITY, found, (), "no margin is set within which it would count as the same (--margin)")
+    ways = (more_seeds(found, margin=margin), more_seeds(found, null=0.0))
+    why = "the interval holds no change and leaves the margin"
+    return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None))
+
+
+def _missing(comparison: Comparison, question: str) -> str:
+    """Why there is no figure of a question."""
+    group, base = comparison.group, comparison.baseline
+    sides = [side for side in (group, base) if side]
+    column = COLUMNS[question]
+    if question != QUALITY and len(frozenset().union(*(side.devices for side in sides))) > 1:
+        return DIFFERENT_DEVICES
+    if question == SPEED and any(side.times_are_shared for side in sides):
+        return SHARED_MACHINE
+    without = [side.label for side in sides if side.sample(column).empty]
+    return f"not recorded for {some(without, 2)}"
+
+
+def emulated(groups: Sequence[Group | None]) -> str:
+    """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other machines;
+    nothing where none did.
     """
-    held = [c for c in comparisons if not c.is_control and not c.is_unfinished]
-    margin = held[0].metric.margin if held else None
-    barred = {place for place, c in enumerate(held) if c.is_stuck}
-    tested = claims_of([_estimates(c) for c in held], margin, levels, barred)
-    by_label = {c.group.label: claims for c, claims in zip(held, tested, strict=True)}
-    of_base = {arm.baseline.label: arm for arm in arms}
-    done = [_with(c, by_label.get(c.group.label, {})) for c in comparisons]
-    return [replace(c, control=of_base.get(c.baseline.label)) if c.baseline else c for c in done]
+    rows = [row for group in groups if group for _, row in group.rows.iterrows() if is_on_cpu(row)]
+    return next((half_type(row[RUN]) for row in rows if arithmetic_of(row[RUN]) == EMULATED), "")
 
 
-def _estimates(comparison: Comparison) -> dict[str, Estimate]:
-    """What may be claimed of a group, by question."""
-    is_silent = comparison.silence and not comparison.is_stuck
-    questions = RATIOS if is_silent else (*RATIOS, "quality")
-    known = {question: getattr(comparison, question) for question in questions}
-    return {question: estimate for question, estimate in known.items() if estimate is not None}
-
-
-def _with(comparison: Comparison, claims: Mapping[str, Claim]) -> Comparison:
-    if comparison.is_stuck:  # a loss that is shown is said; of anything else nothing is claimed
-        shown = replace(comparison, claims=claims, silence="")
-        if shown.is_worse:
-            return shown
-        claims = {question: claim for question, claim in claims.items() if question in RATIOS}
-    found, margin = claims.get(EQUIVALENCE), comparison.metric.margin
-    test = None
-    if found is not None and margin is not None and comparison.quality is not None:
-        test = equivalence(comparison.quality, margin, found.level)
-    return replace(comparison, claims=claims, equivalence=test)
+def failed_words(group: Group) -> str:
+    """`3 of 5 failed`; nothing where none did."""
+    outcomes = group.outcomes
+    return f"{outcomes.failed} of {outcomes.ended} failed" if outcomes.failed else ""
 
 
 def _values(keys: Sequence[str], group: Group, base: Group) -> str:
-    ours, theirs = ([side.settings.get(k, "not set") for k in keys] for side in (group, base))
+    ours, theirs = ([side.settings.get(k, NOT_SET) for k in keys] for side in (group, base))
     return some([f"{k} ({a} against {b})" for k, a, b in zip(keys, ours, theirs, strict=True)], MAX_KEYS)
+

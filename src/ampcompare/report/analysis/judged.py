@@ -1,22 +1,20 @@
 """What becomes of published figures: reproduced, not reproduced, or not to be told; with the reason.
 
-Tested is whether the published figure can be one more run like ours (a prediction interval, Holm over all
+Tested is whether the published figure can be one more run like ours (a prediction interval, Bonferroni over all
 figures of the publication), and whether ours is equal to it within a margin (TOST).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ampcompare.published.publication import Figure
 from ampcompare.report import words
 from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
-from ampcompare.report.statistics.family import holm
-from ampcompare.report.statistics.samples import Estimate
+from ampcompare.report.statistics.estimate import ALPHA, Estimate
 
 REPRODUCED, REFUTED, OPEN, ELSEWHERE = "reproduced", "not reproduced", "cannot be told", "other hardware"
-ALPHA = 0.05  # error of a page's `not reproduced`, all figures together
 
 
 @dataclass(frozen=True)
@@ -69,32 +67,29 @@ def with_verdicts(rows: Sequence[Row], margins: Sequence[float], within: float, 
         for number, row in enumerate(rows)
         if row.ours and row.theirs and not row.why
     }
-    p_values: dict[Hashable, float] = {
-        n: p for n, (ours, theirs) in tested.items() if (p := p_differs(ours, theirs)) is not None
-    }
-    family = holm(p_values, ALPHA)
+    p_values = {n: p for n, (ours, theirs) in tested.items() if (p := p_differs(ours, theirs)) is not None}
+    level = ALPHA / max(1, len(p_values))
     found = list(rows)
     for number, (ours, theirs) in tested.items():
         row, margin = rows[number], margins[number]
         same = (
             f"within {within * 100:g} %"
-            if ours.scale == "log"
+            if ours.log
             else f"within {points:g} point{'s' if points != 1 else ''}"
         )
         equal = p_equal(ours, theirs, margin)
-        result = family.get(number)
-        if result is None or equal is None:
-            why = "one run of each is no measure of how runs vary; 2 more of each at least would tell"
-            found[number] = replace(row, why=why, more_runs=2)
+        if number not in p_values or equal is None:
+            why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
+            found[number] = replace(row, why=why, more_runs=3 - ours.n)
             continue
-        row = replace(row, p=p_values[number], adjusted_p=result.adjusted_p)
+        row = replace(row, p=p_values[number], adjusted_p=min(1.0, p_values[number] * len(p_values)))
         if equal < ALPHA:
             found[number] = replace(row, verdict=REPRODUCED, why=f"{_beside(row)}, the same {same}")
-        elif result.rejected:
-            why = f"{_beside(row)}, {_amount(row)}, p = {_p(result.adjusted_p)} over all figures"
+        elif row.p < level:
+            why = f"{_beside(row)}, {_amount(row)}, p = {_p(row.adjusted_p)} over all figures"
             found[number] = replace(row, verdict=REFUTED, why=why)
         else:
-            more = more_to_tell(ours, theirs, margin, ALPHA / max(1, len(p_values)))
+            more = more_to_tell(ours, theirs, margin, level)
             found[number] = replace(row, more_runs=more, why=f"{_beside(row)}; {_needed(more)}")
     return found
 
@@ -119,7 +114,7 @@ def _amount(row: Row) -> str:
     assert row.ours is not None
     assert row.theirs is not None
     ours, theirs = row.ours.value, row.theirs.value
-    if row.ours.scale == "log":
+    if row.ours.log:
         off = f"{words.number(abs(ours / theirs - 1) * 100, 2)} %" if theirs else "far"
     else:
         off = f"{words.number(abs(ours - theirs), 2)} points"

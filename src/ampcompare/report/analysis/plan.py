@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampcompare.records import RunRecord
-from ampcompare.report.statistics.looks import MOST as MOST_LOOKS
-from ampcompare.report.words import listed, printable, short, some
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.words import listed, plural, printable, short, some
 
 GROUP = "plan"
 CONTROLS = ("none", "bookends")
+MOST_LOOKS = 100
 MOST_SEEDS = 10_000  # more is a slip of the keyboard
 
 
@@ -35,6 +36,11 @@ class Plan:
     def is_there(self) -> bool:
         """Whether anything was planned."""
         return any((self.margin, self.target, self.looks, self.max_seeds, self.has_control))
+
+    @property
+    def number_of_looks(self) -> int:
+        """How often it was planned to look, each time with a chance to err."""
+        return max(1, len(self.looks))
 
     @property
     def has_control(self) -> bool:
@@ -67,6 +73,42 @@ def plan_of(runs: Sequence[RunRecord]) -> Plan:
                     f"{GROUP}.{name} ({_shown(values[0])}) is not in the config of {some(without)}."
                 )
     return Plan(**found, doubts=tuple(doubts))
+
+
+def planned_words(plan: Plan, metric: ComparedMetric) -> str:
+    """`planned: margin 0.5 points, looks at 3, 6 and 10 seeds`; nothing where nothing was."""
+    said = []
+    if plan.margin is not None:
+        said.append(f"margin {metric.with_unit(f'{plan.margin:g}')}")
+    if plan.target is not None:
+        said.append(f"target {metric.show_value(metric.as_shown(plan.target))}")
+    if plan.looks:
+        said.append(f"looks at {listed(plan.looks)} seeds")
+    if plan.max_seeds is not None:
+        said.append(f"{plan.max_seeds} seeds at most")
+    if plan.has_control:
+        said.append(f"the baseline once more as a control ({plan.control})")
+    return f"planned: {', '.join(said)}" if said else ""
+
+
+def deviations(
+    plan: Plan, metric: ComparedMetric, target: float | None, seeds: int, is_open: bool, has_control: bool
+) -> list[str]:
+    """In what the comparison is not as it was planned. `seeds` are the fewest of any compared group."""
+    found = []
+    if plan.margin is not None and metric.margin != plan.margin:
+        found.append(f"the margin is {metric.tolerance}")
+    if plan.target is not None and target is not None and target != metric.as_shown(plan.target):
+        found.append(f"the target is {metric.show_value(target)}")
+    if plan.looks and seeds and seeds not in plan.looks:
+        found.append(f"{plural(seeds, 'seed')} so far is no planned look")
+    if plan.max_seeds is not None and seeds < plan.max_seeds and is_open:
+        found.append(f"{plural(seeds, 'seed')} of {plan.max_seeds}, with claims still undecided")
+    if plan.max_seeds is not None and seeds > plan.max_seeds:
+        found.append(f"{seeds} seeds were run")
+    if plan.has_control and not has_control:
+        found.append("there is no control")
+    return found
 
 
 def _number(value: Any) -> float | None:

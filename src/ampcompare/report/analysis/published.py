@@ -8,8 +8,11 @@ it is).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure, Publication
@@ -23,20 +26,16 @@ from ampcompare.report.analysis.judged import (
     Row,
     with_verdicts,
 )
-from ampcompare.report.runs.arithmetic import is_on_cpu
 from ampcompare.report.runs.arms import Matched, match
-from ampcompare.report.runs.figures import RunFigures, environment_of
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.measured import measured
+from ampcompare.report.runs.table import environment_of, is_on_cpu
 from ampcompare.report.statistics.agreement import Theirs, quantile
-from ampcompare.report.statistics.samples import (
-    ROUNDED,
-    Estimate,
-    PerSeed,
-    difference,
-    mean,
-    ratio,
-)
+from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.samples import difference, mean
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 WITHIN = 0.1  # of a ratio: what still counts as the same
 POINTS = 0.5  # the same of an accuracy, beyond its own rounding
@@ -98,17 +97,12 @@ class Reproduction:
 
 
 def set_beside(
-    publication: Publication,
-    figures: Sequence[RunFigures],
-    *,
-    ignored: frozenset[str] = frozenset(),
-    within: float = WITHIN,
-    points: float = POINTS,
+    publication: Publication, analysis: Analysis, *, within: float = WITHIN, points: float = POINTS
 ) -> Reproduction:
     """The runs beside the publication. `within` is the margin of ratios (0.1: 10 %), `points` that of
     accuracies. Raises UserError where no run is of its model, its data and one of its arms.
     """
-    matched = match(publication, figures, ignored)
+    matched = match(publication, analysis)
     rows = [row for figure in publication.figures for row in _rows(publication, figure, matched)]
     margins = [points if row.figure.kind.is_share else math.log1p(within) for row in rows]
     judged = with_verdicts(rows, margins, within, points)
@@ -157,7 +151,7 @@ def _compared(row: Row, group: Group, base: Group | None, matched: Matched) -> R
     if ours is not None and row.theirs is not None:
         row = replace(row, theirs=row.theirs.with_interval(ours))
     kind = row.figure.kind
-    runs = [f for g in (group, base) if g for f in g.counted]
+    runs = [one for g in (group, base) if g for _, one in g.rows.iterrows()]
     if ours is None:
         return replace(row, why=f"{kind.words} is not recorded")
     if matched.scaled:
@@ -221,35 +215,15 @@ def _estimate(figure: Figure, group: Group, base: Group | None) -> Estimate | No
     """Ours as the relation says. Not paired by seed: who publishes shares neither seeds nor hours with us."""
     values = measured(group, figure.measured)
     kind = figure.kind
-    step = _step([group, base] if base else [group]) if kind.is_share else 0.0
+    floor = {"resolution": max(group.floor, base.floor if base else 0.0)} if kind.is_share else {}
     if base is None:
-        found = mean(values, over="seeds" if kind.is_share else "runs")
-        return found and (_in_steps(found, step).within(0, 100) if kind.is_share else found)
-    other: PerSeed = {("baseline", key): value for key, value in measured(base, figure.measured).items()}
-    if kind.is_share:
-        found = difference(values, other, step=step)
-        found = found and found.within(-100, 100)
-    elif kind.is_time and kind.falls:
-        found = ratio(other, values)
-    else:
-        found = ratio(values, other)
-    return found and replace(found, method="Welch's t interval of all runs, not paired")
-
-
-def _in_steps(found: Estimate, step: float) -> Estimate:
-    """A mean of accuracies that are known to half a step."""
-    if found.spread is None or found.df is None or found.spread >= step * ROUNDED:
-        return found
-    spread = step * ROUNDED
-    error = spread / math.sqrt(found.n)
-    half = quantile((1 + found.confidence) / 2, found.df) * error
-    return replace(found, spread=spread, error=error, low=found.value - half, high=found.value + half)
-
-
-def _step(groups: Sequence[Group]) -> float:
-    """An answer of the test set, in points; 0 where its size is not known."""
-    images = {f.test_images for group in groups for f in group.counted}
-    return 100 / size if len(images) == 1 and (size := images.pop()) else 0.0
+        found = mean(values, **floor)
+        return found and replace(found, bounds=(0.0, 100.0) if kind.is_share else (0.0, math.inf))
+    other = measured(base, figure.measured)
+    other.index = pd.Index([("baseline", key) for key in other.index], tupleize_cols=False)
+    if kind.is_time and kind.falls:
+        values, other = other, values
+    return difference(values, other, log=not kind.is_share, **floor)
 
 
 def _differences(publication: Publication, matched: Matched) -> Iterator[str]:
@@ -258,7 +232,7 @@ def _differences(publication: Publication, matched: Matched) -> Iterator[str]:
     if not matched.same_card:
         theirs = publication.hardware or "not said"
         yield f"hardware {words.some(list(matched.devices), 2)} (published {theirs})"
-    runs = [f.run for group in matched.arms.values() for f in group.counted]
+    runs = [run for group in matched.arms.values() for run in group.records]
     torch = dict.fromkeys(words.short(str(v), 30) for run in runs if (v := environment_of(run).get("torch")))
     software = publication.software
     if torch and software and not all(version in software for version in torch):

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
-from ampcompare.report.analysis import phrases
-from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.views import Ground, View
+from ampcompare.report.analysis.comparison import MEMORY as MEMORY_USED
+from ampcompare.report.analysis.comparison import NOT_FINISHED, QUALITY, SPEED, Comparison
+from ampcompare.report.runs.checks import learned_nothing
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.statistics.family import holm
+from ampcompare.report.statistics.estimate import Estimate
 
 NUMBER = r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(?:points?|x|×)?"
 SPEEDUP, MEMORY, EQUIVALENT = "speedup >= X", "memory <= X", "equivalent within X"
@@ -86,21 +86,15 @@ def _term(label: str, text: str, whole: str) -> Term:
     )
 
 
-@dataclass(frozen=True)
-class Case:
-    """What a term is held against: the runs, and the view of them at a margin (None: at that in use)."""
-
-    ground: Ground
-    at: Callable[[float | None], View]
-
-
-def judge(terms: Sequence[Term], case: Case) -> tuple[Answer, ...]:
+def judge(
+    terms: Sequence[Term], groups: Sequence[Group], comparisons: Sequence[Comparison], baseline: str
+) -> tuple[Answer, ...]:
     """Each term held against the comparison. Raises UserError for a label that no group has."""
     found = []
     for term in terms:
-        group = _group(case.ground.groups, term)
-        shown, why = _failures(group, term) if term.kind == FAILURES else _compared(group, term, case)
-        found.append(Answer(term, shown, why.replace(phrases.NBSP, " ")))
+        group = _group(groups, term)
+        shown, why = _judged(term, group, comparisons, baseline)
+        found.append(Answer(term, shown, why))
     return tuple(found)
 
 
@@ -115,105 +109,59 @@ def _group(groups: Sequence[Group], term: Term) -> Group:
     raise UserError(f"--require {term.label!r}: no such group; {hint and hint + ' '}there are {known}")
 
 
-def _compared(group: Group, term: Term, case: Case) -> tuple[bool, str]:
-    view = case.at(None)
-    comparison = view.comparison(group.label)
-    if comparison is None and group.value == view.baseline:
+def _judged(
+    term: Term, group: Group, comparisons: Sequence[Comparison], baseline: str
+) -> tuple[bool, str]:
+    if term.kind == FAILURES:
+        outcomes = group.outcomes  # one that is still running may fail
+        is_shown = outcomes.ended > 0 and outcomes.failed + outcomes.running <= term.bound
+        return is_shown, outcomes.words
+    if group.value == baseline:
         raise UserError(
             f"--require '{term.label}: {term.text}': {term.label} is what others are compared with; "
             f"of it only {FAILURES} can be required"
         )
+    comparison = next((c for c in comparisons if c.group is group), None)
     if comparison is None:
-        return False, f"there is no run of the baseline {view.baseline} to compare with"
+        return False, f"there is no run of the baseline {baseline} to compare with"
     if comparison.refusal:
-        return False, f"not compared, as {comparison.refusal}"
-    return JUDGES[term.kind](comparison, term, case)
-
-
-def _failures(group: Group, term: Term) -> tuple[bool, str]:
-    outcomes = group.outcomes
-    if outcomes.failures is None:
-        return False, outcomes.others or "no run came to an end"
-    why = outcomes.sentence or f"none of {words.plural(outcomes.failures.n, 'run')} failed"
-    if going := outcomes.running:  # each of them may fail still
-        runs = words.plural(len(going), "run")
-        why += f", {runs} {'is' if len(going) == 1 else 'are'} still running"
-    return len(outcomes.failed) + len(going) <= term.bound, why
-
-
-def _speedup(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
-    if (found := phrases.tested(comparison, "speed")) is None:
-        return False, comparison.shared_machine or "no speed-up can be given"
-    why = phrases.speed(comparison, mark=term.bound).removeprefix("trains ")
-    if comparison.is_unfinished or not found.has_interval:
-        return False, f"{why}: {_thin(comparison)}"
-    if term.bound >= 1 and comparison.is_within_control("speed"):  # below 1 no speed-up is claimed
-        return False, why
-    return found.low is not None and found.low >= term.bound, why
-
-
-def _memory(comparison: Comparison, term: Term, _: Case) -> tuple[bool, str]:
-    if (found := phrases.tested(comparison, "memory")) is None:
-        return False, "no memory can be compared"
-    digits = words.precision_apart((found.low, found.high), (1.0, term.bound), words.number, 3)
-    span = words.interval(found.low, found.high, lambda end: f"{words.number(end, digits)}×", "×")
-    why = f"{words.ratio(found.value)} the memory{phrases.bracket(found, span)}"
-    if comparison.is_unfinished or not found.has_interval:
-        return False, f"{why}: {_thin(comparison)}"
-    return found.high is not None and found.high <= term.bound, why
-
-
-def _equivalent(comparison: Comparison, term: Term, case: Case) -> tuple[bool, str]:
-    seen = case.at(term.bound).comparison(comparison.group.label)
-    if seen is None or (silent := _silent(seen)):
-        return False, silent if seen else "it is not compared"
-    return seen.is_equivalent, f"{seen.metric.name} {phrases.quality_of(seen)}"
-
-
-def _not_lower(comparison: Comparison, term: Term, case: Case) -> tuple[bool, str]:
-    metric = comparison.metric
-    if metric.falls:
+        return False, f"not compared: {comparison.refusal}"
+    question = {SPEEDUP: SPEED, MEMORY: MEMORY_USED}.get(term.kind, QUALITY)
+    metric, claim = comparison.metric, comparison.claims.get(question)
+    if term.kind == NOT_LOWER and metric.falls:
         raise UserError(
             f"--require '{term.label}: {term.text}': {metric.key} is the better the lower it is; require "
             f"'{EQUIVALENT}'"
         )
-    if silent := _silent(comparison):
-        return False, silent
-    p_values: dict[Hashable, float] = {
-        c.group.label: p
-        for c in case.at(None).comparisons
-        if "quality" in c.claims and c.quality and (p := c.quality.p_of(-term.bound, "above")) is not None
-    }
-    tested = holm(p_values, case.ground.levels.one_sided).get(comparison.group.label)
-    if tested is None or comparison.quality is None:
-        return False, _thin(comparison)
-    at = comparison.quality.at(1 - 2 * tested.level)
-    decimals = words.precision_apart((at.low,), (-term.bound,), words.signed, 2)
-    low = "" if at.low is None else words.signed(at.low, decimals)
-    why = f"{metric.with_unit(words.signed(at.value))}, at least {low} ({words.level(1 - tested.level)})"
-    return tested.rejected, f"{metric.name} {why}"
+    if claim is None:
+        return False, NOT_FINISHED
+    found = claim.estimate
+    if found is None or not found.has_interval or (question == QUALITY and comparison.silence):
+        return False, f"cannot tell: {claim.why}"
+    low, high = found.ends
+    assert low is not None
+    assert high is not None
+    if term.kind == SPEEDUP:
+        beside = comparison.beside_control.get(SPEED)
+        holds = low >= term.bound and (term.bound < 1 or "faster" in claim.shown or beside is None)
+        return holds, f"{_span(found, words.number, (1.0, term.bound), '×')} as fast"
+    if term.kind == MEMORY:
+        return high <= term.bound, f"{_span(found, words.number, (1.0, term.bound), '×')} the memory"
+    said = metric.with_unit(_span(found, words.signed, (-term.bound, term.bound), ""))
+    if stuck := learned_nothing(group, metric):
+        return False, stuck
+    if found.error == 0:
+        return False, f"cannot tell: {claim.why}"
+    if term.kind == NOT_LOWER:
+        return low > -term.bound, f"{metric.name} {said}"
+    return -term.bound < low and high < term.bound, f"{metric.name} {said}"
 
 
-def _silent(comparison: Comparison) -> str:
-    """Why nothing can be shown of quality; nothing where something can."""
-    metric = comparison.metric
-    if comparison.silence or comparison.is_stuck:
-        return (
-            comparison.silence
-            or f"{metric.name} of {comparison.group.label} is that of a run that learned nothing"
-        )
-    if comparison.quality is None:
-        return f"no {metric.name} of finished runs on both sides"
-    return "" if comparison.quality.has_interval else _thin(comparison)
-
-
-def _thin(comparison: Comparison) -> str:
-    return "not finished" if comparison.is_unfinished else f"not enough seeds to tell (n = {comparison.n})"
-
-
-JUDGES: dict[str, Callable[..., tuple[bool, str]]] = {
-    SPEEDUP: _speedup,
-    MEMORY: _memory,
-    EQUIVALENT: _equivalent,
-    NOT_LOWER: _not_lower,
-}
+def _span(
+    found: Estimate, show: Callable[[float | None, int], str], marks: tuple[float, ...], unit: str
+) -> str:
+    """`1.43× (95 %: 1.38 to 1.47)`, with the digits that tell the ends from the marks."""
+    least = 3 if unit else 2
+    digits = words.precision_apart(found.ends, marks, show, least)
+    span = words.interval(found.low, found.high, lambda end: show(end, digits), unit)
+    return f"{show(found.value, least)}{unit} ({words.level(found.level)}: {span})"

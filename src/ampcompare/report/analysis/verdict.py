@@ -1,123 +1,215 @@
-"""What is said of each group, from the data and from nothing else; the decision itself is in decision.py."""
+"""The finding in words: the heading, a group's chip, what the table's caption and the line below it say.
+
+The answer has a fixed order: speed, memory, quality; each yes, no, or cannot tell because.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 
 from ampcompare.report import words
-from ampcompare.report.analysis import phrases
-from ampcompare.report.analysis.best import BestOfEach
-from ampcompare.report.analysis.comparison import Comparison
-from ampcompare.report.analysis.phrases import NBSP
-from ampcompare.report.runs.groups import Group
+from ampcompare.report.analysis.comparison import (
+    EQUIVALENT,
+    MEMORY,
+    NOT_FINISHED,
+    QUALITY,
+    SPEED,
+    Claim,
+    Comparison,
+    failed_words,
+)
+from ampcompare.report.runs.groups import BACKEND, Group
 from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.quantities import OWN, Quantities
+from ampcompare.report.statistics.estimate import ALPHA
+from ampcompare.report.statistics.samples import FEWEST
+
+GOOD, BAD, OPEN, BASE = "good", "bad", "open", "base"  # looks of a chip
+A_THIRD = 1 / 3  # of a group's runs failed: that belongs into the heading
+MOST_LABEL = 40  # characters of a label in the heading
+COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """`headline`: the decision; `lines`: a (label, sentence) per group; `cautions`: the reasons for doubt.
-
-    `chips` has of each compared group what is known of its quality, in a word (`Comparison.chip`); `notes`
-    are sentences on the experiment as a whole: its plan, its control, the best of each.
-    """
-
-    headline: str
-    lines: tuple[tuple[str, str], ...]
-    cautions: tuple[str, ...]
-    chips: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-def line(
-    group: Group,
-    comparison: Comparison | None,
-    metric: ComparedMetric,
-    best: BestOfEach | None = None,
-    quantities: Quantities = OWN,
-) -> str:
-    """What is to be said of one group, None its comparison where it is a baseline or there is none. A group
-    that is not compared with its like is part of the `best` of each, if anything was tuned.
-    """
-    failed = _failures(group)
-    if not group.counted:
-        what = failed or group.outcomes.others or words.plural(len(group.runs), "run")
-        return f"{words.capital(what)}, without a single logged row."
-    is_compared = comparison is not None and (comparison.speed or comparison.quality or comparison.memory)
-    if comparison and is_compared:
-        sentence = gains(comparison)
-    else:
-        nothing = f"no throughput, memory or {metric.noun} was recorded"
-        sentence = f"{', '.join(_absolute(group, metric, quantities)) or nothing} ({_runs(group)})"
-    if failed:
-        done = len(group.outcomes.finished)
-        sentence = (
-            f"{failed}. Of the {words.plural(done, 'run')} that finished: {sentence}"
-            if done
-            else (f"{failed}. Before that: {sentence}")
-        )
-    sentence = words.capital(sentence)
-    skipped, median = group.values("skipped_steps"), group.medians["skipped_steps"]
-    if any(skipped):
-        each = "" if len(skipped) == 1 else " per run in the median"
-        sentence += f"; {words.count(median)} skipped {'step' if median == 1 else 'steps'}{each}"
-    if (best and not is_compared) and (place := best.place_of(group)):
-        sentence += f". {words.capital(place)}"
-    elif comparison and comparison.refusal:
-        sentence += f". Not compared: {comparison.refusal}"
-    if others := group.outcomes.others:
-        sentence += f". {words.capital(others)}"
-    return f"{sentence}."
+def chip(comparison: Comparison) -> str:
+    """What is known of a group in a few words: `faster · same accuracy`, `cannot tell`, `2 of 5 failed`."""
+    if comparison.refusal:
+        return "not compared"
+    if comparison.is_control:
+        return "control"
+    if failed := failed_words(comparison.group):
+        return failed
+    if not comparison.claims:
+        return NOT_FINISHED
+    every = [comparison.claims[SPEED], comparison.claims[QUALITY]]
+    known = [claim for claim in every if claim.estimate is not None]
+    if known and all(not claim.estimate.has_interval for claim in known if claim.estimate):
+        return "cannot tell"
+    return " · ".join(part for part in (_speed_chip(every[0]), quality_words(comparison, briefly=True)) if part)
 
 
-def _failures(group: Group) -> str:
-    """`3 of 5 fp16 runs failed (95 %: 15 to 95 %)`; nothing where none did."""
-    found = group.outcomes.failures
-    if found is None or not found.k:
+def _speed_chip(claim: Claim) -> str:
+    if claim.shown:
+        return claim.shown[0]
+    is_open = claim.estimate is not None and claim.more_seeds is not None
+    return "speed not settled" if is_open or claim.why.startswith("the interval") else ""
+
+
+def look(comparison: Comparison) -> str:
+    """The colour that a chip wears."""
+    if comparison.is_control:
+        return BASE
+    if comparison.lost or comparison.group.outcomes.failed:
+        return BAD
+    return GOOD if comparison.keeps_quality and "slower" not in comparison.shown else OPEN
+
+
+def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
+    """`accuracy the same within 1 point`, `accuracy 1.20 points lower`; briefly `same accuracy`."""
+    metric, claim = comparison.metric, comparison.claims.get(QUALITY)
+    if claim is None or claim.estimate is None:
         return ""
-    low, high = (f"{end * 100:.0f}" for end in (found.low, found.high))
-    return f"{group.outcomes.sentence} ({words.level(found.confidence)}: {low} to {high} %)"
+    if comparison.silence or not claim.estimate.has_interval:
+        return "" if briefly and not comparison.silence else f"{metric.noun} cannot be told"
+    size = metric.size(claim.estimate.value)
+    side = "higher" if claim.estimate.value > 0 else "lower"
+    moved = {"better", "worse"} & set(claim.shown)
+    if EQUIVALENT in claim.shown and moved:
+        margin = f"{metric.margin:g}"
+        return f"same within {margin}, {size} {side}" if briefly else f"{metric.noun} {size} {side}, within {margin}"
+    if moved:
+        return f"{metric.noun} {size if briefly else metric.with_unit(size)} {side}"
+    if EQUIVALENT in claim.shown:
+        return f"same {metric.noun}" if briefly else f"{metric.noun} the same within {metric.tolerance}"
+    return f"{metric.noun} not settled" if "at chance" not in claim.why else f"{metric.noun} at chance"
 
 
-def _absolute(group: Group, metric: ComparedMetric, quantities: Quantities) -> list[str]:
-    parts = []
-    if speed := group.means["images_per_second"]:
-        parts.append(f"{words.number(speed.value)} {quantities.speed}")
-    if memory := group.means["peak_mib"]:
-        parts.append(quantities.memory_words(memory.value))
-    if quality := group.means["quality"]:
-        so_far = " so far" if group.is_unfinished else ""
-        parts.append(f"{metric.name} {metric.show(quality.value)}{so_far}")
-    return parts
+def speed_words(comparison: Comparison) -> str:
+    """`1.77× as fast`; nothing where that is not compared."""
+    claim = comparison.claims.get(SPEED)
+    if claim is None or claim.estimate is None or (not claim.shown and claim.more_seeds is None):
+        unsettled = claim is not None and claim.why.startswith("the interval")
+        return "speed not settled" if unsettled else ""
+    return f"{words.ratio(claim.estimate.value)} as fast" if claim.shown else "speed not settled"
 
 
-def gains(comparison: Comparison) -> str:
-    """`trains 1.90× as fast as none (95 %: 1.88 to 1.92), needs 41 % less memory (...), and its ...`.
+def memory_words(comparison: Comparison) -> str:
+    """`11 % less memory`, `the same memory`; nothing where nothing is shown."""
+    claim = comparison.claims.get(MEMORY)
+    if claim is None or claim.estimate is None:
+        return ""
+    if claim.estimate.value == 1 and claim.estimate.error == 0:
+        return "the same memory"
+    share = (claim.estimate.value - 1) * 100
+    amount = words.amount(share, 0 if abs(share) >= 9.95 else 1)
+    return f"{amount} % {'less' if share < 0 else 'more'} memory" if claim.shown else ""
 
-    Where all figures rest on the same runs, that is said once, at the end; otherwise beside each.
+
+def headline(
+    groups: Sequence[Group], comparisons: Sequence[Comparison], key: str, baseline: str, metric: ComparedMetric
+) -> tuple[str, str]:
+    """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
+    held = [c for c in comparisons if not c.is_control]
+    bases = [g for g in groups if g.value == baseline and not g.is_control]
+    if not bases:
+        return f"No run of {_named(baseline)} to compare with", ""
+    if not held:
+        return f"Only {_named(bases[0].label)}: nothing to compare it with", ""
+    if all(base.is_unfinished or not base.n for base in bases):
+        return f"The baseline {_named(baseline)} has no finished run: {bases[0].outcomes.words}", ""
+    compared = [c for c in held if not c.refusal]
+    if not compared:
+        return "Nothing is compared: no two groups differ in the compared setting alone", ""
+    claimed = [c for c in compared if c.claims]
+    if not claimed:
+        first = compared[0].group
+        return f"{_named(first.label)} has not finished: {first.outcomes.words}", first.label
+    best = _subject(claimed)
+    label = best.group.label
+    if _mostly_failed(best):
+        return f"{_named(label)}: {failed_words(best.group)}", label
+    if not any(c.shown or c.silence for c in claimed):
+        return _nothing_told(best), ""
+    parts = [speed_words(best), memory_words(best), quality_words(best)]
+    said = ", ".join(part for part in parts if part) or f"no {metric.noun} and no speed to compare"
+    others = next((c for c in claimed if c is not best and _mostly_failed(c)), None)
+    tail = f"; {failed_words(others.group).replace(' failed', '')} {_named(others.group.label)} runs failed" if others else ""
+    prefix = "" if key == BACKEND else f"{key.rpartition('.')[2]} "
+    return f"{prefix}{_named(label)}: {said}{tail}", label
+
+
+def _subject(claimed: Sequence[Comparison]) -> Comparison:
+    """The group that the heading is about: the fastest that keeps its quality, else the fastest, else one of
+    which anything is shown.
     """
-    every = ((phrases.speed, "speed"), (phrases.memory, "memory"), (phrases.quality, "quality"))
-    figures = {name: found for _, name in every if (found := getattr(comparison, name)) is not None}
-    bases = {phrases.basis(found) for found in figures.values()}
-    notes = {name: phrases.basis(found) if len(bases) > 1 else "" for name, found in figures.items()}
-    parts = [text for say, name in every if (text := say(comparison, notes.get(name, "")))]
-    end = "not finished" if comparison.group.is_unfinished else ""
-    if len(bases) == 1:
-        end = ", ".join(part for part in (*bases, end) if part)
-    end = f" ({end})" if end else ""
-    if not comparison.enough_seeds:
-        return f"{words.listed(parts)}: not enough seeds to tell what of this is chance{end}"
-    if comparison.silence and comparison.quality is not None:
-        parts[-1] += ", of which nothing is claimed"
-        if not comparison.has_failed:  # that is said first of all
-            parts[-1] += f": {comparison.silence}"
-    start = f"{', '.join(parts[:-1])}, and " if len(parts) > 1 else ""
-    return f"{start}{parts[-1]}{end}"
+
+    def rank(c: Comparison) -> tuple[bool, bool, bool, bool, float]:
+        whole = not _mostly_failed(c)
+        return (whole, c.is_faster and c.keeps_quality, c.is_faster, bool(c.shown), c.speedup or 0.0)
+
+    return max(claimed, key=rank)
 
 
-def _runs(group: Group) -> str:
-    text = f"n{NBSP}={NBSP}{group.n}"
-    if group.n > 1:
-        text += f", {words.plural(group.seeds, 'seed')}"
-    return f"{text}, not finished" if group.is_unfinished else text
+def _mostly_failed(comparison: Comparison) -> bool:
+    share = comparison.group.outcomes.failures
+    return share is not None and share.k > 0 and share.k >= A_THIRD * share.n
+
+
+def _nothing_told(comparison: Comparison) -> str:
+    """`Three seeds do not tell: about 8 more would`."""
+    found = [c for c in comparison.claims.values() if c.estimate is not None]
+    n = min((c.estimate.n for c in found if c.estimate), default=0)
+    unit = "seed" if comparison.group.seeds else "run"
+    many = COUNTS[n] if n < len(COUNTS) else f"{n:,}"
+    said = f"{many} {unit}{'' if n == 1 else 's'} {'does' if n == 1 else 'do'} not tell"
+    if n < FEWEST:
+        return f"{said}: {FEWEST} are the least"
+    more = [c.more_seeds for c in comparison.open_claims if c.more_seeds]
+    if not more:
+        reasons = [c.why for c in found if c.why]
+        return f"{said}" if not reasons or reasons[0].startswith("the interval") else f"Cannot tell: {reasons[0]}"
+    return f"{said}: about {max(more):,} more would"
+
+
+def basis(setting: str, machine: str, groups: Sequence[Group], metric: ComparedMetric, planned: str) -> str:
+    """Setting, number of runs, machine and margin, in one line."""
+    shown = [g for g in groups if g.n and not g.is_control]
+    seeds, runs = sorted({g.seeds for g in shown}), sorted({g.n for g in shown})
+    counts, unit = (seeds, "seed") if seeds and seeds[0] else (runs, "run")
+    span = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "0"
+    plural = "" if counts == [1] else "s"
+    parts = [f"{setting}, {span} {unit}{plural} of each", machine]
+    parts += [planned] if planned else [f"margin {metric.tolerance}"] if metric.margin is not None else []
+    return " · ".join(part for part in parts if part)
+
+
+def caption(comparisons: Sequence[Comparison], level: float, looks: int, metric: ComparedMetric) -> str:
+    """What the table's intervals are, once for all."""
+    held = [c for c in comparisons if not c.is_control and c.claims]
+    found = [e for c in held for e in c.estimates.values() if e.has_interval]
+    if not found:
+        return f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
+    kinds = {e.paired for e in found}
+    how = "paired by seed" if kinds == {True} else "not paired" if kinds == {False} else "paired where seeds are shared"
+    over = f" and {looks} planned looks" if looks > 1 else ""
+    joint = f": each question's intervals hold together in {words.level(1 - ALPHA)}{over}"
+    if len(held) < 2 and looks < 2:
+        joint = ""
+    said = [f"Each line is an interval at {words.level(level)} ({how}){joint}."]
+    said += list(_how_to_read(held, metric))
+    return " ".join(said)
+
+
+def _how_to_read(held: Sequence[Comparison], metric: ComparedMetric) -> Iterator[str]:
+    there = {question for c in held for question in c.estimates}
+    parts = []
+    if SPEED in there:
+        parts.append("right of 1× is faster")
+    if MEMORY in there:
+        parts.append("left of 0 is less memory")
+    if QUALITY in there and metric.margin is not None:
+        parts.append(f"inside the zone ({metric.tolerance}) the {metric.noun} counts as the same")
+    if parts:
+        yield f"{words.capital('; '.join(parts))}."
+
+
+def _named(label: str) -> str:
+    return words.short(label, MOST_LABEL)

@@ -12,8 +12,6 @@ from ampcompare.report.foreign import names
 from ampcompare.report.foreign.logged import Logged, guess_evaluated, guess_metric, has_number, whose
 from ampcompare.report.foreign.settings import Told, beside_ours, guess_baseline, meant_baseline, tell_apart
 from ampcompare.report.foreign.taken import are_ours, take
-from ampcompare.report.runs.figures import RunFigures, figures_of
-from ampcompare.report.runs.labels import BACKEND
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
     ComparedMetric,
@@ -26,6 +24,7 @@ from ampcompare.report.runs.metric import (
 )
 from ampcompare.report.runs.named import named_metric, told_of
 from ampcompare.report.runs.quantities import Quantities
+from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.words import listed, printable, short, some
 
 BASELINE = "none"  # of our own runs
@@ -52,7 +51,10 @@ class Wanted:
 class Reading:
     """The figures of the runs, what they are compared by, and what has to be said of how they were read."""
 
-    figures: list[RunFigures]
+    runs: list[RunRecord]
+    settings: list[dict[str, str]] | None
+    seeds: list[Any] | None
+    aside: frozenset[str]
     metric: ComparedMetric
     quantities: Quantities
     keys: tuple[str, ...]
@@ -82,27 +84,22 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
                 f"Whether more or less {metric.name} is better is not known: more is taken as better. "
                 "--goal minimize turns it round."
             )
-    figures = [replace(figures_of(run, key), unit=metric.scale) for run in taken.runs]
+    read_runs = list(taken.runs)
     if unit is None and (small := in_another_unit(metric, runs)):
         doubts.append(_UNITS.format(key=printable(key), runs=whose(small)))
         unread = {run.id for run in small}
-        figures = [_without(f, key) if f.run.id in unread else f for f in figures]
+        read_runs = [_without(f, key) if f.id in unread else f for f in read_runs]
     if not is_foreign:
         keys = tuple(wanted.group_by or (BACKEND,))
         aside, left_out = beside_ours(runs, [*keys, *wanted.ignore])
-        figures = [replace(f, aside=aside) for f in figures] if aside else figures
         lines, doubts = [*_in_a_line([*picked, *taken.picked]), *said], [*doubts, *left_out]
         baseline = wanted.baseline or _of_fp32(runs)
-        return Reading(figures, metric, taken.quantities, keys, baseline, tuple(lines), tuple(doubts))
+        return Reading(read_runs, None, None, aside, metric, taken.quantities, keys, baseline, tuple(lines), tuple(doubts))
     told = tell_apart(runs, wanted.group_by, wanted.ignore)
-    figures = [
-        replace(f, settings=settings, seed=seed, best_accuracy=_as_share(f.best_accuracy))
-        for f, settings, seed in zip(figures, told.settings, told.seeds, strict=True)
-    ]
     baseline = _baseline(told, wanted, picked)
     lines = [*_in_a_line([*picked, *taken.picked]), *said]
-    doubts += [*told.left_out, *([_TIME] if any(f.train_seconds is not None for f in figures) else [])]
-    return Reading(figures, metric, taken.quantities, told.keys, baseline, tuple(lines), tuple(doubts))
+    doubts += [*told.left_out, *([])]
+    return Reading(read_runs, [dict(o) for o in told.settings], list(told.seeds), frozenset(), metric, taken.quantities, told.keys, baseline, tuple(lines), tuple(doubts))
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
@@ -112,15 +109,8 @@ def _of_fp32(runs: Sequence[RunRecord]) -> str:
     return BASELINE if BASELINE in values else next(meant, BASELINE)
 
 
-def _without(figures: RunFigures, key: str) -> RunFigures:
-    """The figures without any value of the metric."""
-    logged = {name: column for name, column in figures.run.logged.items() if name != key}
-    return replace(figures, quality=None, run=replace(figures.run, logged=logged))
-
-
-def _as_share(accuracy: float | None) -> float | None:
-    """An accuracy as a fraction; None of one that was logged otherwise."""
-    return accuracy if accuracy is not None and 0 <= accuracy <= 1 else None
+def _without(run: RunRecord, key: str) -> RunRecord:
+    return replace(run, logged={n: c for n, c in run.logged.items() if n != key}, summary={n: v for n, v in run.summary.items() if n != key})
 
 
 _UNITS = (

@@ -17,7 +17,7 @@ from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.foreign import names
-from ampcompare.report.runs.labels import BACKEND, NOT_SET, differing_keys
+from ampcompare.report.runs.settings import BACKEND, NOT_SET, differing_keys
 from ampcompare.report.words import printable, short, some
 
 JOINT = "+"  # between keys that are compared as one: fp16+bf16

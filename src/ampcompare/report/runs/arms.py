@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ampcompare.config.canonical import GROUP, has_no_effect
+from ampcompare.config.canonical import AUTO, GROUP, has_no_effect
 from ampcompare.config.options import Role
 from ampcompare.config.schema import LEAVES, with_role
 from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text, flatten
-from ampcompare.report.runs.figures import RunFigures, environment_of
-from ampcompare.report.runs.groups import BACKEND, Group, differing_keys, group_runs
+from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.hardware import is_same_card
-from ampcompare.report.runs.settings import AUTO, OF_BACKEND
+from ampcompare.report.runs.settings import BACKEND, FOLLOWS, differing_keys
+from ampcompare.report.runs.table import RUN, device_words, environment_of
 from ampcompare.report.words import by_reason, plural, printable, short, some
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
 IDENTITY = ("model.name", "model.stem", "model.kwargs", "data.source", "data.kwargs", "data.train_limit")
@@ -47,7 +50,8 @@ class Matched:
     @property
     def devices(self) -> tuple[str, ...]:
         """Where the runs ran."""
-        return tuple(dict.fromkeys(f.device_words for group in self.arms.values() for f in group.counted))
+        rows = (row for group in self.arms.values() for _, row in group.rows.iterrows())
+        return tuple(dict.fromkeys(map(device_words, rows)))
 
     @property
     def is_of_another_length(self) -> bool:
@@ -55,29 +59,34 @@ class Matched:
         return any(key in self.deviations for key in LENGTH)
 
 
-def match(publication: Publication, figures: Sequence[RunFigures], ignored: Collection[str] = ()) -> Matched:
+def match(publication: Publication, analysis: Analysis) -> Matched:
     """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
     published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
     """
-    by_arm: dict[str, list[RunFigures]] = {}
+    by_arm: dict[str, list[int]] = {}
     refused: list[tuple[str, str]] = []
-    for one in figures:
-        arm, why = _arm_of(publication, one)
+    for number, run in enumerate(analysis.table[RUN]):
+        arm, why = _arm_of(publication, run)
         if arm:
-            by_arm.setdefault(arm, []).append(one)
+            by_arm.setdefault(arm, []).append(number)
         else:
-            refused.append((_name(one), why))
+            refused.append((_name(run), why))
     if not by_arm:
         reasons = "; ".join(dict.fromkeys(why for _, why in refused))
         raise UserError(
-            f"{publication.name}: none of {plural(len(figures), 'run')} is of it: {short(reasons, 300)}"
+            f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {short(reasons, 300)}"
         )
-    found = {
-        arm: [g for g in group_runs(runs, (BACKEND,), frozenset(ignored)) if not g.is_control and g.counted]
-        for arm, runs in by_arm.items()
-    }
+    found = {arm: _groups(analysis, numbers) for arm, numbers in by_arm.items()}
     left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
     return _of_one_setting(publication, found, left_out)
+
+
+def _groups(analysis: Analysis, numbers: Sequence[int]) -> list[Group]:
+    floor = analysis.groups[0].floor
+    settings = [analysis.settings[number] for number in numbers]
+    rows = analysis.table.iloc[list(numbers)]
+    groups = group_runs(rows, settings, analysis.metric, (BACKEND,), analysis.ignored, floor)
+    return [group for group in groups if not group.is_control and group.n]
 
 
 def _of_one_setting(
@@ -94,23 +103,23 @@ def _of_one_setting(
     for other, theirs in ranked[1:]:
         keys = sorted(differing_keys([dict(rest), dict(other)]))
         told = some([f"{key} {short(dict(other).get(key, 'not set'), 40)}" for key in keys], 3)
-        count = sum(len(group.runs) for group in theirs.values())
+        count = sum(len(group.all_rows) for group in theirs.values())
         left_out.append(f"{plural(count, 'run')} of {some(list(theirs), 3)}: in another setting ({told})")
     order = {arm: arms[arm] for arm in publication.arms if arm in arms}
-    runs = [f for group in order.values() for f in group.counted]
+    runs = [run for group in order.values() for run in group.records]
     scaled = _scale_of(publication, runs[0])
     deviations = dict(_deviations(publication, runs, bool(scaled)))
-    same = is_same_card(publication.hardware, {f.device for f in runs})
+    same = is_same_card(publication.hardware, {d for group in order.values() for d in group.devices})
     return Matched(order, deviations, tuple(printable(line) for line in left_out), scaled, same)
 
 
 def _rank(publication: Publication, arms: Mapping[str, Group]) -> tuple[Any, ...]:
-    runs = [f for group in arms.values() for f in group.counted]
+    runs = [run for group in arms.values() for run in group.records]
     scaled = bool(_scale_of(publication, runs[0]))
     return (
         not scaled,
         publication.baseline in arms,
-        is_same_card(publication.hardware, {f.device for f in runs}),
+        is_same_card(publication.hardware, {d for group in arms.values() for d in group.devices}),
         len(arms),
         -len(dict(_deviations(publication, runs, scaled))),
         len(runs),
@@ -122,16 +131,16 @@ def _rest(publication: Publication, group: Group) -> frozenset[tuple[str, str]]:
     keys = {BACKEND, *publication.arm_keys}
     keys |= {f"environment.{key.rpartition('.')[2]}" for key in keys}
     rest = {(k, v) for k, v in group.settings.items() if k not in keys and not k.startswith(_FOLLOWING)}
-    return frozenset({*rest, (SCALE, _scale_of(publication, group.runs[0]))})
+    return frozenset({*rest, (SCALE, _scale_of(publication, group.records[0]))})
 
 
-_FOLLOWING = (*OF_BACKEND, "published.", "environment.precision", "environment.backend")
+_FOLLOWING = (*FOLLOWS[BACKEND], "published.", "environment.precision", "environment.backend")
 
 
-def _arm_of(publication: Publication, figures: RunFigures) -> tuple[str, str]:
+def _arm_of(publication: Publication, run: RunRecord) -> tuple[str, str]:
     """The arm of a run, or why it is of none."""
-    run, keys = figures.run, publication.arm_keys
-    if _scale_of(publication, figures):  # what was shrunk is as it is on purpose
+    keys = publication.arm_keys
+    if _scale_of(publication, run):  # what was shrunk is as it is on purpose
         keys = tuple(key for key in keys if not key.startswith(SHRUNK))
         names = sorted(publication.arms, key=lambda name: name != run.option("published.arm"))
     elif differs := list(_unlike(publication, run)):
@@ -171,7 +180,7 @@ def _has(publication: Publication, tree: str) -> bool:
 
 
 def _deviations(
-    publication: Publication, runs: Sequence[RunFigures], scaled: bool
+    publication: Publication, runs: Sequence[RunRecord], scaled: bool
 ) -> Iterator[tuple[str, str]]:
     """Options that the runs have otherwise than published: (key, `batch_size 128 (published 256)`)."""
     theirs = _of_publication(publication, {})
@@ -181,16 +190,16 @@ def _deviations(
             continue
         if (scaled and key.startswith(SHRUNK)) or key == BACKEND:
             continue
-        here = [_of_run(f.run)(key) for f in runs]
+        here = [_of_run(run)(key) for run in runs]
         unlike = [value for value in here if theirs(key) != AUTO and not _same(value, theirs(key))]
         if unlike:
             said = some(list(dict.fromkeys(_shown(value) for value in here)), 3)
             yield key, f"{key} {said} (published {_shown(theirs(key))})"
 
 
-def _scale_of(publication: Publication, figures: RunFigures) -> str:
+def _scale_of(publication: Publication, run: RunRecord) -> str:
     """How a run of this publication was shrunk, in words; nothing for any other run, and one in full size."""
-    option = figures.run.option
+    option = run.option
     named = as_text(option(NAMED)).replace("\\", "/").rpartition("/")[2].removesuffix(".yaml")
     scale, network = option(SCALE), option(NETWORK)
     if named != publication.name:
@@ -264,5 +273,5 @@ def _shown(value: Any) -> str:
     return short(printable(as_text(value)), 60)
 
 
-def _name(figures: RunFigures) -> str:
-    return short(printable(f"{figures.run.name or 'run'} ({figures.run.id})"), 80)
+def _name(run: RunRecord) -> str:
+    return short(printable(f"{run.name or 'run'} ({run.id})"), 80)

@@ -2,63 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.report.runs.figures import LARGEST, OF_THE_SEED, RunFigures
+from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.sample import per_process, with_own_times
-from ampcompare.report.statistics.samples import mean_of_seeds
+from ampcompare.report.runs.table import JUMPS, LARGEST, RUN
 
 
-def measured(group: Group, what: str) -> dict[Hashable, float]:
+def measured(group: Group, what: str) -> pd.Series:
     """The counted runs' measurements of what publications give (`published.publication.MEASURED`), in its
     unit: per process, accuracies per seed.
     """
-    name, take = TAKEN[what]
-    runs = with_own_times(group.counted, name)
-    known = {id(run): values for run, values in zip(group.runs, group.ignored, strict=False)}
-    keyed = [
-        (key, value)
-        for key, run in per_process(runs, [known.get(id(run), ()) for run in runs])
-        if (value := take(run)) is not None
-    ]
-    if name in OF_THE_SEED:
-        return mean_of_seeds((key[:2], value) for key, value in keyed)
-    return dict(keyed)
+    column, take = TAKEN[what]
+    taken = [take(row) for _, row in group.all_rows.iterrows()]
+    return replace(group, all_rows=group.all_rows.assign(**{column: taken})).sample(column)
 
 
-def _final_accuracy(run: RunFigures) -> float | None:
-    key = metrics.EVAL_ACCURACY
-    value = run.quality if run.metric == key else run.run.summary_number(key)
-    if value is None and run.metric != key and len(values := run.run.values(key)):
-        value = float(values[-1])
-    return None if value is None else 100 * value
+def _final_accuracy(row: pd.Series) -> float:
+    return 100 * table.last_of(row[RUN], metrics.EVAL_ACCURACY)
 
 
-def _in_all(run: RunFigures) -> float | None:
-    """The wall clock at the last row, evaluations in it; None where the clock went backwards."""
-    clock = run.run.values(metrics.ELAPSED)
+def _in_all(row: pd.Series) -> float:
+    """The wall clock at the last row, evaluations in it; NaN where the clock went backwards."""
+    clock = row[RUN].values(metrics.ELAPSED)
     clock = clock[(clock >= 0) & (clock <= LARGEST)]
-    return float(clock.max()) if len(clock) and not run.clock_jumps else None
+    return float(clock.max()) if len(clock) and not row[JUMPS] else np.nan
 
 
-def _per_epoch(run: RunFigures) -> float | None:
-    if run.train_seconds is None or not run.epochs or run.epochs < 1:
-        return None
-    return run.train_seconds / run.epochs
+def _per_epoch(row: pd.Series) -> float:
+    return row[table.SECONDS] / row[table.EPOCHS] if row[table.EPOCHS] >= 1 else np.nan
 
 
-# By what a publication measures: the attribute of RunFigures that it is of, and how it is had of a run.
-TAKEN: Mapping[str, tuple[str, Callable[[RunFigures], float | None]]] = {
-    "seconds": ("train_seconds", lambda run: run.train_seconds),
-    "seconds_in_all": ("train_seconds", _in_all),
-    "seconds_per_epoch": ("train_seconds", _per_epoch),
-    "images_per_second": ("images_per_second", lambda run: run.images_per_second),
-    "peak_memory": ("peak_mib", lambda run: run.peak_mib),
-    "final_accuracy": ("quality", _final_accuracy),
-    "best_accuracy": (
-        "best_accuracy",
-        lambda run: None if run.best_accuracy is None else 100 * run.best_accuracy,
-    ),
+# By what a publication measures: the column that decides how it is sampled, and how it is had of a run.
+TAKEN: Mapping[str, tuple[str, Callable[[pd.Series], float]]] = {
+    "seconds": (table.SECONDS, lambda row: row[table.SECONDS]),
+    "seconds_in_all": (table.SECONDS, _in_all),
+    "seconds_per_epoch": (table.SECONDS, _per_epoch),
+    "images_per_second": (table.SPEED, lambda row: row[table.SPEED]),
+    "peak_memory": (table.MEMORY, lambda row: row[table.MEMORY]),
+    "final_accuracy": (table.QUALITY, _final_accuracy),
+    "best_accuracy": (table.BEST, lambda row: 100 * row[table.BEST]),
 }

@@ -90,11 +90,13 @@ class ComparedMetric:
         return 100.0 if self.is_fraction else 1.0
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """The least and the largest value that there can be, in the logged unit."""
-        if not self.is_share:
-            return -math.inf, math.inf
-        return 0.0, 1.0 if self.is_fraction else 100.0
+    def shown_bounds(self) -> tuple[float, float]:
+        """The least and the largest value that there can be, as shown."""
+        return (0.0, 100.0) if self.is_share else (-math.inf, math.inf)
+
+    def show_value(self, shown: float | None) -> str:
+        """A value in the shown unit: `93.62 %`."""
+        return in_percent(shown) if self.is_share else number(shown)
 
     @property
     def unit(self) -> str:

@@ -7,15 +7,15 @@ are no matter: what counts is the share of a run's training in which others trai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ampcompare import metrics
-from ampcompare.report.runs.cards import before_of, now_of
-from ampcompare.report.runs.figures import RunFigures
-from ampcompare.report.runs.sample import started
+from ampcompare.records.tree import as_text
+from ampcompare.report.runs.table import DEVICE_TYPE, OVERLAP, RUN, STARTED, environment_of
 
 MOST = 1e11  # seconds since 1970; what is beyond is no moment
 PAUSE = 5.0  # seconds by which the wall clock goes ahead of the run's own where it was stopped and went on
@@ -25,30 +25,30 @@ Spans = np.ndarray  # (begin, end, training seconds) a row of the run, in second
 Crowd = tuple[np.ndarray, np.ndarray]  # moments, the seconds up to each in which several runs went on
 
 
-def with_overlap(figures: Sequence[RunFigures]) -> list[RunFigures]:
-    """The runs' figures with their `overlap`: the share of their training in which other runs of the set had
-    one of their cards too. None where machine or times are not known.
+def with_overlap(rows: pd.DataFrame) -> pd.DataFrame:
+    """The table of runs with the share of each one's training in which others of the set had one of its cards
+    too. NaN where machine or times are not known.
     """
-    placed = [_placed(f) for f in figures]
+    placed = [_placed(row) for _, row in rows.iterrows()]
     busy: dict[str, dict[str, list[Spans]]] = {}  # by card, then by run: one that is there twice is one
-    for f, parts in zip(figures, placed, strict=True):
+    for run, parts in zip(rows[RUN], placed, strict=True):
         for cards, spans in parts:
             for card in cards:
-                busy.setdefault(card, {}).setdefault(f.run.id, []).append(spans)
+                busy.setdefault(card, {}).setdefault(run.id, []).append(spans)
     crowds = {
         card: _crowd([_stretches(np.concatenate(spans)) for spans in runs.values()])
         for card, runs in busy.items()
     }
-    return [replace(f, overlap=_share(parts, crowds)) for f, parts in zip(figures, placed, strict=True)]
+    return rows.assign(**{OVERLAP: [_share(parts, crowds) for parts in placed]})
 
 
-def _placed(figures: RunFigures) -> list[tuple[frozenset[str], Spans]]:
+def _placed(row: pd.Series) -> list[tuple[frozenset[str], Spans]]:
     """The log intervals of a run with the cards that it had during them.
 
     Of a run that went on elsewhere it is known which part was where if it has two; else the last one alone.
     """
-    now, before = now_of(figures), before_of(figures)
-    spans = _spans(figures) if now else None
+    now, before = now_of(row), before_of(row)
+    spans = _spans(row) if now else None
     if spans is None:
         return []
     if not before:
@@ -60,14 +60,14 @@ def _placed(figures: RunFigures) -> list[tuple[frozenset[str], Spans]]:
     return [(before[0], spans[: pauses[0]]), *found] if len(before) == len(pauses) == 1 else found
 
 
-def _spans(figures: RunFigures) -> Spans | None:
+def _spans(row: pd.Series) -> Spans | None:
     """When each log interval of a run began and ended, and how much of it was training; None if not known.
 
     A row is stamped when it is written, some time after its interval: the run's own clock has the lengths,
     and the least difference between the two, of this row and all later ones, where they lie. It rises where
     a run was stopped and went on.
     """
-    run = figures.run
+    run = row[RUN]
     clock, stamps = run.numbers(metrics.ELAPSED), run.numbers("_timestamp")
     known = np.isfinite(clock) & (np.abs(clock) < MOST)
     stamped = known & (stamps > 0) & (stamps < MOST)
@@ -75,7 +75,7 @@ def _spans(figures: RunFigures) -> Spans | None:
         known = stamped
         clock = np.maximum.accumulate(clock[known])
         ahead = np.minimum.accumulate((stamps[known] - clock)[::-1])[::-1]
-    elif known.any() and np.isfinite(began := started(figures)) and len(run.paths) < 2:
+    elif known.any() and np.isfinite(began := row[STARTED]) and len(run.paths) < 2:
         clock = np.maximum.accumulate(clock[known])
         ahead = np.full(len(clock), began)
     else:
@@ -87,7 +87,7 @@ def _spans(figures: RunFigures) -> Spans | None:
     trained = np.where(np.isfinite(trained) & (np.abs(trained) < MOST), trained, 0.0)
     weights = np.diff(np.maximum.accumulate(trained), prepend=0.0).clip(0.0)
     ends = clock + ahead
-    if ends[0] >= (began := started(figures)):  # of a record without its beginning the clock says too much
+    if ends[0] >= (began := row[STARTED]):  # of a record without its beginning the clock says too much
         lengths[0] = min(lengths[0], ends[0] - began)
     return np.stack([ends - lengths, ends, weights if weights.sum() > 0 else lengths], axis=1)
 
@@ -112,7 +112,7 @@ def _crowd(runs: Sequence[np.ndarray]) -> Crowd:
     return moments, np.append(0.0, np.cumsum(together))
 
 
-def _share(parts: Sequence[tuple[frozenset[str], Spans]], crowds: Mapping[str, Crowd]) -> float | None:
+def _share(parts: Sequence[tuple[frozenset[str], Spans]], crowds: Mapping[str, Crowd]) -> float:
     """The share of a run's training in which others went on, each log interval by its part; of several cards
     that it had at once the one that had most.
     """
@@ -126,10 +126,59 @@ def _share(parts: Sequence[tuple[frozenset[str], Spans]], crowds: Mapping[str, C
             seconds = np.maximum(seconds, others)
         together += float((np.minimum(1.0, seconds / lengths) * weights).sum())
         trained += float(weights.sum())
-    return together / trained if trained > 0 else None
+    return together / trained if trained > 0 else np.nan
 
 
-def shared_words(groups: Mapping[str, Sequence[RunFigures]]) -> list[str]:
-    """`none: 3 of 5 runs` for each group of which runs shared their machine."""
-    counts = {label: (sum(f.shares_machine for f in runs), len(runs)) for label, runs in groups.items()}
-    return [f"{label}: {k} of {n} run{'' if n == 1 else 's'}" for label, (k, n) in counts.items() if k]
+# Keys of `environment.machine`: the GPU tells more than the host it is in; a CPU is told by the host alone.
+TELLING = ("gpu", "gpu_uuid", "host")
+OTHERS, EARLIER = "others", "earlier"  # of a run on several processes, or one that went on elsewhere
+
+
+def now_of(row: pd.Series) -> frozenset[str]:
+    """What a run computed on in the end, without the cards of parts of it that ran elsewhere before: GPUs, or
+    the hosts of CPUs. Empty for a GPU that is not named: its host may have others.
+    """
+    return _computing(row, environment_of(row[RUN]).get("machine"))
+
+
+def before_of(row: pd.Series) -> list[frozenset[str]]:
+    """What earlier parts of a run computed on that ran elsewhere, one after the other."""
+    machine = environment_of(row[RUN]).get("machine")
+    several = machine.get(EARLIER) if isinstance(machine, Mapping) else None
+    return [_computing(row, one) for one in _listed(several)]
+
+
+def _computing(row: pd.Series, machine: Any) -> frozenset[str]:
+    telling = {"cpu": TELLING[-1:], "cuda": TELLING[:-1]}.get(row[DEVICE_TYPE], TELLING)
+    return frozenset(_named(machine, (OTHERS,), telling))
+
+
+def cards_of(row: pd.Series) -> frozenset[str]:
+    """What a run computed on: hashes of GPUs, of hosts where no GPU is named; empty if none is recorded."""
+    environment = environment_of(row[RUN])
+    return frozenset(_named(environment.get("machine"))) or frozenset(_named(environment))
+
+
+def cards(rows: pd.DataFrame) -> frozenset[str] | None:
+    """All cards of the runs; None where one does not tell its own."""
+    each = [cards_of(row) for _, row in rows.iterrows()]
+    return frozenset().union(*each) if each and all(each) else None
+
+
+def _named(
+    holder: Any, also: Sequence[str] = (OTHERS, EARLIER), telling: Sequence[str] = TELLING
+) -> Iterator[str]:
+    if not isinstance(holder, Mapping):
+        return
+    for key in telling:
+        if isinstance(said := holder.get(key), str) and said:
+            yield as_text(said)
+            break
+    for key in also:
+        for one in _listed(holder.get(key)):
+            inner = () if key == OTHERS else (OTHERS,)  # a part that ran elsewhere may have been several too
+            yield from _named(one, inner, telling)
+
+
+def _listed(several: Any) -> Sequence[Any]:
+    return several if isinstance(several, list | tuple) else ()

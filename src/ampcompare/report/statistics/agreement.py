@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ampcompare.report.statistics.estimate import WELCH, Estimate
-from ampcompare.report.statistics.power import more_seeds
-from ampcompare.report.statistics.student import t_quantile, t_tail
+from scipy.special import stdtr, stdtrit
+
+from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.statistics.family import more_seeds
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,12 @@ class Theirs:
 
 def quantile(probability: float, df: float) -> float:
     """Of Student's t, of the normal distribution where no degrees of freedom are known."""
-    return t_quantile(probability, min(df, 1e9))
+    return float(stdtrit(min(df, 1e9), probability))
+
+
+def t_tail(t: float, df: float) -> float:
+    """P(T > t) of Student's t."""
+    return float(stdtr(df, -t))
 
 
 def p_differs(ours: Estimate, theirs: Theirs) -> float | None:
@@ -80,14 +86,14 @@ def more_to_tell(ours: Estimate, theirs: Theirs, margin: float, level: float) ->
         return None
     below, above = _distances(ours, theirs)
     off = max(0.0, below, above)
-    apart = replace(ours, scale="linear", value=off, low=None, high=None)
+    apart = replace(ours, log=False, value=off, level=1 - level)
     if off < margin:
-        return more_seeds(apart, margin=margin) or None
+        return more_seeds(replace(apart, level=0.9), margin=margin)
     # Theirs stays as uncertain as it is however often ours are run: the difference must be seen beyond that.
     own = theirs.error if theirs.error is not None else (ours.spread or 0.0) / math.sqrt(theirs.runs)
     if off <= quantile(1 - level / 2, max(ours.df or 1.0, 30.0)) * own:
         return None
-    return more_seeds(apart, null=0.0, level=level) or 1
+    return more_seeds(apart, null=0.0) or 1
 
 
 def _distances(ours: Estimate, theirs: Theirs) -> tuple[float, float]:
@@ -120,7 +126,7 @@ def _cautious(df: float, ours: Estimate) -> float:
     other (n = 5), 1.5 % at 15 times (n = 3); so it is 1.0 and 1.35 %. All of the way would miss most figures
     that are off by a fifth at n = 3.
     """
-    if ours.kind != WELCH or ours.sizes is None:
+    if ours.paired or ours.sizes is None:
         return df
     safe = max(1.0, min(ours.sizes) - 1.0)
     return min(df, 0.7 * df + 0.3 * safe)

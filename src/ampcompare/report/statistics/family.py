@@ -1,38 +1,73 @@
-"""Several claims of one question, tested together: the chance of a single false one is held."""
+"""What holds of all groups of a question together: the level, how many more seeds would do, failures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import betaincinv, gammaincinv, nctdtr, stdtrit
+
+from ampcompare.report.statistics.estimate import ALPHA, Estimate
+
+POWER = 0.9  # at which further seeds are planned
+BOUND = 0.8  # of the deviation that is planned with: with the plain one half of the plans fall short
+MOST = 1000  # seeds beyond which no number is named
+
+
+def joint_level(groups: int, looks: int = 1) -> float:
+    """The level of each interval so that all of one question hold together in 95 % (Bonferroni).
+
+    >>> f"{joint_level(3):.4f}"
+    '0.9833'
+    """
+    return 1 - ALPHA / max(1, groups * looks)
+
+
+def more_seeds(found: Estimate, *, null: float | None = None, margin: float | None = None) -> int | None:
+    """How many further seeds of both sides would show, in 90 % of cases, that the truth is not `null`, or
+    lies within `margin` of no difference, by an interval at the estimate's own level.
+
+    Planned with the estimate for the truth and the upper 80 % bound of its deviation (Browne 1995), by the
+    non-central t. None where nothing is known of the deviation, or where no number up to 1,000 would do.
+    """
+    error, spread, spread_df = found.error, found.spread, found.spread_df
+    if not error or not spread or not spread_df:
+        return None
+    if margin is not None:
+        distances = [found.center + margin, margin - found.center]
+    else:
+        distances = [abs(found.center - found.on_scale(0.0 if null is None else null))]
+    if min(distances) <= 0 or not all(map(math.isfinite, distances)):
+        return None
+    sizes = found.sizes or (found.n, found.n)
+    now = found.n if found.paired else 2 / (1 / sizes[0] + 1 / sizes[1])
+    worst = spread * math.sqrt(spread_df / (2 * float(gammaincinv(spread_df / 2, 1 - BOUND))))
+    seeds = now + np.arange(1, MOST + 1)
+    degrees = (found.df or spread_df) * (seeds - 1) / max(now - 1, 1)
+    limit = stdtrit(degrees, (1 + found.level) / 2)
+    missed = sum(nctdtr(degrees, np.minimum(d / (worst / np.sqrt(seeds)), 100.0), limit) for d in distances)
+    enough = np.flatnonzero(missed <= 1 - POWER)
+    return int(enough[0]) + 1 if len(enough) else None
 
 
 @dataclass(frozen=True)
-class Tested:
-    """A claim within its family: `rejected` says whether its null hypothesis is.
+class Share:
+    """`k` of `n` with the exact interval (Clopper and Pearson 1934) at 95 %, fractions 0..1."""
 
-    `level` is the one at which it was tested: the interval at 1 - `level` leaves the null out exactly where
-    it is rejected. `adjusted_p` is the smallest level of the whole family at which it is rejected.
+    k: int
+    n: int
+    low: float
+    high: float
+
+
+def share_of(k: int, n: int) -> Share:
+    """How many of the runs failed, and how many might.
+
+    >>> found = share_of(3, 5)
+    >>> f"{found.low:.3f} to {found.high:.3f}"
+    '0.147 to 0.947'
     """
-
-    level: float
-    adjusted_p: float
-    rejected: bool
-
-
-def holm(p_values: Mapping[Hashable, float], alpha: float = 0.05) -> dict[Hashable, Tested]:
-    """Holm's step-down test (1979): the family's error is at most `alpha`, whatever depends on what.
-
-    The smallest p is tested at alpha/k, the next at alpha/(k - 1), and so on until one fails; that one and
-    all behind it are not rejected, at the level of the first that failed. A p that is NaN counts as 1: the
-    claim is in the family, and nothing is shown of it. Of equal ones the first given comes first.
-    """
-    known = {key: 1.0 if math.isnan(p) else p for key, p in p_values.items()}
-    k, found, largest, failed = len(known), {}, 0.0, 0.0
-    for rank, key in enumerate(sorted(known, key=lambda key: known[key])):
-        level = failed or alpha / (k - rank)
-        rejected = not failed and known[key] < level
-        failed = failed or (0.0 if rejected else level)
-        largest = min(1.0, max(largest, (k - rank) * known[key]))
-        found[key] = Tested(level, largest, rejected)
-    return {key: found[key] for key in p_values}
+    low = float(betaincinv(k, n - k + 1, ALPHA / 2)) if k else 0.0
+    high = float(betaincinv(k + 1, n - k, 1 - ALPHA / 2)) if k < n else 1.0
+    return Share(k, n, low, high)

@@ -1,0 +1,280 @@
+"""One row per run: what a run comes down to, from its summary, or its history where the summary has none.
+
+Everything behind this reads the frame that `table_of` makes: groups, tables, CSV, JSON and page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ampcompare import metrics
+from ampcompare.data.sources import SOURCES, Source
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.records import RunRecord
+from ampcompare.records.tree import as_text, lookup
+from ampcompare.report.palette import SHORT, in_type, meaning
+from ampcompare.report.runs.ending import outcome_of
+from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.words import plural, printable, short
+
+# Figures: numbers, NaN where nothing was recorded. Throughput is of all processes together, `peak_mib` the
+# device's peak allocation (on a CPU the process's resident memory), `quality` the last value of the compared
+# metric in the unit in which it is shown.
+SPEED, STEP_TIME, STEP_TIME_95 = "images_per_second", "step_time_ms_p50", "step_time_ms_p95"
+MEMORY, ENERGY, SKIPPED, SECONDS = "peak_mib", "joules_per_image", "skipped_steps", "train_seconds"
+QUALITY, BEST, TO_TARGET = "quality", "best_accuracy", "seconds_to_target"
+OF_THE_SEED = (SKIPPED, QUALITY, BEST)  # what is run again with the same seed is no second measurement
+TIMED = (SPEED, STEP_TIME, ENERGY, SECONDS, TO_TARGET)  # in which others at work on the machine tell
+FIGURES = (SPEED, STEP_TIME, MEMORY, ENERGY, SKIPPED, SECONDS, QUALITY, BEST, TO_TARGET)
+# And what else is known of a run.
+RUN, NAME, LABEL, SEED, OUTCOME, WHY = "run", "name", "label", "seed", "outcome", "why"
+DEVICE, DEVICE_TYPE, ROWS, EPOCHS, STEPS = "device", "device_type", "rows", "epochs", "steps"
+OVERLAP, BAD_LOSSES, BAD_FROM, JUMPS = "overlap", "nan_losses", "nan_from", "clock_jumps"
+IMAGES, CLASSES, STARTED, PROBLEMS = "test_images", "classes", "started", "problems"
+
+LARGEST = 1e100  # what is larger is no measurement, and could not be squared or added up
+MOST_SHARED = 0.2  # of a run's training; with less, its median and its seconds are still its own
+NO_DEVICE = "device not recorded"
+
+
+def table_of(
+    records: Sequence[RunRecord], metric: ComparedMetric, seeds: Sequence[Any] | None = None
+) -> pd.DataFrame:
+    """The frame, in the order of the records; its index is (source, id) and unique.
+
+    `seeds` are those of other programs' runs, which have them under other names.
+    """
+    said = [run.option("seed") for run in records] if seeds is None else seeds
+    rows = [_row(run, metric, seed) for run, seed in zip(records, said, strict=True)]
+    numbers: dict[tuple[str, str], int] = {}
+    index = []
+    for run in records:
+        place = (str(run.paths[0].parent.parent) if run.paths else f"{run.entity}/{run.project}", run.id)
+        numbers[place] = numbers.get(place, 0) + 1
+        index.append(place if numbers[place] == 1 else (place[0], f"{run.id} ({numbers[place]})"))
+    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(index, names=("source", "id")))
+
+
+def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
+    environment = environment_of(run)
+    outcome, why = outcome_of(run, metric.key)
+    bad_losses, bad_from = _bad_losses(run)
+    clock = run.values(metrics.ELAPSED)
+    return {
+        RUN: run,
+        NAME: printable(run.name or run.id),
+        LABEL: label_of(run),
+        SEED: _seed(seed),
+        OUTCOME: outcome.value,
+        WHY: why,
+        DEVICE: as_text(environment.get("device_name") or ""),
+        DEVICE_TYPE: as_text(environment.get("device_type") or "").lower(),
+        ROWS: run.rows,
+        EPOCHS: _history(run, metrics.EPOCH, np.max),
+        STEPS: _history(run, metrics.STEP, np.max),
+        SPEED: _images_per_second(run),
+        STEP_TIME: _summary(run, metrics.STEP_TIME_P50),
+        STEP_TIME_95: _summary(run, metrics.STEP_TIME_P95),
+        MEMORY: _figure(run, metrics.PEAK_MEMORY),
+        ENERGY: _history(run, metrics.ENERGY, np.median),
+        SKIPPED: _figure(run, metrics.SKIPPED),
+        SECONDS: _figure(run, metrics.TRAIN_SECONDS),
+        QUALITY: last_of(run, metric.key) * metric.factor,
+        BEST: _best_accuracy(run),
+        TO_TARGET: math.nan,
+        OVERLAP: math.nan,
+        BAD_LOSSES: bad_losses,
+        BAD_FROM: bad_from,
+        JUMPS: int((np.diff(clock[np.isfinite(clock)]) < 0).sum()),
+        IMAGES: _of_data(run, metrics.TEST_IMAGES, _test_images),
+        CLASSES: _of_data(run, metrics.CLASSES, lambda source, run: source.classes),
+        STARTED: _started(run),
+        PROBLEMS: _problems(run, bad_losses),
+    }
+
+
+def environment_of(run: RunRecord) -> Mapping[str, Any]:
+    """The machine and software of a run: from its summary, or its config for a run that did not end."""
+    for holder in (run.summary, run.config):
+        environment = holder.get(metrics.ENVIRONMENT)
+        if isinstance(environment, Mapping) and environment:
+            return environment
+    return {}
+
+
+def label_of(run: RunRecord) -> str:
+    """The name under which a run is compared: its backend, a plug-in's by its own label."""
+    # Records of others may hold anything.
+    said = (environment_of(run).get("backend_label"), run.option("backend"), "unknown")
+    return next(printable(text) for text in said if isinstance(text, str) and text.strip())
+
+
+def dtype_of(run: RunRecord) -> str:
+    """The type that a run computed in, as far as record or backend say; else nothing."""
+    if declared := REGISTRY.get(str(run.option("backend"))):
+        return declared.dtype
+    recorded = environment_of(run)
+    said = (recorded.get(metrics.PRECISION_DTYPE), recorded.get("backend_type"))
+    return next((short(printable(dtype)) for dtype in said if isinstance(dtype, str) and dtype), "")
+
+
+def half_type(run: RunRecord) -> str:
+    """Its type of less than 32 bits, as people say it (`bf16`); nothing of a run in fp32."""
+    return SHORT.get(dtype_of(run), "")
+
+
+def arithmetic_of(run: RunRecord) -> str:
+    """What its half type ran on: a processor's unit (`amx_bf16`), EMULATED, or UNKNOWN, as old records."""
+    half, recorded = half_type(run), environment_of(run).get(metrics.ARITHMETIC)
+    long = next((name for name, short_name in SHORT.items() if short_name == half), "")
+    found = recorded.get(long) if isinstance(recorded, Mapping) else None
+    return short(printable(found)) if isinstance(found, str) and found else metrics.UNKNOWN
+
+
+def words_of(run: RunRecord) -> str:
+    """What the backend of a run says of itself, as far as that is known."""
+    if built_in := REGISTRY.get(str(run.option("backend"))):
+        return meaning(built_in)
+    words, dtype = environment_of(run).get("backend_words"), dtype_of(run)
+    return in_type(str(words), dtype) if words and dtype else ""
+
+
+def device_words(row: pd.Series) -> str:
+    """`NVIDIA A100 (CUDA)`."""
+    kind = f" ({row[DEVICE_TYPE].upper()})" if row[DEVICE_TYPE] else ""
+    return f"{row[DEVICE]}{kind}" if row[DEVICE] else NO_DEVICE
+
+
+def is_on_cpu(row: pd.Series) -> bool:
+    """Whether it ran on a CPU, as recorded or at least asked for."""
+    return bool(row[DEVICE_TYPE] == "cpu" or row[RUN].option("device") == "cpu")
+
+
+def shares_machine(rows: pd.DataFrame) -> pd.Series:
+    """Of which runs the times are not their own: others of the set were on their card or CPU too long."""
+    return rows[OVERLAP] > MOST_SHARED
+
+
+def steady_rows(run: RunRecord) -> np.ndarray:
+    """Mask of the rows timed after warm-up. Our own runs log no other; those of others may."""
+    warmup = run.option("log.warmup_steps")
+    if metrics.STEP not in run.logged or not isinstance(warmup, int | float) or abs(warmup) > LARGEST:
+        return np.ones(run.rows, dtype=bool)
+    return ~(run.numbers(metrics.STEP) <= warmup)
+
+
+def last_of(run: RunRecord, key: str) -> float:
+    """The last value logged; NaN where it was, however good the one before."""
+    told = lookup(run.summary, key)
+    if isinstance(told, int | float) or key not in run.logged:  # not `{"max": ...}`, which is not the last
+        return _summary(run, key)
+    _, numbers = run.logged_numbers(key)
+    return _measured(float(numbers[-1])) if len(numbers) else math.nan
+
+
+def with_target(rows: pd.DataFrame, target: float | None, metric: ComparedMetric) -> pd.DataFrame:
+    """The frame with the training seconds at which each run's metric was at `target` (shown unit) or better.
+
+    NaN for a run that did not reach it, and where its clock went backwards.
+    """
+    if target is None:
+        return rows
+    return rows.assign(**{TO_TARGET: [_seconds_to(row, target, metric) for _, row in rows.iterrows()]})
+
+
+def _seconds_to(row: pd.Series, target: float, metric: ComparedMetric) -> float:
+    run = row[RUN]
+    values, clock = run.numbers(metric.key) * metric.factor, run.numbers(metrics.TRAIN_SECONDS)
+    slack = 1e-9 * max(1.0, abs(target))
+    there = np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
+    if row[JUMPS] or not len(there):
+        return math.nan
+    known = clock[: there[0] + 1]
+    known = known[np.isfinite(known)]  # a row without the clock is at the time of the row before
+    return float(known[-1]) if len(known) else math.nan
+
+
+def _seed(value: Any) -> str | None:
+    """A seed as text, so that 1 and 1.0 are one; None where none is recorded."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return None if value is None or value != value else short(printable(as_text(value)))
+
+
+def _started(run: RunRecord) -> float:
+    """Seconds since 1970, in UTC unless the record says otherwise; infinity where that is not known."""
+    began = run.started_at
+    if not isinstance(began, datetime):
+        return math.inf
+    return (began if began.tzinfo else began.replace(tzinfo=UTC)).timestamp()
+
+
+def _test_images(source: Source, run: RunRecord) -> int:
+    limit = run.option("data.test_limit")
+    is_limited = isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < source.test_images
+    return limit if is_limited else source.test_images
+
+
+def _of_data(run: RunRecord, key: str, known: Callable[[Source, RunRecord], int]) -> float:
+    """A count as recorded, else what is known of the source; NaN if neither."""
+    told, named = run.summary_number(key), run.option("data.source")
+    if told is not None and math.isfinite(told) and told >= 1:
+        return float(int(told))
+    source = SOURCES.get(named) if isinstance(named, str) else None
+    return (known(source, run) or math.nan) if source else math.nan
+
+
+def _measured(value: float | None) -> float:
+    """The figure if it can be one: nothing is that large, and what is that small is 0."""
+    if value is None or not abs(value) <= LARGEST:  # nor NaN
+        return math.nan
+    return 0.0 if abs(value) < 1 / LARGEST else value
+
+
+def _summary(run: RunRecord, key: str) -> float:
+    return _measured(run.summary_number(key))
+
+
+def _history(run: RunRecord, key: str, reduce: Callable[[np.ndarray], Any]) -> float:
+    values = run.values(key)
+    values = values[np.abs(values) <= LARGEST]
+    return _measured(float(reduce(values))) if len(values) else math.nan
+
+
+def _figure(run: RunRecord, key: str) -> float:
+    value = _summary(run, key)
+    return _history(run, key, np.max) if math.isnan(value) else value
+
+
+def _images_per_second(run: RunRecord) -> float:
+    found = _summary(run, metrics.THROUGHPUT_MEDIAN)
+    if math.isnan(found):
+        windows = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
+        windows = windows[np.abs(windows) <= LARGEST]
+        found = float(np.median(windows)) if len(windows) else math.nan
+    return found if found >= 1 / LARGEST else math.nan
+
+
+def _best_accuracy(run: RunRecord) -> float:
+    best = _summary(run, metrics.BEST_ACCURACY)
+    return _history(run, metrics.EVAL_ACCURACY, np.max) if math.isnan(best) else best
+
+
+def _bad_losses(run: RunRecord) -> tuple[int, float]:
+    """How many logged losses were NaN or infinite, and the first step of them."""
+    rows = run.nonfinite(metrics.LOSS)
+    return len(rows), float(run.numbers(metrics.STEP)[rows[0]]) if len(rows) else math.nan
+
+
+def _problems(run: RunRecord, bad_losses: int) -> list[str]:
+    """Everything that is wrong with the run's record, a sentence each."""
+    found = [] if run.rows else ["No history."]
+    if bad_losses:
+        found.append(f"{plural(bad_losses, 'row')} with a loss that is not finite.")
+    return [*found, *run.problems]
