@@ -45,5 +45,5 @@ def charts_of(analysis: Analysis) -> dict[str, Spec]:
     found = {name: make(*asked) for name, make in made.items()}
     if analysis.published is not None:
         found[PUBLISHED] = published_ratios(analysis.published)
-    setting = {"description": analysis.setting.whole}
+    setting = {"description": f"{analysis.setting.words} · {analysis.setting.machine}"}
     return {name: spec | setting for name, spec in found.items() if spec is not None}

@@ -84,7 +84,7 @@ def underflow(groups: Groups, styles: Styles, metric: ComparedMetric, quantities
     """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
     sides = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}
     found = [(side, line) for side, key in sides.items() for line in lines(groups, metrics.STEP, key, 100)]
-    subtitle = "% of gradient elements, by step; dashed: without loss scaling"
+    subtitle = "% of elements; dashed: without scaling"
     title, y = "Gradients lost to underflow", "flushed to zero, %"
     spec = line_chart(title, subtitle, [line for _, line in found], styles, x=quantities.step, y=y, least=0.0)
     if spec is None:
@@ -92,7 +92,8 @@ def underflow(groups: Groups, styles: Styles, metric: ComparedMetric, quantities
     for row, (side, _) in zip(spec["data"]["values"], found, strict=True):
         row["side"] = side
     scale = {"domain": list(sides), "range": [[1, 0], [4, 3]]}
-    spec["encoding"]["strokeDash"] = {"field": "side", "type": "nominal", "scale": scale, "legend": None}
+    line = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "line")
+    line["encoding"]["strokeDash"] = {"field": "side", "type": "nominal", "scale": scale, "legend": None}
     spec["encoding"]["detail"] = {"field": "side", "type": "nominal"}
     spec["layer"][-1]["encoding"]["tooltip"].insert(1, tip("side", "gradients"))
     return spec
@@ -130,8 +131,7 @@ def loss_scale(groups: Groups, styles: Styles, metric: ComparedMetric, quantitie
     layers.append(
         _hover(y, [tip("backend"), tip("x", quantities.step, format=","), tip("y", "scale", format=",")])
     )
-    subtitle = f"by step, {'first run of each' if any(len(g.records) > 1 for g, _ in pairs) else 'one run'}"
-    subtitle += "; ✕ skipped steps" if crosses else "; no step was skipped"
+    subtitle = f"by step, one run each; {'✕ skipped steps' if crosses else 'no step was skipped'}"
     encoding = {"x": x, "color": colour}
     for layer in layers:  # each of the two sets of rows has arrays of its own
         layer.setdefault("transform", [{"flatten": ["x", "y"]}])
@@ -155,6 +155,7 @@ def line_chart(
     with_range = any(line.n > 1 for line in drawn)
     limit = points_of(drawn)
     rows = [line.drawn(limit, with_range=with_range) for line in drawn]
+    fewest = min(len(row["x"]) for row in rows)
     fields = ["x", "y", *(["low", "high"] if with_range else [])]
     labels = list(dict.fromkeys(line.label for line in drawn))
     y_axis = quantity("y", **({} if least is None else {"domainMin": least}))
@@ -162,17 +163,19 @@ def line_chart(
     if with_range:
         ends = {"y": y_axis | {"field": "low"}, "y2": {"field": "high"}, "fillOpacity": if_picked(0.14, 0.03)}
         layers.append({"mark": {"type": "area", "strokeOpacity": 0}, "encoding": ends})
-    line = {"y": y_axis, "opacity": if_picked(1, 0.1)}
-    layers.append({"mark": {"type": "line", "strokeWidth": LINE_WIDTH}, "encoding": line})
-    is_marked = min(len(row["x"]) for row in rows) == 1 or max(len(row["x"]) for row in rows) <= MARKED
-    if is_marked:
-        layers.append({"mark": {"type": "point", "filled": True, "size": 28, "opacity": 1}, "encoding": line})
+        if fewest == 1:  # a band of one point would be nothing
+            rule = {"y": ends["y"], "y2": ends["y2"], "opacity": if_picked(0.4, 0.05)}
+            layers.append({"mark": {"type": "rule", "strokeWidth": LINE_WIDTH}, "encoding": rule})
+    shown = {"y": y_axis, "opacity": if_picked(1, 0.1)}
+    dashed = shown | {"strokeDash": by_backend(labels, styles, "dash")}
+    layers.append({"mark": {"type": "line", "strokeWidth": LINE_WIDTH}, "encoding": dashed})
+    if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
+        layers.append({"mark": {"type": "point", "filled": True, "size": 28, "opacity": 1}, "encoding": shown})
     tips = [tip("backend"), tip("of", "line"), tip("x", x, format=NUMBER), tip("y", y, format=NUMBER)]
     if with_range:
         tips += [tip("low", "lowest run", format=NUMBER), tip("high", "highest run", format=NUMBER)]
     layers.append(_hover(y_axis, tips))
     encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles, "colour")}
-    encoding["strokeDash"] = by_backend(labels, styles, "dash")
     flat = [{"flatten": fields}]
     return specification(title, subtitle, layers, rows, transform=flat, encoding=encoding)
 

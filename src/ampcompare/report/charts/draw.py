@@ -48,7 +48,8 @@ def by_backend(labels: Sequence[str], styles: Mapping[str, Style], attribute: st
 def quantity(field: str, axis: Spec | None = None, **scale: Any) -> Spec:
     """A quantitative channel that needs not begin at 0; the chart's subtitle says what it is."""
     shown = {"format": NUMBER, "title": None, **(axis or {})}
-    return {"field": field, "type": "quantitative", "axis": shown, "scale": {"zero": False} | scale}
+    zero = {} if scale.get("type") == "log" else {"zero": False}
+    return {"field": field, "type": "quantitative", "axis": shown, "scale": zero | scale}
 
 
 def tip(field: str, title: str | None = None, **more: Any) -> Spec:
@@ -90,26 +91,26 @@ def picture(spec: Spec, kind: str) -> bytes:
     height = max(PICTURE_HEIGHT, spec["height"]) if isinstance(spec["height"], int) else spec["height"]
     paper = spec | {"title": title, "width": WIDTH, "height": height, "background": "white", "padding": 10}
     paper |= {"autosize": "pad", "config": config("#1c2330", "#5b6472", "#dfe3e9", FONT)}
-    paper["layer"] = [layer for layer in spec["layer"] if "params" not in layer]  # what only a pointer finds
-    if "encoding" in spec:
-        paper["encoding"] = {
-            name: _with_legend(channel, "stroke" if "strokeDash" in spec["encoding"] else "circle")
-            for name, channel in spec["encoding"].items()
-        }
+    drawn = [layer for layer in spec["layer"] if "params" not in layer]  # the others only a pointer finds
+    symbol = "stroke" if any(layer["mark"]["type"] == "line" for layer in drawn) else "circle"
+    paper["layer"] = [layer | {"encoding": _with_legends(layer["encoding"], symbol)} for layer in drawn]
+    paper["encoding"] = _with_legends(spec["encoding"], symbol)
     paper = _printable(paper)
     if kind == "svg":
         return vl_convert.vegalite_to_svg(paper, vl_version=VEGA_LITE).encode("utf-8", "replace")
     return vl_convert.vegalite_to_png(paper, vl_version=VEGA_LITE, ppi=PPI, scale=1)
 
 
-def _with_legend(channel: Spec, shape: str) -> Spec:
-    if channel.get("field") != "backend" or "legend" not in channel:
-        return channel
-    labels = channel["scale"]["domain"]
-    widest = min(30, max(map(len, labels)))
-    columns = max(1, min(len(labels), LEGEND_CHARS // (widest + 7)))
-    symbol = {"symbolType": shape, "symbolStrokeWidth": LINE_WIDTH, "symbolSize": 420 if shape == "stroke" else 60}
-    return channel | {"legend": {"columns": columns, **symbol}}
+def _with_legends(encoding: Spec, symbol: str) -> Spec:
+    """The encoding with a legend of the backends, which on the page is one for all charts."""
+    found = dict(encoding)
+    for name in [name for name in ("color", "strokeDash") if found.get(name, {}).get("field") == "backend"]:
+        labels = found[name]["scale"]["domain"]
+        columns = max(1, min(len(labels), LEGEND_CHARS // (min(30, max(map(len, labels))) + 7)))
+        look = {"symbolType": symbol, "symbolStrokeWidth": LINE_WIDTH, "columns": columns}
+        legend = look | {"symbolSize": 420 if symbol == "stroke" else 60}
+        found[name] = found[name] | {"legend": legend}
+    return found
 
 
 def _printable(value: Any) -> Any:
