@@ -9,6 +9,7 @@ from typing import Any
 NOTHING = "–"
 NO_SPREAD = "no spread"  # of figures that are all the same
 MOST_DIGITS = 7  # that are shown to tell a figure from another
+ROUNDING = 1e-9  # a difference below it is none
 SLOW = 0.5  # of a speed-up: what is below it is said to be slower
 COMMON = {
     "50": "half",
@@ -91,7 +92,7 @@ def signed(value: float | None, decimals: int = 2) -> str:
     """A difference with its sign, two decimals or two digits: `+0.32`, `−0.0041`."""
     if value is None:
         return NOTHING
-    if value == 0 or abs(value) >= 0.005:
+    if abs(value) < ROUNDING or abs(value) >= 0.005:
         return _signed(value, decimals)
     return f"{'+' if value > 0 else '−'}{number(abs(value), 2)}"
 
