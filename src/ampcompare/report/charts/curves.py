@@ -170,7 +170,9 @@ def line_chart(
     dashed = shown | {"strokeDash": by_backend(labels, styles, "dash")}
     layers.append({"mark": {"type": "line", "strokeWidth": LINE_WIDTH}, "encoding": dashed})
     if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
-        layers.append({"mark": {"type": "point", "filled": True, "size": 28, "opacity": 1}, "encoding": shown})
+        layers.append(
+            {"mark": {"type": "point", "filled": True, "size": 28, "opacity": 1}, "encoding": shown}
+        )
     tips = [tip("backend"), tip("of", "line"), tip("x", x, format=NUMBER), tip("y", y, format=NUMBER)]
     if with_range:
         tips += [tip("low", "lowest run", format=NUMBER), tip("high", "highest run", format=NUMBER)]
