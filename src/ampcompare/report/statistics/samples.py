@@ -46,7 +46,7 @@ def difference(
 
     Paired where the complete pairs are at least three and at least half of the smaller side, else Welch's t
     on all runs, from three a side. `resolution` is the least that the standard deviation of a difference (of
-    a side, where nothing is paired) is taken for. `by` names what pairs them.
+    a side, where nothing is paired) is taken for. `by` names what pairs them; empty: nothing does.
     """
     for side in (a, b):
         assert side.index.is_unique, "pandas would multiply equal labels"
@@ -56,7 +56,7 @@ def difference(
     scaled = [np.log(side) if log else side for side in (a, b)]
     common = a.index.intersection(b.index)
     sizes, fewer = (len(a), len(b)), min(len(a), len(b))
-    if len(common) >= (FEWEST if fewer >= FEWEST else 1) and 2 * len(common) >= fewer:
+    if by and len(common) >= (FEWEST if fewer >= FEWEST else 1) and 2 * len(common) >= fewer:
         pairs = (scaled[0][common] - scaled[1][common]).to_numpy(float)
         largest = max(float(side[common].abs().max()) for side in scaled)
         return _estimate(pairs, len(common), log, sizes, by, resolution, largest)
