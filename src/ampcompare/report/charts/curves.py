@@ -1,143 +1,206 @@
-"""Charts of what happens during training: lines over steps, epochs and time."""
+"""Charts of what happens during training: lines over epochs, steps and time.
+
+Each is a function of the groups (label and records), their styles, the compared metric and the quantities;
+None where nothing was recorded.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import altair as alt
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ampcompare import metrics
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.charts.parts import (
-    Parts,
+from ampcompare.report.charts.draw import (
+    LINE_WIDTH,
+    NUMBER,
     Spec,
-    drawn_as,
-    drawn_styles,
-    finish,
+    by_backend,
+    if_picked,
     quantity,
-    steps,
-    time_unit,
+    specification,
     tip,
 )
-from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves, time_curves
-from ampcompare.report.runs.labels import noun
+from ampcompare.report.charts.rows import Line, lines, points_of, skips, steps_of_scale, time_lines
+from ampcompare.report.palette import Style
+from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.runs.quantities import Quantities
 from ampcompare.report.words import capital
 
-CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
+Groups, Styles = Sequence[Group], Mapping[str, Style]
+MARKED = 12  # points on a line up to which each is marked
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MAX_MARKERS = 30  # on a line; more run into each other
-LARGEST_EXPONENT = 1000  # of 2, in float64 with room for the axis
+TIMES = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # from how many seconds on
 
 
-def train_loss(analysis: Analysis) -> Spec:
-    """Training loss (mean over the log interval) by optimizer step."""
-    rows = curves(analysis.groups, metrics.STEP, metrics.LOSS)
-    x, y = steps(analysis.quantities.step), quantity(alt.Y, "training loss")
-    return line_chart(analysis, "Training loss", rows, x, y, ".4g")
-
-
-def eval_accuracy(analysis: Analysis) -> Spec:
+def quality(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
     """The compared metric (accuracy on the test split) by epoch."""
-    return metric_curve(analysis, analysis.metric)
-
-
-def metric_curve(analysis: Analysis, metric: ComparedMetric) -> Spec:
-    """One metric by epoch."""
-    rows = curves(analysis.groups, metrics.EPOCH, metric.key, y_factor=metric.factor)
-    title, y = f"{capital(metric.name)} by epoch", quantity(alt.Y, metric.axis)
-    return line_chart(analysis, title, rows, steps(metrics.EPOCH), y, ".4~g", markers=True)
-
-
-def eval_accuracy_time(analysis: Analysis) -> Spec:
-    """The compared metric by wall-clock time since the start of the run, evaluation included."""
-    metric = analysis.metric
-    found = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
-    rows = [row for row in found if row["x"] is not None]
-    longest = max((row["x"] for row in rows), default=0)
-    unit, factor = time_unit(longest)
-    for row in rows:
-        row["x"] = round(row["x"] / factor, 4)
-    x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
-    title = f"{capital(metric.name)} by wall-clock time"
-    return line_chart(analysis, title, rows, x, quantity(alt.Y, metric.axis), ".4~g", markers=True)
-
-
-def throughput_curve(analysis: Analysis) -> Spec:
-    """Throughput of training by optimizer step."""
-    rows = curves(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
-    y = quantity(alt.Y, analysis.quantities.speed, zero=True)
+    found = lines(groups, metrics.EPOCH, metric.key, metric.factor)
     return line_chart(
-        analysis, "Throughput during training", rows, steps(analysis.quantities.step), y, ",.4~r"
+        capital(metric.name), f"{_unit(metric)}by epoch", found, styles, x="epoch", y=metric.axis
     )
 
 
-def scale_factor(analysis: Analysis) -> Spec:
+def quality_by_time(
+    groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities
+) -> Spec | None:
+    """The compared metric by wall-clock time since the start of the run, evaluation included."""
+    found = time_lines(groups, metric.key, metric.factor)
+    longest = max((float(line.x[-1]) for line in found if len(line.x)), default=0.0)
+    unit, seconds = next((unit, seconds) for least, unit, seconds in TIMES if longest >= least)
+    found = [replace(line, x=line.x / seconds) for line in found]
+    title, subtitle = f"{capital(metric.name)} over time", f"{_unit(metric)}by {unit} of wall-clock time"
+    return line_chart(title, subtitle, found, styles, x=unit, y=metric.axis)
+
+
+def training_loss(
+    groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities
+) -> Spec | None:
+    """Training loss (mean over the log interval) by optimizer step."""
+    found = lines(groups, metrics.STEP, metrics.LOSS)
+    return line_chart("Training loss", "by step", found, styles, x=quantities.step, y="training loss")
+
+
+def throughput(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
+    """Throughput of training by optimizer step, from 0."""
+    found = lines(groups, metrics.STEP, metrics.THROUGHPUT)
+    subtitle = f"{quantities.speed}, by step"
+    return line_chart("Throughput", subtitle, found, styles, x=quantities.step, y=quantities.speed, least=0.0)
+
+
+def lost_updates(
+    groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities
+) -> Spec | None:
+    """Share of half weights whose update is lost to rounding, by optimizer step."""
+    found = lines(groups, metrics.STEP, metrics.LOST_UPDATES, 100)
+    subtitle = "% of weights, by step"
+    return line_chart(
+        "Updates lost to rounding", subtitle, found, styles, x=quantities.step, y="lost, %", least=0.0
+    )
+
+
+def underflow(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
+    """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
+    sides = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}
+    found = [(side, line) for side, key in sides.items() for line in lines(groups, metrics.STEP, key, 100)]
+    subtitle = "% of elements; dashed: without scaling"
+    title, y = "Gradients lost to underflow", "flushed to zero, %"
+    spec = line_chart(title, subtitle, [line for _, line in found], styles, x=quantities.step, y=y, least=0.0)
+    if spec is None:
+        return None
+    for row, (side, _) in zip(spec["data"]["values"], found, strict=True):
+        row["side"] = side
+    scale = {"domain": list(sides), "range": [[1, 0], [4, 3]]}
+    line = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "line")
+    line["encoding"]["strokeDash"] = {"field": "side", "type": "nominal", "scale": scale, "legend": None}
+    spec["encoding"]["detail"] = {"field": "side", "type": "nominal"}
+    spec["layer"][-1]["encoding"]["tooltip"].insert(1, tip("side", "gradients"))
+    return spec
+
+
+def loss_scale(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
     """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
-    rows = scale_curves(analysis.groups)
-    drawn = drawn_styles(analysis, rows)
-    covered = lay_out(rows, [style.label for style in drawn], log2=True)
-    parts = Parts(rows, drawn, steps(analysis.quantities.step), _log2_axis(rows))
-    layers = [*parts.lines(covered, "step-after"), *parts.hover(",~r")]
-    for row in rows:
-        if row["kind"].endswith("skip"):
-            row["size"] = CROSS_SIZE + CROSS_STEP * covered[row["backend"]]
-    tips = [tip("backend"), tip("run"), tip("x", "optimizer step", ",")]
-    tips += [tip("new", "skipped since last row", ","), tip("skipped", "skipped so far", ",")]
-    size = drawn_as("size", alt.Size)
-    shared = {"x": parts.x, "y": parts.y, "color": parts.colour(), "size": size, "tooltip": tips}
-    note = "no step was skipped"
-    for kind, opacity in (("skip", parts.dimmed(1.0)), ("run-skip", parts.on_demand(1.0))):
-        if parts.has(kind):
-            crosses = parts.of(kind).mark_point(shape="cross", angle=45, filled=True, clip=True)
-            layers.append(crosses.encode(**shared, opacity=opacity))
-            note = "✕ marks skipped steps"
-    if parts.has("run"):
-        note += f"; one run of each {noun(analysis.keys[0])}"
-    return finish(layers, analysis.setting, "Loss scale factor", rows, note=note, params=[parts.show_runs])
-
-
-def line_note(parts: Parts) -> str | None:
-    """What the lines of a chart are, where they stand for several runs."""
-    return "line: mean over seeds; band: lowest to highest seed" if parts.has_intervals else None
+    pairs = [(group, scale) for group in groups if (scale := steps_of_scale(group))]
+    pairs = [(group, scale) for group, scale in pairs if {*scale["y"]} != {1}]  # 1 is no scaling
+    if not pairs:
+        return None
+    crosses = [found for group, scale in pairs if (found := skips(group, scale))]
+    labels = [group.label for group, _ in pairs]
+    colour = by_backend(labels, styles, "colour")
+    x = quantity("x", nice=False)
+    y = _log2_axis([value for _, scale in pairs for value in scale["y"]])
+    line = {"mark": {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}}
+    dash = by_backend(labels, styles, "dash")
+    line["encoding"] = {"y": y, "strokeDash": dash, "opacity": if_picked(1, 0.1)}
+    layers: list[Spec] = [line]
+    if crosses:
+        mark = {"type": "point", "shape": "cross", "angle": 45, "filled": True, "size": 55, "opacity": 1}
+        tips = [
+            tip("backend"),
+            tip("x", quantities.step, format=","),
+            tip("new", "steps skipped", format=","),
+        ]
+        encoding = {
+            "y": y,
+            "tooltip": [*tips, tip("total", "in all", format=",")],
+            "opacity": if_picked(1, 0.1),
+        }
+        flat = [{"flatten": ["x", "y", "new", "total"]}]
+        layers.append({"data": {"values": crosses}, "transform": flat, "mark": mark, "encoding": encoding})
+    layers.append(
+        _hover(y, [tip("backend"), tip("x", quantities.step, format=","), tip("y", "scale", format=",")])
+    )
+    subtitle = f"by step, one run each; {'✕ skipped steps' if crosses else 'no step was skipped'}"
+    encoding = {"x": x, "color": colour}
+    for layer in layers:  # each of the two sets of rows has arrays of its own
+        layer.setdefault("transform", [{"flatten": ["x", "y"]}])
+    return specification("Loss scale", subtitle, layers, [scale for _, scale in pairs], encoding=encoding)
 
 
 def line_chart(
-    analysis: Analysis,
     title: str,
-    rows: list[Datum],
-    x: alt.X,
-    y: alt.Y,
-    y_format: str,
+    subtitle: str,
+    found: Sequence[Line],
+    styles: Styles,
     *,
-    markers: bool = False,
-    note: str = "",
-) -> Spec:
-    """A line for each group, and its runs on demand; `note` goes before what the lines are."""
-    drawn = drawn_styles(analysis, rows)
-    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(drawn)
-    parts = Parts(rows, drawn, x, y, legend="symbols" if markers else "lines")
-    layers = parts.lines(lay_out(rows, [style.label for style in drawn]))
-    if markers:
-        shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
-        points = parts.of("line").mark_point(filled=True, size=55, opacity=1, clip=True)
-        layers.append(points.encode(x=x, y=y, color=parts.colour(), shape=shape, opacity=parts.dimmed(1.0)))
-    layers += parts.hover(y_format)
-    said = "; ".join(part for part in (note, line_note(parts)) if part)
-    return finish(layers, analysis.setting, title, rows, note=said, params=[parts.show_runs])
+    x: str,
+    y: str,
+    least: float | None = None,
+) -> Spec | None:
+    """The mean over each group's runs, on a band from lowest to highest; `least` is where the axis begins."""
+    drawn = [line for line in found if len(line.x)]
+    if not drawn:
+        return None
+    with_range = any(line.n > 1 for line in drawn)
+    limit = points_of(drawn)
+    rows = [line.drawn(limit, with_range=with_range) for line in drawn]
+    fewest = min(len(row["x"]) for row in rows)
+    fields = ["x", "y", *(["low", "high"] if with_range else [])]
+    labels = list(dict.fromkeys(line.label for line in drawn))
+    y_axis = quantity("y", **({} if least is None else {"domainMin": least}))
+    layers: list[Spec] = []
+    if with_range:
+        ends = {"y": y_axis | {"field": "low"}, "y2": {"field": "high"}, "fillOpacity": if_picked(0.14, 0.03)}
+        layers.append({"mark": {"type": "area", "strokeOpacity": 0}, "encoding": ends})
+        if fewest == 1:  # a band of one point would be nothing
+            rule = {"y": ends["y"], "y2": ends["y2"], "opacity": if_picked(0.4, 0.05)}
+            layers.append({"mark": {"type": "rule", "strokeWidth": LINE_WIDTH}, "encoding": rule})
+    shown = {"y": y_axis, "opacity": if_picked(1, 0.1)}
+    dashed = shown | {"strokeDash": by_backend(labels, styles, "dash")}
+    layers.append({"mark": {"type": "line", "strokeWidth": LINE_WIDTH}, "encoding": dashed})
+    if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
+        layers.append({"mark": {"type": "point", "filled": True, "size": 28, "opacity": 1}, "encoding": shown})
+    tips = [tip("backend"), tip("of", "line"), tip("x", x, format=NUMBER), tip("y", y, format=NUMBER)]
+    if with_range:
+        tips += [tip("low", "lowest run", format=NUMBER), tip("high", "highest run", format=NUMBER)]
+    layers.append(_hover(y_axis, tips))
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles, "colour")}
+    flat = [{"flatten": fields}]
+    return specification(title, subtitle, layers, rows, transform=flat, encoding=encoding)
 
 
-def _log2_axis(rows: Sequence[Datum]) -> alt.Y:
-    exponents = [math.log2(row["y"]) for row in rows if row["y"] and row["y"] > 0] or [0.0]
-    low = max(-LARGEST_EXPONENT, math.floor(min(exponents)))  # a record may hold any number
-    high = min(LARGEST_EXPONENT, math.ceil(max(exponents)))
-    high = max(high, low + 1)
-    stride = max(1, math.ceil((high - low) / 9))
-    ticks = [k for k in range(low, high + 1) if k % stride == 0]
-    labels = [f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks]
+def _hover(y: Spec, tips: list[Spec]) -> Spec:
+    """The point nearest to the pointer, with its figures."""
+    select = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
+    shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
+    encoding = {"y": y, "opacity": shown, "tooltip": tips}
+    mark = {"type": "point", "filled": True, "size": 60}
+    return {"params": [{"name": "hover", "select": select}], "mark": mark, "encoding": encoding}
+
+
+def _unit(metric: ComparedMetric) -> str:
+    unit = metric.axis.removeprefix(metric.name).strip(", ")
+    return f"{unit}, " if unit else ""
+
+
+def _log2_axis(scales: Sequence[float]) -> Spec:
+    exponents = [math.log2(scale) for scale in scales]
+    low, high = math.floor(min(exponents)), max(math.ceil(max(exponents)), math.floor(min(exponents)) + 1)
+    stride = max(1, math.ceil((high - low) / 6))
+    ticks = range(low, high + 1, stride)
+    labels = " : ".join(f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks)
     # Room for a line's width above the highest scale and below the lowest.
     domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
-    y = quantity(alt.Y, "loss scale", type="log", base=2, domain=domain, nice=False)
-    y.axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
-    return y
+    axis = {"values": [2.0**k for k in ticks], "labelExpr": f"{labels} : ''"}
+    return quantity("y", axis, type="log", base=2, domain=domain, nice=False)
