@@ -31,14 +31,16 @@ OF_A_RUN = (table.DEVICE, table.ROWS, table.EPOCHS, table.OVERLAP, *table.FIGURE
 
 
 def to_json(analysis: Analysis) -> str:
-    """Everything: groups, comparisons with interval and n, runs, reasons for doubt. NaN and inf become null."""
+    """Everything: groups, comparisons, runs, reasons for doubt. NaN and inf become null."""
     metric, units = analysis.metric, analysis.quantities
     content = {
         "version": __version__,
         "verdict": analysis.headline,
         "basis": analysis.basis,
         "decided": analysis.is_decided,
-        "undecided": [{"label": label, **_named(c, "question", "why", "more_seeds")} for label, c in analysis.undecided],
+        "undecided": [
+            {"label": label, **_named(c, "question", "why", "more_seeds")} for label, c in analysis.undecided
+        ],
         "notes": list(analysis.notes),
         "numerics": analysis.sentences,
         "cautions": list(analysis.remarks),
@@ -87,7 +89,11 @@ def to_csv(analysis: Analysis) -> str:
             row |= _flat(name, group["figures"].get(name), "n")
         for name in COMPARED:
             row |= _flat(name, compared.get(name), "n", "method", "shown")
-        row |= {"verdict": group["verdict"], "quality_kept": compared.get("quality_kept"), **group["outcomes"]}
+        row |= {
+            "verdict": group["verdict"],
+            "quality_kept": compared.get("quality_kept"),
+            **group["outcomes"],
+        }
         row |= {f"failure_{key}": (group["failures"] or {}).get(key) for key in ("share", "low", "high")}
         row |= {"metric": analysis.metric.key, "margin": analysis.metric.margin, "confidence": analysis.level}
         row["not_compared_because"] = compared.get("not_compared_because")
@@ -102,7 +108,7 @@ def _flat(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, 
 
 def _cell_text(value: Any) -> Any:
     """Text that a spreadsheet takes for text: what begins like a formula gets an apostrophe before it."""
-    if isinstance(value, list):
+    if isinstance(value, tuple):
         value = " ".join(value)
     is_formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
     return f"'{value}" if is_formula else value
@@ -150,7 +156,11 @@ def _claimed(found: Comparison, question: str) -> dict[str, Any] | None:
     figure = _estimate(found.estimates.get(question))
     if figure is None and claim is None:
         return None
-    told = {"shown": list(claim.shown), "why": claim.why or None, "more_seeds": claim.more_seeds} if claim else {}
+    told = (
+        {"shown": list(claim.shown), "why": claim.why or None, "more_seeds": claim.more_seeds}
+        if claim
+        else {}
+    )
     return (figure or {"value": None}) | told | ({"beside_control": _estimate(beside)} if beside else {})
 
 

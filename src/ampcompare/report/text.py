@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.published import Reproduction
-from ampcompare.report.tables import Cell, Column, Row, Table, comparison_table
+from ampcompare.report.tables import NOT_COMPARED, Cell, Column, Row, Table, comparison_table
 from ampcompare.report.words import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
@@ -87,20 +87,22 @@ def _lines(cell: Cell) -> Iterator[str]:
 
 
 def _nothing_shown(cell: Cell) -> str:
-    return cell.claim.partition(":")[0] if cell.is_open or cell.claim.startswith("not compared") else ""
+    return cell.claim.partition(":")[0] if cell.is_open or cell.claim.startswith(NOT_COMPARED) else ""
 
 
 def _reasons(table: Table) -> Iterator[str]:
     """Why what is not told cannot be, a sentence for each reason."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for row in table.rows:
         for column in table.columns:
             cell = row.cells[column.key]
-            what, _, why = cell.claim.partition(": ")
             if _nothing_shown(cell):
-                found.setdefault((what, why), []).append(f"{column.head.partition(',')[0]} of {row.label}")
+                what, _, why = cell.claim.partition(": ")
+                name = column.head.partition(",")[0]
+                found.setdefault((what, why), {}).setdefault(row.label, []).append(name)
     for (what, why), of in found.items():
-        yield f"{capital(what)}, because {why}: {some(of, MOST_NAMED)}."
+        said = some([f"{listed(names)} of {label}" for label, names in of.items()], MOST_NAMED)
+        yield f"{capital(what)}, because {why}: {said}."
 
 
 def _judged(beside: Reproduction) -> Iterator[str]:
@@ -127,12 +129,17 @@ def to_summary(analysis: Analysis) -> str:
     """A block for a pull request: the finding, whether each requirement is shown, the table."""
     lines = [f"### {_safe(analysis.headline)}", "", *_required(analysis), *_published(analysis)]
     table = comparison_table(analysis)
-    return "\n".join([*lines, *_markdown_table(table), "", _safe(f"{analysis.basis}. {table.caption}")]) + "\n"
+    return (
+        "\n".join([*lines, *_markdown_table(table), "", _safe(f"{analysis.basis}. {table.caption}")]) + "\n"
+    )
 
 
 def _markdown_table(table: Table) -> list[str]:
     rows = [[table.head, *(column.head for column in table.columns), "verdict", "runs"]]
-    rows += [[row.label, *(_joined(row, column) for column in table.columns), row.chip, row.runs] for row in table.rows]
+    rows += [
+        [row.label, *(_joined(row, column) for column in table.columns), row.chip, row.runs]
+        for row in table.rows
+    ]
     lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 
