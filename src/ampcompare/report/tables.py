@@ -22,6 +22,7 @@ from ampcompare.report.statistics.estimate import Estimate
 
 MOST_VALUES = 3  # of a fact of the machines that is not the same for all
 NOT_REACHED = "not reached"
+NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
 
 
 @dataclass(frozen=True)
@@ -153,16 +154,26 @@ def _cell(question: str, group: Group, found: Comparison | None, analysis: Analy
     if found is None or estimate is None:
         refused = found and (found.refusal or (claim.why if claim else ""))
         is_compared = not refused or refused.startswith("not recorded")
-        return Cell(text, unit, claim="" if is_compared else f"not compared: {refused}")
+        return Cell(text, unit, claim="" if is_compared else f"{NOT_COMPARED}: {refused}")
     shape, margin = SHAPES[question], _margin(question, analysis.metric)
     low, high = (estimate.low, estimate.high) if estimate.has_interval else estimate.seen
     span = shape.span(estimate, (shape.null, *(margin or ())))
     if not estimate.has_interval:
         span = f"seen {span}" if low != high else ""
     mark = Mark(estimate.value, low, high, is_seen=not estimate.has_interval)
-    is_open = claim is not None and not claim.shown
-    said = "" if claim is None else ", ".join(claim.shown) or f"cannot tell: {claim.why}"
+    said, is_open = _claimed(question, found, estimate)
     return Cell(shape.text(estimate.value), "", span, mark, f"{text} {unit}".strip(), said, is_open)
+
+
+def _claimed(question: str, found: Comparison, estimate: Estimate) -> tuple[str, bool]:
+    """What is shown of a figure, or why nothing is; and whether it is open."""
+    claim = found.claims.get(question)
+    if claim is not None and claim.shown:
+        return ", ".join(claim.shown), False
+    if not found.claims or (claim is None and estimate.has_interval):
+        return "", False
+    why = claim.why if claim else f"n = {estimate.n}"
+    return f"{NOT_SETTLED if why.startswith('the interval') else CANNOT_TELL}: {why}", True
 
 
 def own_figure(question: str, group: Group, analysis: Analysis) -> tuple[str, str]:

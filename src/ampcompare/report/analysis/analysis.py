@@ -92,7 +92,7 @@ class Analysis:
     @cached_property
     def _heading(self) -> tuple[str, str]:
         return verdict.headline(
-            self.groups, self.comparisons, self.keys[0], self.baseline_value, self.metric
+            self.groups, self.comparisons, self.keys[0], self.baseline_value, self.metric, self.best
         )
 
     @property

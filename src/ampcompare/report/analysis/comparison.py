@@ -42,12 +42,14 @@ FIRST, LAST = "first", "last"
 DIFFERENT_DEVICES = "they ran on different devices"
 SHARED_MACHINE = "their runs shared the machine"
 NOT_FINISHED = "not finished"
+HOLDS_NO_CHANGE = "the interval holds no change"
 
 
 @dataclass(frozen=True)
 class Claim:
     """What is shown of one question, by the interval of `estimate`: words of SIDES, and EQUIVALENT; or, where
-    nothing is, `why` it cannot be told. `more_seeds`: how many further seeds would tell; None: none known.
+    nothing is, `why` it cannot be told. `is_open`: more seeds may tell; `more_seeds` how many would, None where
+    that is not known.
     """
 
     question: str
@@ -55,6 +57,7 @@ class Claim:
     shown: tuple[str, ...] = ()
     why: str = ""
     more_seeds: int | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,13 +115,9 @@ class Comparison:
     @property
     def open_claims(self) -> tuple[Claim, ...]:
         """What is not decided, of speed and quality: more seeds may tell."""
-        if self.is_control or self.refusal:
-            return ()
-        return tuple(
-            c
-            for c in self.claims.values()
-            if c.question != MEMORY and not c.shown and not (c.question == QUALITY and self.silence)
-        )
+        if not self.claims and not self.is_control and not self.refusal and self.group.outcomes.running:
+            return (Claim(SPEED, None, (), NOT_FINISHED, is_open=True),)
+        return tuple(c for c in self.claims.values() if c.question != MEMORY and c.is_open)
 
 
 def compare_all(
@@ -253,7 +252,7 @@ def _claim(comparison: Comparison, question: str) -> Claim:
     if question == QUALITY and comparison.silence:
         return Claim(question, found, (), comparison.silence)
     if not found.has_interval:
-        return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n))
+        return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
     if question == QUALITY:
         return _quality(comparison, found)
     if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
@@ -264,7 +263,7 @@ def _claim(comparison: Comparison, question: str) -> Claim:
         return Claim(question, found, (), "no more than the control, nothing changed, shows here")
     if shown:
         return Claim(question, found, shown)
-    return Claim(question, found, (), "the interval holds no change", more_seeds(found, null=1.0))
+    return Claim(question, found, (), HOLDS_NO_CHANGE, more_seeds(found, null=1.0), is_open=True)
 
 
 def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
@@ -282,7 +281,7 @@ def _quality(comparison: Comparison, found: Estimate) -> Claim:
     metric, (low, high) = comparison.metric, found.ends
     stuck = learned_nothing(comparison.group, metric)
     if found.error == 0:
-        return Claim(QUALITY, found, (), f"{metric.name} never varied")
+        return Claim(QUALITY, found, (), f"{metric.name} never varied", is_open=True)
     shown = _sides(QUALITY, found, metric)
     if stuck:  # what it lost may be said; equal it can never be
         return Claim(QUALITY, found, shown if "worse" in shown else (), "" if "worse" in shown else stuck)
@@ -294,8 +293,8 @@ def _quality(comparison: Comparison, found: Estimate) -> Claim:
     if margin is None:
         return Claim(QUALITY, found, (), "no margin is set within which it would count as the same (--margin)")
     ways = (more_seeds(found, margin=margin), more_seeds(found, null=0.0))
-    why = "the interval holds no change and leaves the margin"
-    return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None))
+    why = f"{HOLDS_NO_CHANGE} and leaves the margin"
+    return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None), is_open=True)
 
 
 def _missing(comparison: Comparison, question: str) -> str:
