@@ -41,8 +41,7 @@ def charts_of(analysis: Analysis) -> dict[str, Spec]:
     made = dict(TRAINING) | {
         name: make for key, (name, make) in NUMERICS.items() if key in analysis.sentences
     }
-    asked = analysis.groups, analysis.styles, analysis.metric, analysis.quantities
-    found = {name: make(*asked) for name, make in made.items()}
+    found = {name: make(analysis) for name, make in made.items()}
     if analysis.published is not None:
         found[PUBLISHED] = published_ratios(analysis.published)
     setting = {"description": f"{analysis.setting.words} · {analysis.setting.machine}"}

@@ -1,14 +1,11 @@
-"""Charts of what happens during training: lines over epochs, steps and time.
-
-Each is a function of the groups (label and records), their styles, the compared metric and the quantities;
-None where nothing was recorded.
-"""
+"""Charts of what happens during training, over epochs, steps and time; None where nothing was recorded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ampcompare import metrics
 from ampcompare.report.charts.draw import (
@@ -16,77 +13,63 @@ from ampcompare.report.charts.draw import (
     NUMBER,
     Spec,
     by_backend,
+    chart,
     if_picked,
     quantity,
-    specification,
     tip,
 )
-from ampcompare.report.charts.rows import Line, lines, points_of, skips, steps_of_scale, time_lines
-from ampcompare.report.palette import Style
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.quantities import Quantities
+from ampcompare.report.charts.rows import Line, lines, points_of, scale_lines, time_lines
 from ampcompare.report.words import capital
 
-Groups, Styles = Sequence[Group], Mapping[str, Style]
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
+
 MARKED = 12  # points on a line up to which each is marked
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 TIMES = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # from how many seconds on
 
 
-def quality(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
+def quality(of: Analysis) -> Spec | None:
     """The compared metric (accuracy on the test split) by epoch."""
-    found = lines(groups, metrics.EPOCH, metric.key, metric.factor)
-    return line_chart(
-        capital(metric.name), f"{_unit(metric)}by epoch", found, styles, x="epoch", y=metric.axis
-    )
+    found = lines(of.groups, metrics.EPOCH, of.metric.key, of.metric.factor)
+    return line_chart(of, capital(of.metric.name), f"{_unit(of)}by epoch", found, ("epoch", of.metric.axis))
 
 
-def quality_by_time(
-    groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities
-) -> Spec | None:
+def quality_by_time(of: Analysis) -> Spec | None:
     """The compared metric by wall-clock time since the start of the run, evaluation included."""
-    found = time_lines(groups, metric.key, metric.factor)
+    found = time_lines(of.groups, of.metric.key, of.metric.factor)
     longest = max((float(line.x[-1]) for line in found if len(line.x)), default=0.0)
     unit, seconds = next((unit, seconds) for least, unit, seconds in TIMES if longest >= least)
     found = [replace(line, x=line.x / seconds) for line in found]
-    title, subtitle = f"{capital(metric.name)} over time", f"{_unit(metric)}by {unit} of wall-clock time"
-    return line_chart(title, subtitle, found, styles, x=unit, y=metric.axis)
+    title, subtitle = f"{capital(of.metric.name)} over time", f"{_unit(of)}by {unit} of wall-clock time"
+    return line_chart(of, title, subtitle, found, (unit, of.metric.axis))
 
 
-def training_loss(
-    groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities
-) -> Spec | None:
+def training_loss(of: Analysis) -> Spec | None:
     """Training loss (mean over the log interval) by optimizer step."""
-    found = lines(groups, metrics.STEP, metrics.LOSS)
-    return line_chart("Training loss", "by step", found, styles, x=quantities.step, y="training loss")
+    found = lines(of.groups, metrics.STEP, metrics.LOSS)
+    return line_chart(of, "Training loss", "by step", found, (of.quantities.step, "training loss"))
 
 
-def throughput(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
+def throughput(of: Analysis) -> Spec | None:
     """Throughput of training by optimizer step, from 0."""
-    found = lines(groups, metrics.STEP, metrics.THROUGHPUT)
-    subtitle = f"{quantities.speed}, by step"
-    return line_chart("Throughput", subtitle, found, styles, x=quantities.step, y=quantities.speed, least=0.0)
+    found, speed = lines(of.groups, metrics.STEP, metrics.THROUGHPUT), of.quantities.speed
+    return line_chart(of, "Throughput", f"{speed}, by step", found, (of.quantities.step, speed), least=0.0)
 
 
-def lost_updates(
-    groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities
-) -> Spec | None:
+def lost_updates(of: Analysis) -> Spec | None:
     """Share of half weights whose update is lost to rounding, by optimizer step."""
-    found = lines(groups, metrics.STEP, metrics.LOST_UPDATES, 100)
-    subtitle = "% of weights, by step"
-    return line_chart(
-        "Updates lost to rounding", subtitle, found, styles, x=quantities.step, y="lost, %", least=0.0
-    )
+    found, title = lines(of.groups, metrics.STEP, metrics.LOST_UPDATES, 100), "Updates lost to rounding"
+    return line_chart(of, title, "% of weights, by step", found, (of.quantities.step, "lost, %"), least=0.0)
 
 
-def underflow(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
+def underflow(of: Analysis) -> Spec | None:
     """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
     sides = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}
-    found = [(side, line) for side, key in sides.items() for line in lines(groups, metrics.STEP, key, 100)]
-    subtitle = "% of elements; dashed: without scaling"
-    title, y = "Gradients lost to underflow", "flushed to zero, %"
-    spec = line_chart(title, subtitle, [line for _, line in found], styles, x=quantities.step, y=y, least=0.0)
+    found = [(side, line) for side, key in sides.items() for line in lines(of.groups, metrics.STEP, key, 100)]
+    title, subtitle = "Gradients lost to underflow", "% of elements; dashed: without scaling"
+    axes = (of.quantities.step, "flushed to zero, %")
+    spec = line_chart(of, title, subtitle, [line for _, line in found], axes, least=0.0)
     if spec is None:
         return None
     for row, (side, _) in zip(spec["data"]["values"], found, strict=True):
@@ -99,56 +82,40 @@ def underflow(groups: Groups, styles: Styles, metric: ComparedMetric, quantities
     return spec
 
 
-def loss_scale(groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities) -> Spec | None:
+def loss_scale(of: Analysis) -> Spec | None:
     """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
-    pairs = [(group, scale) for group in groups if (scale := steps_of_scale(group))]
-    pairs = [(group, scale) for group, scale in pairs if {*scale["y"]} != {1}]  # 1 is no scaling
-    if not pairs:
+    scales, crosses = scale_lines(of.groups)
+    if not scales:
         return None
-    crosses = [found for group, scale in pairs if (found := skips(group, scale))]
-    labels = [group.label for group, _ in pairs]
-    colour = by_backend(labels, styles, "colour")
-    x = quantity("x", nice=False)
-    y = _log2_axis([value for _, scale in pairs for value in scale["y"]])
-    line = {"mark": {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}}
-    dash = by_backend(labels, styles, "dash")
-    line["encoding"] = {"y": y, "strokeDash": dash, "opacity": if_picked(1, 0.1)}
-    layers: list[Spec] = [line]
+    labels = [scale["backend"] for scale in scales]
+    y, step = _log2_axis([value for scale in scales for value in scale["y"]]), of.quantities.step
+    flat, tips = [{"flatten": ["x", "y"]}], [tip("backend"), tip("x", step, format=",")]
+    shown = {"y": y, "opacity": if_picked(1, 0.1)}
+    dashed = shown | {"strokeDash": by_backend(labels, of.styles, "dash")}
+    mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
+    layers: list[Spec] = [{"transform": flat, "mark": mark, "encoding": dashed}]
     if crosses:
         mark = {"type": "point", "shape": "cross", "angle": 45, "filled": True, "size": 55, "opacity": 1}
-        tips = [
-            tip("backend"),
-            tip("x", quantities.step, format=","),
-            tip("new", "steps skipped", format=","),
-        ]
-        encoding = {
-            "y": y,
-            "tooltip": [*tips, tip("total", "in all", format=",")],
-            "opacity": if_picked(1, 0.1),
-        }
-        flat = [{"flatten": ["x", "y", "new", "total"]}]
-        layers.append({"data": {"values": crosses}, "transform": flat, "mark": mark, "encoding": encoding})
-    layers.append(
-        _hover(y, [tip("backend"), tip("x", quantities.step, format=","), tip("y", "scale", format=",")])
-    )
+        skipped = [tip("new", "steps skipped", format=","), tip("total", "in all", format=",")]
+        layer = {"data": {"values": crosses}, "transform": [{"flatten": ["x", "y", "new", "total"]}]}
+        layers.append(layer | {"mark": mark, "encoding": shown | {"tooltip": [*tips, *skipped]}})
+    layers.append({"transform": flat} | _hover(y, [*tips, tip("y", "scale", format=",")]))
     subtitle = f"by step, one run each; {'✕ skipped steps' if crosses else 'no step was skipped'}"
-    encoding = {"x": x, "color": colour}
-    for layer in layers:  # each of the two sets of rows has arrays of its own
-        layer.setdefault("transform", [{"flatten": ["x", "y"]}])
-    return specification("Loss scale", subtitle, layers, [scale for _, scale in pairs], encoding=encoding)
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, of.styles, "colour")}
+    return chart("Loss scale", subtitle, layers, scales, encoding=encoding)
 
 
 def line_chart(
+    of: Analysis,
     title: str,
     subtitle: str,
     found: Sequence[Line],
-    styles: Styles,
-    *,
-    x: str,
-    y: str,
+    axes: tuple[str, str],
     least: float | None = None,
 ) -> Spec | None:
-    """The mean over each group's runs, on a band from lowest to highest; `least` is where the axis begins."""
+    """The mean over each group's runs, on a band from lowest to highest; `axes` are the names of x and y in
+    the tooltips, `least` is where the y axis begins.
+    """
     drawn = [line for line in found if len(line.x)]
     if not drawn:
         return None
@@ -167,17 +134,16 @@ def line_chart(
             rule = {"y": ends["y"], "y2": ends["y2"], "opacity": if_picked(0.4, 0.05)}
             layers.append({"mark": {"type": "rule", "strokeWidth": LINE_WIDTH}, "encoding": rule})
     shown = {"y": y_axis, "opacity": if_picked(1, 0.1)}
-    dashed = shown | {"strokeDash": by_backend(labels, styles, "dash")}
+    dashed = shown | {"strokeDash": by_backend(labels, of.styles, "dash")}
     layers.append({"mark": {"type": "line", "strokeWidth": LINE_WIDTH}, "encoding": dashed})
     if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
-        layers.append({"mark": {"type": "point", "filled": True, "size": 28, "opacity": 1}, "encoding": shown})
-    tips = [tip("backend"), tip("of", "line"), tip("x", x, format=NUMBER), tip("y", y, format=NUMBER)]
-    if with_range:
-        tips += [tip("low", "lowest run", format=NUMBER), tip("high", "highest run", format=NUMBER)]
-    layers.append(_hover(y_axis, tips))
-    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, styles, "colour")}
-    flat = [{"flatten": fields}]
-    return specification(title, subtitle, layers, rows, transform=flat, encoding=encoding)
+        mark = {"type": "point", "filled": True, "size": 28, "opacity": 1}
+        layers.append({"mark": mark, "encoding": shown})
+    names = dict(zip(fields, (*axes, "lowest run", "highest run"), strict=False))
+    tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
+    layers.append(_hover(y_axis, [tip("backend"), tip("of", "line"), *tips]))
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, of.styles, "colour")}
+    return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
 
 
 def _hover(y: Spec, tips: list[Spec]) -> Spec:
@@ -189,8 +155,8 @@ def _hover(y: Spec, tips: list[Spec]) -> Spec:
     return {"params": [{"name": "hover", "select": select}], "mark": mark, "encoding": encoding}
 
 
-def _unit(metric: ComparedMetric) -> str:
-    unit = metric.axis.removeprefix(metric.name).strip(", ")
+def _unit(of: Analysis) -> str:
+    unit = of.metric.axis.removeprefix(of.metric.name).strip(", ")
     return f"{unit}, " if unit else ""
 
 

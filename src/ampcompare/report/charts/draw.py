@@ -27,7 +27,7 @@ NUMBER = ",.6~r"  # decimal, without needless zeros: of an axis from 0.16 the la
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def specification(
+def chart(
     title: str, subtitle: str, layers: Sequence[Spec], values: Sequence[Mapping[str, Any]], **more: Any
 ) -> Spec:
     """One chart of layers over `values`; `more` are further entries of the specification."""

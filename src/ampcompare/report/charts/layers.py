@@ -3,71 +3,63 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ampcompare import metrics
-from ampcompare.records import RunRecord
-from ampcompare.report.charts.curves import Groups, Styles
 from ampcompare.report.charts.draw import (
     GREY,
     HEIGHT,
     NUMBER,
     Spec,
     by_backend,
+    chart,
     if_picked,
     quantity,
-    specification,
     tip,
 )
 from ampcompare.report.charts.rows import shortened
-from ampcompare.report.runs.groups import Group
-from ampcompare.report.runs.metric import ComparedMetric
-from ampcompare.report.runs.quantities import Quantities
+
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
 
 START = f"{metrics.ACTIVATION_LARGEST}/"
 END = 65504  # the largest number of fp16
 ROW = 15  # pixels a layer
 
 
-def largest_activations(
-    groups: Groups, styles: Styles, metric: ComparedMetric, quantities: Quantities
-) -> Spec | None:
+def largest_activations(of: Analysis) -> Spec | None:
     """The largest magnitude of each layer group over all steps and runs, a dot a backend, on a log axis."""
-    rows = [
-        {"backend": group.label, "layer": layer, "x": shortened(largest)}
-        for group in groups
-        for layer in _layers(group)
-        if (largest := _largest(group, layer))
-    ]
-    if not rows:
+    runs = [(group.label, run) for group in of.groups for run in group.records]
+    keys = {key for _, run in runs for key in map(str, run.logged) if key.startswith(START)}
+    largest: dict[tuple[str, str], float] = {}
+    for label, run in runs:
+        for key in keys:
+            values = run.values(key)
+            for value in values[np.isfinite(values) & (values > 0)]:  # what a log axis can show
+                largest[key, label] = max(float(value), largest.get((key, label), 0.0))
+    if not largest:
         return None
-    order = list(dict.fromkeys(row["layer"] for row in rows))
-    labels = list(dict.fromkeys(row["backend"] for row in rows))
+    order = sorted((key.removeprefix(START) for key in {key for key, _ in largest}), key=_natural)
+    rows = [
+        {"backend": label, "layer": key.removeprefix(START), "x": shortened(value)}
+        for (key, label), value in largest.items()
+    ]
+    labels = [group.label for group in of.groups if any(group.label == row["backend"] for row in rows)]
     x = quantity("x", {"grid": True, "values": [10.0**n for n in range(-6, 39)]}, type="log", nice=False)
     y = {"field": "layer", "type": "nominal", "sort": order, "axis": {"title": None, "labelLimit": 110}}
     offset = {"field": "backend", "type": "nominal", "sort": labels}
-    dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}}
-    dots["encoding"] = {"x": x, "y": y, "yOffset": offset, "opacity": if_picked(1, 0.1)}
-    dots["encoding"]["tooltip"] = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
+    tips = [tip("backend"), tip("layer"), tip("x", "largest", format=NUMBER)]
+    shown = {"x": x, "y": y, "yOffset": offset, "opacity": if_picked(1, 0.1), "tooltip": tips}
+    dots = {"mark": {"type": "point", "filled": True, "size": 45, "opacity": 1}, "encoding": shown}
     end = {"data": {"values": [{"x": END}]}, "mark": {"type": "rule", "strokeDash": [4, 3]}}
     end["encoding"] = {"x": x, "color": {"value": GREY}}
-    subtitle = f"by layer; dashed: {END:,}, the largest number of fp16"
-    if any(len(run.nonfinite(key)) for group in groups for run in group.records for key in _keys(run)):
-        subtitle += "; inf and nan left out"
-    colour = {"color": by_backend(labels, styles, "colour")}
-    height = max(HEIGHT, ROW * len(order))
-    return specification("Largest activations", subtitle, [end, dots], rows, height=height, encoding=colour)
-
-
-def _layers(group: Group) -> list[str]:
-    """The layer groups that were looked at, in the order in which one would list them."""
-    names = dict.fromkeys(key.removeprefix(START) for run in group.records for key in _keys(run))
-    return sorted(names, key=_natural)
-
-
-def _keys(run: RunRecord) -> list[str]:
-    return [key for key in map(str, run.logged) if key.startswith(START)]
+    is_beyond = any(len(run.nonfinite(key)) for _, run in runs for key in keys)
+    subtitle = f"dashed: {END:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
+    more = {"height": max(HEIGHT, ROW * len(order))}
+    more["encoding"] = {"color": by_backend(labels, of.styles, "colour")}
+    return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -75,11 +67,3 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     last = 1 if name in ("fc", "head", "classifier") else 0
     parts = re.split(r"(\d+)", name)
     return [(last, 0, ""), *((0, int(p), "") if p.isdigit() else (0, 0, p) for p in parts if p)]
-
-
-def _largest(group: Group, layer: str) -> float | None:
-    """The largest finite value above 0, which is what a log axis can show."""
-    values = [run.values(START + layer) for run in group.records]
-    found = np.concatenate(values)
-    found = found[np.isfinite(found) & (found > 0)]
-    return float(found.max()) if len(found) else None

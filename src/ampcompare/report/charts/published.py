@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ampcompare.report.charts.draw import GREY, HEIGHT, NUMBER, Spec, quantity, specification, tip
+from ampcompare.report.charts.draw import GREY, HEIGHT, NUMBER, Spec, chart, quantity, tip
 from ampcompare.report.charts.rows import shortened
 
 if TYPE_CHECKING:
@@ -42,16 +42,8 @@ def published_ratios(beside: Reproduction) -> Spec | None:
     shape = {"field": "from", "type": "nominal", "legend": None}
     shape["scale"] = {"domain": [THEIRS, OURS], "range": ["diamond", "circle"]}
     marks["encoding"] = {"x": x, "y": y, "yOffset": offset, "shape": shape, "tooltip": tips}
-    same = {
-        "data": {"values": [{"x": 1}]},
-        "mark": {"type": "rule"},
-        "encoding": {"x": x, "color": {"value": GREY}},
-    }
-    names = list(dict.fromkeys(row["row"] for row in rows))
-    subtitle = (
-        "ratio to the baseline; ◆ published, as far as it was rounded; ● these runs, with their interval"
-    )
-    height, encoding = max(HEIGHT, ROW * len(names)), {"color": colour}
-    return specification(
-        "Beside the published", subtitle, [same, spans, marks], rows, height=height, encoding=encoding
-    )
+    same = {"data": {"values": [{"x": 1}]}, "mark": {"type": "rule"}}
+    same["encoding"] = {"x": x, "color": {"value": GREY}}
+    more = {"height": max(HEIGHT, ROW * len({row["row"] for row in rows})), "encoding": {"color": colour}}
+    subtitle = "ratio to the baseline; ◆ published, as it was rounded; ● these runs, with their interval"
+    return chart("Beside the published", subtitle, [same, spans, marks], rows, **more)

@@ -80,37 +80,29 @@ def points_of(found: Sequence[Line]) -> int:
     return max(FEWEST, min(LINE_POINTS, CHART_POINTS // max(1, len(found))))
 
 
-def steps_of_scale(group: Group) -> dict[str, Any] | None:
-    """The loss scale of a group's first run where it changes; one run, as the mean of scales is none."""
-    for run in group.records:
+def scale_lines(groups: Iterable[Group]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The loss scale of the first run of each group that has one above 1, as the mean of scales is none; and
+    where its count of skipped steps rose, on the scale that this led to.
+    """
+    scales, crosses = [], []
+    for group in groups:
+        run = next((run for run in group.records if (run.values(metrics.SCALE) > 1).any()), None)
+        if run is None:
+            continue
         x, y = track_of(run, metrics.STEP, metrics.SCALE)
-        usable = np.isfinite(y) & (y > 0)  # the axis is logarithmic
+        usable = (y > 2.0**-150) & (y < 2.0**150)  # the axis is logarithmic, a record may hold any number
         x, y = x[usable], y[usable]
-        if len(y):
-            corners = np.flatnonzero(np.concatenate([[True], (y[1:-1] != y[:-2]), [True]])[: len(y)])
-            corners = corners[np.linspace(0, len(corners) - 1, min(len(corners), LINE_POINTS)).astype(int)]
-            return {
-                "backend": group.label,
-                "of": _words(1),
-                "x": x[corners].tolist(),
-                "y": y[corners].tolist(),
-            }
-    return None
-
-
-def skips(group: Group, scale: dict[str, Any]) -> dict[str, Any] | None:
-    """Where the count of skipped steps rose in that run, on the scale that it led to."""
-    run = next(run for run in group.records if len(run.values(metrics.SCALE)))
-    at, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
-    rose = np.diff(totals, prepend=0.0)
-    marked = np.flatnonzero(rose > 0)
-    if not len(marked):
-        return None
-    marked = marked[np.linspace(0, len(marked) - 1, min(len(marked), MAX_SKIP_MARKS)).astype(int)]
-    place = np.searchsorted(scale["x"], at[marked], side="right") - 1
-    ys = np.array(scale["y"])[np.maximum(0, place)]
-    columns = {"x": at[marked], "y": ys, "new": rose[marked], "total": totals[marked]}
-    return {"backend": group.label, **{name: values.tolist() for name, values in columns.items()}}
+        corners = np.union1d(np.flatnonzero(np.diff(y)) + 1, [0, len(y) - 1])
+        corners = _some(corners, LINE_POINTS)
+        scales.append({"backend": group.label, "x": x[corners].tolist(), "y": y[corners].tolist()})
+        at, totals = track_of(run, metrics.STEP, metrics.SKIPPED)
+        rose = np.diff(totals, prepend=0.0)
+        marked = _some(np.flatnonzero(rose > 0), MAX_SKIP_MARKS)
+        if len(marked):
+            ys = y[np.maximum(0, np.searchsorted(x, at[marked], side="right") - 1)]
+            columns = {"x": at[marked], "y": ys, "new": rose[marked], "total": totals[marked]}
+            crosses.append({"backend": group.label} | {name: one.tolist() for name, one in columns.items()})
+    return scales, crosses
 
 
 def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
@@ -122,7 +114,7 @@ def track_of(run: RunRecord, x: str, y: str, factor: float = 1.0) -> Track:
 
 
 def thin(y: np.ndarray, limit: int) -> np.ndarray:
-    """Indices of about `limit` points: first, last, lowest and highest of each stretch, and where gaps are."""
+    """Indices of about `limit` points: ends, lowest and highest of each stretch, and where gaps are."""
     if len(y) <= limit:
         return np.arange(len(y))
     kept = [0, len(y) - 1]
@@ -166,6 +158,10 @@ def _once(track: Track) -> Track:
 
 def _rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | int | None]:
     return [shortened(value, digits) for value in values.tolist()]
+
+
+def _some(numbers: np.ndarray, most: int) -> np.ndarray:
+    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), most)).astype(int)]
 
 
 def _words(n: int) -> str:

@@ -25,7 +25,7 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.judged import REFUTED, REPRODUCED
 from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
 from ampcompare.report.charts.draw import VEGA_LITE, Spec, config
-from ampcompare.report.tables import comparison_table, runs_table
+from ampcompare.report.tables import comparison_table, machines_table, runs_table
 
 HERE = Path(__file__).parent
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -44,12 +44,15 @@ def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
     drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
     blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True, **blocks)
+    table = comparison_table(analysis)
     before, accent, after = analysis.headline.partition(analysis.accent or "\0")
     html = environment.get_template("page.html.j2").render(
         analysis=analysis,
         headline=(before, accent, after),
-        table=comparison_table(analysis),
+        table=table,
+        has_open=any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values()),
         runs=runs_table(analysis),
+        machines=machines_table(analysis),
         charts=charts,
         training=[name for name in TRAINING if name in charts],
         numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.sentences.items()],
