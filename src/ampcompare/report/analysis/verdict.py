@@ -43,7 +43,7 @@ def chip(comparison: Comparison) -> str:
         return NOT_FINISHED
     every = [comparison.claims[SPEED], comparison.claims[QUALITY]]
     known = [claim for claim in every if claim.estimate is not None]
-    if known and all(not claim.estimate.has_interval for claim in known if claim.estimate):
+    if known and not comparison.stuck and all(not c.estimate.has_interval for c in known if c.estimate):
         return "cannot tell"
     return " · ".join(part for part in (_speed_chip(every[0]), quality_words(comparison, briefly=True)) if part)
 
@@ -68,6 +68,8 @@ def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
     metric, claim = comparison.metric, comparison.claims.get(QUALITY)
     if claim is None or claim.estimate is None:
         return ""
+    if comparison.stuck and not claim.shown:
+        return f"{metric.noun} at chance" if "at chance" in comparison.stuck else f"{metric.noun} never changed"
     if comparison.silence or not claim.estimate.has_interval:
         return "" if briefly and not comparison.silence else f"{metric.noun} cannot be told"
     size = metric.size(claim.estimate.value)
@@ -80,7 +82,7 @@ def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
         return f"{metric.noun} {size if briefly else metric.with_unit(size)} {side}"
     if EQUIVALENT in claim.shown:
         return f"same {metric.noun}" if briefly else f"{metric.noun} the same within {metric.tolerance}"
-    return f"{metric.noun} not settled" if "at chance" not in claim.why else f"{metric.noun} at chance"
+    return f"{metric.noun} not settled"
 
 
 def speed_words(comparison: Comparison) -> str:
@@ -133,7 +135,7 @@ def headline(
     label = best.group.label
     if _mostly_failed(best):
         return f"{_named(label)}: {failed_words(best.group)}", label
-    if not any(c.shown or c.silence for c in claimed):
+    if not any(c.shown or c.silence or c.stuck for c in claimed):
         return _nothing_told(best), ""
     parts = [speed_words(best), memory_words(best), quality_words(best)]
     said = ", ".join(part for part in parts if part) or f"no {metric.noun} and no speed to compare"
