@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from report.simulated import rules
-
 from ampcompare.report.statistics.looks import level_of
+from report.simulated import rules
 
 LOOKS = (3, 6, 10)
 
