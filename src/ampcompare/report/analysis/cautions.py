@@ -115,7 +115,9 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
 
 def _shared(compared: Sequence[Group]) -> Iterator[str]:
     counts = {g.label: (int(shares_machine(g.rows).sum()), g.n) for g in compared}
-    if shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
+    if counts and all(k == n for k, n in counts.values()):
+        yield "All runs shared the machine with others of these: their times do not count."
+    elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
         yield f"Runs shared the machine with others of these ({some(shared, MOST_NAMED)}): their times do not count."
 
 
@@ -191,7 +193,8 @@ def _few(groups: Sequence[Group], comparisons: Sequence[Comparison], metric: Com
             f"Seeds were run again ({some(again, MOST_NAMED)}): each process is a measurement of speed, each "
             f"seed one of {metric.noun}."
         )
-    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in comparisons]
+    held = [c for c in comparisons if not c.is_control]  # all runs of a control count, in no pairs
+    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in held]
     known = [(label, e) for label, e in found if e and e.has_interval]
     paired = [e.paired for _, e in known]
     if unpaired := [label for label, e in known if not e.paired]:
