@@ -4,10 +4,10 @@ import json
 
 import altair as alt
 import pytest
-from ampcompare.report.charts.catalogue import CHARTS, all_charts, has_data, missing_labels
 from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
+from ampcompare.report.charts.catalogue import CHARTS, all_charts, has_data, missing_labels
 from ampcompare.report.palette import KNOWN
 
 BACKENDS = ("none", "native", "apex_o1")

@@ -6,14 +6,14 @@ import json
 import statistics
 
 import pytest
-from ampcompare.report.charts.catalogue import CHARTS, has_data
-from ampcompare.report.charts.pictures import draw
 from scipy import stats
 from support.a_sweep import a_sweep
 from support.fakes import make
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis import phrases
+from ampcompare.report.charts.catalogue import CHARTS, has_data
+from ampcompare.report.charts.pictures import draw
 
 HOSTILE = "'+alert(1)+'</script>"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from ampcompare.report.charts.activations import activations_by_layer
-from ampcompare.report.charts.updates import lost_updates
 from support.fakes import full, make
 
 from ampcompare.report import analyse_runs
+from ampcompare.report.charts.activations import activations_by_layer
+from ampcompare.report.charts.updates import lost_updates
 
 
 def rows_of(chart, *runs):

@@ -3,12 +3,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from ampcompare.report.charts.series import curves, scale_curves, thin
-from ampcompare.report.runs.figures import figures_of
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fakes import make
 
+from ampcompare.report.charts.series import curves, scale_curves, thin
+from ampcompare.report.runs.figures import figures_of
 from ampcompare.report.runs.groups import group_runs
 
 

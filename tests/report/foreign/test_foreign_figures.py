@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ampcompare.report.as_json import to_json
-from ampcompare.report.markdown import to_markdown
 from support.fakes import with_history
 from support.foreign import FULL, MEMORY, MIXED, foreign, sampled, several
 
 from ampcompare.errors import UserError
 from ampcompare.records.machine import Machine
 from ampcompare.report import analyse_runs
+from ampcompare.report.as_json import to_json
+from ampcompare.report.markdown import to_markdown
 from ampcompare.report.page.render import render_page
 
 ASKED = {"metric": "val_acc", "throughput": "samples_per_sec", "memory": "gpu_mem"}

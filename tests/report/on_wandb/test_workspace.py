@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
-from ampcompare.report.charts.catalogue import CHARTS
 from support.fakes import full, make
 
 from ampcompare.errors import UserError
 from ampcompare.report.analysis.analysis import CHARTS_JOB, analyse_runs
+from ampcompare.report.charts.catalogue import CHARTS
 from ampcompare.report.on_wandb.charts import columns_of, custom_chart, table_of
 from ampcompare.report.on_wandb.workspace import (
     VIEW_NAME,

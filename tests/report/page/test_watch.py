@@ -11,7 +11,6 @@ import sys
 import threading
 
 import pytest
-from ampcompare.report.page.watch import ReportServer
 from support.fakes import make
 from support.log_writer import frame
 from support.offline_runs import plan, write_runs
@@ -19,6 +18,7 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.report import analyse_runs
 from ampcompare.report.outputs import write_report
+from ampcompare.report.page.watch import ReportServer
 
 
 @pytest.fixture

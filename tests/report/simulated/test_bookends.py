@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ampcompare.report.runs.control import controls
 from report.simulated import rules
 from support.fakes import figures, make
 
+from ampcompare.report.runs.control import controls
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.metric import ComparedMetric
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ampcompare.report.statistics.looks import level_of
 from report.simulated import rules
+
+from ampcompare.report.statistics.looks import level_of
 
 LOOKS = (3, 6, 10)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ampcompare.report.statistics.power import more_seeds
 from report.simulated import rules
 
+from ampcompare.report.statistics.power import more_seeds
 from ampcompare.report.statistics.samples import difference
 
 PILOTS = 2_500
