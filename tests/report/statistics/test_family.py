@@ -66,6 +66,12 @@ def test_further_seeds_rise_with_level_and_noise_and_fall_with_distance():
         assert rising[0] < rising[-1]
 
 
+@pytest.mark.parametrize("margin", [2.0, 20.0, 39.0, 1e4])
+def test_far_within_the_margin_one_more_is_enough(margin):
+    """Also where SciPy's non-central t is NaN."""
+    assert more_seeds(mean(pd.Series(np.linspace(-1, 1, 20))), margin=margin) == 1
+
+
 def test_where_no_number_would_do_there_is_none():
     found = found_at(0.95)
     assert more_seeds(found, margin=0.5) is None  # the estimate lies on the edge
