@@ -17,7 +17,8 @@ def demo(
 
     from ampcompare.demo.run import run_demo
     from ampcompare.program.console import print_line
-    from ampcompare.report.command import Request, make_report
+    from ampcompare.report.command import make_report
+    from ampcompare.report.request import Request
 
     console = Console(highlight=False)
     status = run_demo(

@@ -22,7 +22,7 @@ def report(
     metric: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY", help="Quality to compare (KEY:min: less is better); default: the runs' own."
+            metavar="KEY", help="Quality to compare, as KEY or KEY:min:percent; default: the runs' own."
         ),
     ] = None,
     throughput: Annotated[
@@ -30,12 +30,6 @@ def report(
     ] = None,
     memory: Annotated[
         str | None, typer.Option(metavar="KEY", help="Memory that other programs logged.")
-    ] = None,
-    unit: Annotated[
-        str | None, typer.Option(metavar="UNIT", help="How the metric is logged: percent, fraction, plain.")
-    ] = None,
-    goal: Annotated[
-        str | None, typer.Option(metavar="GOAL", help="maximize or minimize; default: by the metric's name.")
     ] = None,
     step: Annotated[str | None, typer.Option(metavar="COLUMN", help="The step column of CSV files.")] = None,
     margin: Annotated[
@@ -78,21 +72,17 @@ def report(
     asked = {key: value for key, value in locals().items() if key not in ("watch", "port")}
     from rich.console import Console
 
-    from ampcompare.report.command import Request, make_report, watch_report
-    from ampcompare.report.outputs import choose_formats
+    from ampcompare.report.command import make_report, watch_report
+    from ampcompare.report.request import Request, chosen_formats, names_in
 
-    asked["group_by"] = None if group_by is None else _listed(group_by)
-    asked |= {"ignore": _listed(ignore), "formats": choose_formats(formats), "require": tuple(require or ())}
+    asked["group_by"] = None if group_by is None else names_in(group_by)
+    asked |= {"ignore": names_in(ignore), "formats": chosen_formats(formats), "require": tuple(require or ())}
     request = Request(**asked)
     console = Console(highlight=False)
     if watch:
         watch_report(request, console, port)
     elif status := make_report(request, console):
         raise typer.Exit(status)
-
-
-def _listed(words: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
 
 
 def workspace(

@@ -1,79 +1,254 @@
-"""The comparison as files for a paper or a program. As a table it is made here, one row a group."""
+"""The comparison for programs: JSON, with everything, and CSV, one row a group of the same figures."""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from ampcompare import __version__, metrics
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.claims import EQUIVALENCE, Claim
-from ampcompare.report.as_json import RATIOS, outcomes_of, tested_of, to_json
-from ampcompare.report.markdown import to_markdown
+from ampcompare.report.analysis.best import BestOfEach
+from ampcompare.report.analysis.comparison import COLUMNS, ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
+from ampcompare.report.analysis.published import Reproduction
+from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
-from ampcompare.report.statistics.samples import Estimate
+from ampcompare.report.runs.quantities import OWN
+from ampcompare.report.statistics.estimate import Estimate
 
-__all__ = ["to_csv", "to_json", "to_markdown"]
+# By the names that they have in files.
+COMPARED = {
+    "speedup": SPEED,
+    "memory_ratio": MEMORY,
+    "energy_ratio": ENERGY,
+    "time_ratio": TIME,
+    "quality_difference": QUALITY,
+}
+OF_A_RUN = (table.DEVICE, table.ROWS, table.EPOCHS, table.OVERLAP, *table.FIGURES, table.STEP_TIME_95)
+
+
+def to_json(analysis: Analysis) -> str:
+    """Everything: groups, comparisons, runs, reasons for doubt. NaN and inf become null."""
+    metric, units = analysis.metric, analysis.quantities
+    content = {
+        "version": __version__,
+        "verdict": analysis.headline,
+        "basis": analysis.basis,
+        "decided": analysis.is_decided,
+        "undecided": [
+            {"label": label, **_named(c, "question", "why", "more_seeds")} for label, c in analysis.undecided
+        ],
+        "notes": list(analysis.notes),
+        "numerics": analysis.sentences,
+        "cautions": list(analysis.remarks),
+        "metric": metric.key,
+        "metric_better": metrics.LOWER if metric.falls else metrics.HIGHER,
+        "metric_shown_times": metric.factor,
+        "margin": metric.margin,
+        "target": analysis.target,
+        "plan": _plan(analysis),
+        "confidence": analysis.level,
+        "intervals": analysis.caption,
+        "group_by": list(analysis.keys),
+        "baseline": None if analysis.baseline is None else analysis.baseline.value,
+        "setting": analysis.setting.words,
+        "devices": list(analysis.setting.devices),
+        "groups": _groups(analysis),
+        "runs": [_run(row, analysis.group_of(place)) for place, row in analysis.table.iterrows()],
+    }
+    if units != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
+        content["units"] = {"throughput": units.speed, "memory": units.memory or None, "energy": units.energy}
+    if analysis.required:
+        content["requirements"] = [
+            {
+                "group": answer.term.label,
+                "term": answer.term.text,
+                **_named(answer.term, "kind", "bound"),
+                "shown": answer.is_shown,
+                "why": answer.why,
+            }
+            for answer in analysis.requirements
+        ]
+    if analysis.best is not None:
+        content["best_of_each"] = _best(analysis.best)
+    if analysis.published is not None:
+        content["published"] = _published(analysis.published)
+    return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
 
 
 def to_csv(analysis: Analysis) -> str:
-    """One row a group: figures with 95 % intervals and what they rest on, and how they compare."""
-    rows = [_flat(group, analysis) for group in analysis.groups]
+    """One row a group: its figures and how they compare, each with its interval and what it rests on."""
+    rows = []
+    for group in _groups(analysis):
+        compared = group["compared"] or {}
+        row = {"group": group["label"], "runs": group["counted_runs"], "seeds": group["seeds"]}
+        for name in table.FIGURES:
+            row |= _flat(name, group["figures"].get(name), "n")
+        for name in COMPARED:
+            row |= _flat(name, compared.get(name), "n", "method", "shown")
+        row |= {
+            "verdict": group["verdict"],
+            "quality_kept": compared.get("quality_kept"),
+            **group["outcomes"],
+        }
+        row |= {f"failure_{key}": (group["failures"] or {}).get(key) for key in ("share", "low", "high")}
+        row |= {"metric": analysis.metric.key, "margin": analysis.metric.margin, "confidence": analysis.level}
+        row["not_compared_because"] = compared.get("not_compared_because")
+        rows.append({key: _cell_text(value) for key, value in row.items()})
     return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
-def _flat(group: Group, analysis: Analysis) -> dict[str, Any]:
-    found = analysis.comparison(group.label)
-    share = group.outcomes.failures
-    row: dict[str, Any] = {"group": _cell_text(group.label), "runs": group.n, "seeds": group.seeds}
-    for name, estimate in group.means.items():
-        row |= _ends(name, estimate)
-    for name, attribute in (RATIOS | {"quality_difference": "quality"}).items():
-        row |= _ends(name, found and getattr(found, attribute))
-        row |= _tested_ends(name, found and found.claims.get(attribute))
-    claim = found.claims.get(EQUIVALENCE) if found else None
-    speed = found.speed if found else None
-    return row | {
-        "equivalence_margin": found and claim and found.metric.margin,
-        "equivalence_p": claim and claim.p,
-        "equivalent": claim and claim.rejected,
-        **_tested_ends("equivalence", claim),
-        "quality_is": found and found.chip,
-        "quality_kept": found and found.keeps_quality,
-        **outcomes_of(group),
-        "failure_share": share and share.share,
-        "failure_low": share and share.low,
-        "failure_high": share and share.high,
-        "n": found and found.n,
-        "method": speed and speed.method,
-        "metric": analysis.metric.key,
-        "not_compared_because": found and _cell_text(found.refusal),
-        "nothing_claimed_because": found and _cell_text(found.silence),
-    }
+def _flat(name: str, figure: Mapping[str, Any] | None, *more: str) -> dict[str, Any]:
+    ends = {"": "value", "_low": "low", "_high": "high"} | {f"_{key}": key for key in more}
+    return {f"{name}{end}": (figure or {}).get(key) for end, key in ends.items()}
 
 
-def _cell_text(text: str) -> str:
+def _cell_text(value: Any) -> Any:
     """Text that a spreadsheet takes for text: what begins like a formula gets an apostrophe before it."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    if isinstance(value, tuple):
+        value = " ".join(value)
+    is_formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
+    return f"'{value}" if is_formula else value
 
 
-def _ends(name: str, estimate: Estimate | None) -> dict[str, Any]:
-    """A figure with its 95 % interval, that of the next run, and what it rests on."""
-    after = estimate and estimate.prediction()
-    values = {
-        "": estimate and estimate.value,
-        "_low": estimate and estimate.low,
-        "_high": estimate and estimate.high,
-        "_next_low": after and after[0],
-        "_next_high": after and after[1],
-        "_n": estimate and estimate.n,
-        "_method": estimate and estimate.method,
+def _groups(analysis: Analysis) -> list[dict[str, Any]]:
+    return [_group(group, analysis) for group in analysis.groups]
+
+
+def _group(group: Group, analysis: Analysis) -> dict[str, Any]:
+    found, failures = analysis.comparison(group.label), group.outcomes.failures
+    return {
+        "label": group.label,
+        analysis.keys[0]: group.value,
+        "apart": dict(group.apart),
+        "control": group.is_control,
+        "runs": len(group.all_rows),
+        "counted_runs": group.n,
+        "seeds": group.seeds,
+        "finished": not group.is_unfinished,
+        "outcomes": vars(group.outcomes),
+        "failures": failures and {**vars(failures), "share": failures.k / failures.n},
+        "verdict": analysis.chip(group),
+        "figures": {name: _estimate(one.at(analysis.level)) for name, one in group.figures.items()},
+        "compared": found and _comparison(found),
     }
-    return {f"{name}{end}": value for end, value in values.items()}
 
 
-def _tested_ends(name: str, claim: Claim | None) -> dict[str, Any]:
-    tested = tested_of(claim) if claim else {}
-    columns = {"tested_confidence": "confidence", "tested_low": "low", "tested_high": "high"}
-    columns |= {key: key for key in ("p", "adjusted_p")}
-    return {f"{name}_{column}": tested.get(key) for column, key in columns.items()}
+def _comparison(found: Comparison) -> dict[str, Any]:
+    return {
+        "baseline": found.baseline and found.baseline.label,
+        "not_compared_because": found.refusal or None,
+        "differs_in": list(found.loose),
+        **{name: _claimed(found, question) for name, question in COMPARED.items()},
+        "quality_unit": found.metric.unit or None,
+        "quality_kept": found.keeps_quality,
+        "nothing_claimed_because": found.silence or None,
+        "drift": _estimate(found.drift),
+    }
+
+
+def _claimed(found: Comparison, question: str) -> dict[str, Any] | None:
+    """A figure against the baseline, and what its interval shows; or why there is none."""
+    claim, beside = found.claims.get(question), found.beside_control.get(question)
+    figure = _estimate(found.estimates.get(question))
+    if figure is None and claim is None:
+        return None
+    told = (
+        {"shown": list(claim.shown), "why": claim.why or None, "more_seeds": claim.more_seeds}
+        if claim
+        else {}
+    )
+    return (figure or {"value": None}) | told | ({"beside_control": _estimate(beside)} if beside else {})
+
+
+def _estimate(found: Estimate | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    after = found.next_run()
+    return {
+        **_named(found, "value", "low", "high", "n"),
+        "method": found.basis,
+        "confidence": found.level if found.has_interval else None,
+        "seen": list(found.seen),
+        "next_run": after and {"low": after[0], "high": after[1]},
+    }
+
+
+def _plan(analysis: Analysis) -> dict[str, Any] | None:
+    plan = analysis.plan
+    return _named(plan, "margin", "target", "looks", "max_seeds", "control") if plan.is_there else None
+
+
+def _best(best: BestOfEach) -> dict[str, Any]:
+    rows = [
+        {
+            "label": one.group.label,
+            "value": one.group.value,
+            "tried": one.tried,
+            "settings": dict(one.settings),
+            "quality": _estimate(one.group.figures.get(COLUMNS[QUALITY])),
+            "speedup": one.comparison and _estimate(one.comparison.estimates.get(SPEED)),
+            "quality_difference": one.comparison and _estimate(one.comparison.estimates.get(QUALITY)),
+        }
+        for one in best.candidates
+    ]
+    return {"tuned": list(best.keys), "sentence": best.sentence, "best": rows}
+
+
+def _run(row: pd.Series, group: Group) -> dict[str, Any]:
+    run, seed = row[table.RUN], row[table.SEED]
+    return {
+        "id": run.id,
+        "name": run.name,
+        "group": group.label,
+        "seed": int(seed) if seed and seed.isdecimal() else seed,
+        "state": run.state,
+        "outcome": row[table.OUTCOME],
+        "outcome_because": row[table.WHY] or None,
+        "problems": row[table.PROBLEMS],
+        **{name: row[name] for name in OF_A_RUN},
+    }
+
+
+def _published(beside: Reproduction) -> dict[str, Any]:
+    rows = [
+        {
+            "figure": row.figure.name,
+            "measured": row.figure.measured,
+            "relation": row.relation.figure,
+            "arm": row.arm,
+            "group": group.label if (group := beside.matched.arms.get(row.arm)) else None,
+            "printed": row.printed,
+            "published": row.theirs and _named(row.theirs, "value", "low", "high"),
+            "ours": _estimate(row.ours),
+            "verdict": row.verdict,
+            "because": row.why,
+            **_named(row, "p", "adjusted_p", "more_runs"),
+        }
+        for row in beside.rows
+    ]
+    names = ("name", "title", "source", "url", "date", "hardware", "software", "note", "setting", "baseline")
+    return _named(beside.publication, *names) | {
+        "verdict": beside.headline,
+        "refuted": beside.is_refuted,
+        "differs_in": list(beside.differences),
+        "left_out": list(beside.matched.left_out),
+        "rows": rows,
+    }
+
+
+def _named(thing: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(inner) for inner in value]
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -87,7 +87,8 @@ def _list(seeds: int) -> None:
 
 
 def _judge(name: str, runs: Sequence[str], out: str, console: Console) -> int:
-    from ampcompare.report.command import Request, make_report
+    from ampcompare.report.command import make_report
+    from ampcompare.report.request import Request
 
     return make_report(Request([*runs], out, reproduce=name), console)
 

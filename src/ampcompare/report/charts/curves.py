@@ -1,143 +1,172 @@
-"""Charts of what happens during training: lines over steps, epochs and time."""
+"""Charts of what happens during training, over epochs, steps and time; None where nothing was recorded."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import altair as alt
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ampcompare import metrics
-from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.charts.parts import (
-    Parts,
+from ampcompare.report.charts.draw import (
+    LINE_WIDTH,
+    NUMBER,
     Spec,
-    drawn_as,
-    drawn_styles,
-    finish,
+    by_backend,
+    chart,
+    if_picked,
     quantity,
-    steps,
-    time_unit,
     tip,
 )
-from ampcompare.report.charts.series import Datum, curves, lay_out, scale_curves, time_curves
-from ampcompare.report.runs.labels import noun
-from ampcompare.report.runs.metric import ComparedMetric
+from ampcompare.report.charts.rows import Line, lines, points_of, scale_lines, time_lines
 from ampcompare.report.words import capital
 
-CROSS_SIZE, CROSS_STEP = 60, 110  # square pixels
+if TYPE_CHECKING:
+    from ampcompare.report.analysis.analysis import Analysis
+
+MARKED = 12  # points on a line up to which each is marked
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MAX_MARKERS = 30  # on a line; more run into each other
-LARGEST_EXPONENT = 1000  # of 2, in float64 with room for the axis
+TIMES = ((3 * 3600, "hours", 3600), (600, "minutes", 60), (0, "seconds", 1))  # from how many seconds on
 
 
-def train_loss(analysis: Analysis) -> Spec:
-    """Training loss (mean over the log interval) by optimizer step."""
-    rows = curves(analysis.groups, metrics.STEP, metrics.LOSS)
-    x, y = steps(analysis.quantities.step), quantity(alt.Y, "training loss")
-    return line_chart(analysis, "Training loss", rows, x, y, ".4g")
-
-
-def eval_accuracy(analysis: Analysis) -> Spec:
+def quality(of: Analysis) -> Spec | None:
     """The compared metric (accuracy on the test split) by epoch."""
-    return metric_curve(analysis, analysis.metric)
+    found = lines(of.groups, metrics.EPOCH, of.metric.key, of.metric.factor)
+    return line_chart(of, capital(of.metric.name), f"{_unit(of)}by epoch", found, ("epoch", of.metric.axis))
 
 
-def metric_curve(analysis: Analysis, metric: ComparedMetric) -> Spec:
-    """One metric by epoch."""
-    rows = curves(analysis.groups, metrics.EPOCH, metric.key, y_factor=metric.factor)
-    title, y = f"{capital(metric.name)} by epoch", quantity(alt.Y, metric.axis)
-    return line_chart(analysis, title, rows, steps(metrics.EPOCH), y, ".4~g", markers=True)
-
-
-def eval_accuracy_time(analysis: Analysis) -> Spec:
+def quality_by_time(of: Analysis) -> Spec | None:
     """The compared metric by wall-clock time since the start of the run, evaluation included."""
-    metric = analysis.metric
-    found = time_curves(analysis.groups, metric.key, y_factor=metric.factor)
-    rows = [row for row in found if row["x"] is not None]
-    longest = max((row["x"] for row in rows), default=0)
-    unit, factor = time_unit(longest)
-    for row in rows:
-        row["x"] = round(row["x"] / factor, 4)
-    x = quantity(alt.X, f"wall-clock time, {unit}", nice=False)
-    title = f"{capital(metric.name)} by wall-clock time"
-    return line_chart(analysis, title, rows, x, quantity(alt.Y, metric.axis), ".4~g", markers=True)
+    found = time_lines(of.groups, of.metric.key, of.metric.factor)
+    longest = max((float(line.x[-1]) for line in found if len(line.x)), default=0.0)
+    unit, seconds = next((unit, seconds) for least, unit, seconds in TIMES if longest >= least)
+    found = [replace(line, x=line.x / seconds) for line in found]
+    title, subtitle = f"{capital(of.metric.name)} over time", f"{_unit(of)}by {unit} of wall-clock time"
+    return line_chart(of, title, subtitle, found, (unit, of.metric.axis))
 
 
-def throughput_curve(analysis: Analysis) -> Spec:
-    """Throughput of training by optimizer step."""
-    rows = curves(analysis.groups, metrics.STEP, metrics.THROUGHPUT)
-    y = quantity(alt.Y, analysis.quantities.speed, zero=True)
-    return line_chart(
-        analysis, "Throughput during training", rows, steps(analysis.quantities.step), y, ",.4~r"
-    )
+def training_loss(of: Analysis) -> Spec | None:
+    """Training loss (mean over the log interval) by optimizer step."""
+    found = lines(of.groups, metrics.STEP, metrics.LOSS)
+    return line_chart(of, "Training loss", "by step", found, (of.quantities.step, "training loss"))
 
 
-def scale_factor(analysis: Analysis) -> Spec:
+def throughput(of: Analysis) -> Spec | None:
+    """Throughput of training by optimizer step, from 0."""
+    found, speed = lines(of.groups, metrics.STEP, metrics.THROUGHPUT), of.quantities.speed
+    return line_chart(of, "Throughput", f"{speed}, by step", found, (of.quantities.step, speed), least=0.0)
+
+
+def lost_updates(of: Analysis) -> Spec | None:
+    """Share of half weights whose update is lost to rounding, by optimizer step."""
+    found, title = lines(of.groups, metrics.STEP, metrics.LOST_UPDATES, 100), "Updates lost to rounding"
+    return line_chart(of, title, "% of weights, by step", found, (of.quantities.step, "lost, %"), least=0.0)
+
+
+def underflow(of: Analysis) -> Spec | None:
+    """Share of non-zero gradient elements that fp16 flushes to zero: at the loss scale, and at 1 (dashed)."""
+    sides = {"with loss scaling": metrics.UNDERFLOW, "without": metrics.UNDERFLOW_UNSCALED}
+    found = [(side, line) for side, key in sides.items() for line in lines(of.groups, metrics.STEP, key, 100)]
+    title, subtitle = "Gradients lost to underflow", "% of elements; dashed: without scaling"
+    axes = (of.quantities.step, "flushed to zero, %")
+    spec = line_chart(of, title, subtitle, [line for _, line in found], axes, least=0.0)
+    if spec is None:
+        return None
+    for row, (side, _) in zip(spec["data"]["values"], found, strict=True):
+        row["side"] = side
+    scale = {"domain": list(sides), "range": [[1, 0], [4, 3]]}
+    line = next(layer for layer in spec["layer"] if layer["mark"]["type"] == "line")
+    line["encoding"]["strokeDash"] = {"field": "side", "type": "nominal", "scale": scale, "legend": None}
+    spec["encoding"]["detail"] = {"field": "side", "type": "nominal"}
+    spec["layer"][-1]["encoding"]["tooltip"].insert(1, tip("side", "gradients"))
+    return spec
+
+
+def loss_scale(of: Analysis) -> Spec | None:
     """Loss scale by optimizer step on a log2 axis; a cross marks each row in which steps were skipped."""
-    rows = scale_curves(analysis.groups)
-    drawn = drawn_styles(analysis, rows)
-    covered = lay_out(rows, [style.label for style in drawn], log2=True)
-    parts = Parts(rows, drawn, steps(analysis.quantities.step), _log2_axis(rows))
-    layers = [*parts.lines(covered, "step-after"), *parts.hover(",~r")]
-    for row in rows:
-        if row["kind"].endswith("skip"):
-            row["size"] = CROSS_SIZE + CROSS_STEP * covered[row["backend"]]
-    tips = [tip("backend"), tip("run"), tip("x", "optimizer step", ",")]
-    tips += [tip("new", "skipped since last row", ","), tip("skipped", "skipped so far", ",")]
-    size = drawn_as("size", alt.Size)
-    shared = {"x": parts.x, "y": parts.y, "color": parts.colour(), "size": size, "tooltip": tips}
-    note = "no step was skipped"
-    for kind, opacity in (("skip", parts.dimmed(1.0)), ("run-skip", parts.on_demand(1.0))):
-        if parts.has(kind):
-            crosses = parts.of(kind).mark_point(shape="cross", angle=45, filled=True, clip=True)
-            layers.append(crosses.encode(**shared, opacity=opacity))
-            note = "✕ marks skipped steps"
-    if parts.has("run"):
-        note += f"; one run of each {noun(analysis.keys[0])}"
-    return finish(layers, analysis.setting, "Loss scale factor", rows, note=note, params=[parts.show_runs])
-
-
-def line_note(parts: Parts) -> str | None:
-    """What the lines of a chart are, where they stand for several runs."""
-    return "line: mean over seeds; band: lowest to highest seed" if parts.has_intervals else None
+    scales, crosses = scale_lines(of.groups)
+    if not scales:
+        return None
+    labels = [scale["backend"] for scale in scales]
+    y, step = _log2_axis([value for scale in scales for value in scale["y"]]), of.quantities.step
+    flat, tips = [{"flatten": ["x", "y"]}], [tip("backend"), tip("x", step, format=",")]
+    shown = {"y": y, "opacity": if_picked(1, 0.1)}
+    dashed = shown | {"strokeDash": by_backend(labels, of.styles, "dash")}
+    mark = {"type": "line", "interpolate": "step-after", "strokeWidth": LINE_WIDTH}
+    layers: list[Spec] = [{"transform": flat, "mark": mark, "encoding": dashed}]
+    if crosses:
+        mark = {"type": "point", "shape": "cross", "angle": 45, "filled": True, "size": 55, "opacity": 1}
+        skipped = [tip("new", "steps skipped", format=","), tip("total", "in all", format=",")]
+        layer = {"data": {"values": crosses}, "transform": [{"flatten": ["x", "y", "new", "total"]}]}
+        layers.append(layer | {"mark": mark, "encoding": shown | {"tooltip": [*tips, *skipped]}})
+    layers.append({"transform": flat} | _hover(y, [*tips, tip("y", "scale", format=",")]))
+    subtitle = f"by step, one run each; {'✕ skipped steps' if crosses else 'no step was skipped'}"
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, of.styles, "colour")}
+    return chart("Loss scale", subtitle, layers, scales, encoding=encoding)
 
 
 def line_chart(
-    analysis: Analysis,
+    of: Analysis,
     title: str,
-    rows: list[Datum],
-    x: alt.X,
-    y: alt.Y,
-    y_format: str,
-    *,
-    markers: bool = False,
-    note: str = "",
-) -> Spec:
-    """A line for each group, and its runs on demand; `note` goes before what the lines are."""
-    drawn = drawn_styles(analysis, rows)
-    markers = markers and sum(row["kind"] == "line" for row in rows) <= MAX_MARKERS * len(drawn)
-    parts = Parts(rows, drawn, x, y, legend="symbols" if markers else "lines")
-    layers = parts.lines(lay_out(rows, [style.label for style in drawn]))
-    if markers:
-        shape = alt.Shape(field="backend", type="nominal", scale=parts.scale("marker"), legend=parts.legend())
-        points = parts.of("line").mark_point(filled=True, size=55, opacity=1, clip=True)
-        layers.append(points.encode(x=x, y=y, color=parts.colour(), shape=shape, opacity=parts.dimmed(1.0)))
-    layers += parts.hover(y_format)
-    said = "; ".join(part for part in (note, line_note(parts)) if part)
-    return finish(layers, analysis.setting, title, rows, note=said, params=[parts.show_runs])
+    subtitle: str,
+    found: Sequence[Line],
+    axes: tuple[str, str],
+    least: float | None = None,
+) -> Spec | None:
+    """The mean over each group's runs, on a band from lowest to highest; `axes` are the names of x and y in
+    the tooltips, `least` is where the y axis begins.
+    """
+    drawn = [line for line in found if len(line.x)]
+    if not drawn:
+        return None
+    with_range = any(line.n > 1 for line in drawn)
+    limit = points_of(drawn)
+    rows = [line.drawn(limit, with_range=with_range) for line in drawn]
+    fewest = min(len(row["x"]) for row in rows)
+    fields = ["x", "y", *(["low", "high"] if with_range else [])]
+    labels = list(dict.fromkeys(line.label for line in drawn))
+    y_axis = quantity("y", **({} if least is None else {"domainMin": least}))
+    layers: list[Spec] = []
+    if with_range:
+        ends = {"y": y_axis | {"field": "low"}, "y2": {"field": "high"}, "fillOpacity": if_picked(0.14, 0.03)}
+        layers.append({"mark": {"type": "area", "strokeOpacity": 0}, "encoding": ends})
+        if fewest == 1:  # a band of one point would be nothing
+            rule = {"y": ends["y"], "y2": ends["y2"], "opacity": if_picked(0.4, 0.05)}
+            layers.append({"mark": {"type": "rule", "strokeWidth": LINE_WIDTH}, "encoding": rule})
+    shown = {"y": y_axis, "opacity": if_picked(1, 0.1)}
+    dashed = shown | {"strokeDash": by_backend(labels, of.styles, "dash")}
+    layers.append({"mark": {"type": "line", "strokeWidth": LINE_WIDTH}, "encoding": dashed})
+    if fewest == 1 or max(len(row["x"]) for row in rows) <= MARKED:
+        mark = {"type": "point", "filled": True, "size": 28, "opacity": 1}
+        layers.append({"mark": mark, "encoding": shown})
+    names = dict(zip(fields, (*axes, "lowest run", "highest run"), strict=False))
+    tips = [tip(field, name, format=NUMBER) for field, name in names.items()]
+    layers.append(_hover(y_axis, [tip("backend"), tip("of", "line"), *tips]))
+    encoding = {"x": quantity("x", nice=False), "color": by_backend(labels, of.styles, "colour")}
+    return chart(title, subtitle, layers, rows, transform=[{"flatten": fields}], encoding=encoding)
 
 
-def _log2_axis(rows: Sequence[Datum]) -> alt.Y:
-    exponents = [math.log2(row["y"]) for row in rows if row["y"] and row["y"] > 0] or [0.0]
-    low = max(-LARGEST_EXPONENT, math.floor(min(exponents)))  # a record may hold any number
-    high = min(LARGEST_EXPONENT, math.ceil(max(exponents)))
-    high = max(high, low + 1)
-    stride = max(1, math.ceil((high - low) / 9))
-    ticks = [k for k in range(low, high + 1) if k % stride == 0]
-    labels = [f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks]
+def _hover(y: Spec, tips: list[Spec]) -> Spec:
+    """The point nearest to the pointer, with its figures."""
+    select = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
+    shown = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
+    encoding = {"y": y, "opacity": shown, "tooltip": tips}
+    mark = {"type": "point", "filled": True, "size": 60}
+    return {"params": [{"name": "hover", "select": select}], "mark": mark, "encoding": encoding}
+
+
+def _unit(of: Analysis) -> str:
+    unit = of.metric.axis.removeprefix(of.metric.name).strip(", ")
+    return f"{unit}, " if unit else ""
+
+
+def _log2_axis(scales: Sequence[float]) -> Spec:
+    exponents = [math.log2(scale) for scale in scales]
+    low, high = math.floor(min(exponents)), max(math.ceil(max(exponents)), math.floor(min(exponents)) + 1)
+    stride = max(1, math.ceil((high - low) / 6))
+    ticks = range(low, high + 1, stride)
+    labels = " : ".join(f"datum.value == {2.0**k!r} ? '2{str(k).translate(SUPERSCRIPTS)}'" for k in ticks)
     # Room for a line's width above the highest scale and below the lowest.
     domain = [2.0 ** (low - 0.4), 2.0 ** (high + 0.4)]
-    y = quantity(alt.Y, "loss scale", type="log", base=2, domain=domain, nice=False)
-    y.axis = alt.Axis(values=[2.0**k for k in ticks], labelExpr=" : ".join([*labels, "''"]))
-    return y
+    axis = {"values": [2.0**k for k in ticks], "labelExpr": f"{labels} : ''"}
+    return quantity("y", axis, type="log", base=2, domain=domain, nice=False)

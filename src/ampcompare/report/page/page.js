@@ -1,46 +1,27 @@
-// Starts the page; while runs are watched, asks the server for a newer one and keeps what the reader had set.
-(() => {
+// Draws the charts; a name in the legend singles its backend out in all of them.
+(async () => {
   "use strict";
-  const KEPT = "ampcompare";
-  const build = document.documentElement.dataset.build;
-
-  function kept() {
+  const page = document.documentElement;
+  const { config, charts } = JSON.parse(document.getElementById("specifications").textContent);
+  const buttons = [...document.querySelectorAll(".legend button")];
+  const quiet = { ast: true, renderer: "svg", actions: false, logLevel: 2 }; // `ast`: the policy forbids eval
+  const views = [];
+  page.dataset.charts = "drawing";
+  for (const [name, spec] of Object.entries(charts)) {
+    const plot = document.querySelector(`#chart-${name} .plot`);
     try {
-      return JSON.parse(sessionStorage.getItem(KEPT)) || {};
-    } catch {
-      return {}; // no storage, or nothing of ours in it
+      views.push((await vegaEmbed(plot, { ...spec, config }, quiet)).view);
+    } catch (problem) {
+      plot.textContent = "This chart could not be drawn: " + problem.message;
+      console.error(name, problem);
     }
   }
-
-  function refresh() {
-    const parts = [Charts, Runs, Columns];
-    const state = Object.assign({ scroll: window.scrollY }, ...parts.map((part) => part.state()));
-    try {
-      sessionStorage.setItem(KEPT, JSON.stringify(state));
-    } catch {
-      // without storage the page starts anew
-    }
-    location.reload();
+  for (const button of buttons) {
+    button.addEventListener("click", () => {
+      const picked = button.getAttribute("aria-pressed") === "true" ? null : button.dataset.label;
+      for (const other of buttons) other.setAttribute("aria-pressed", String(other.dataset.label === picked));
+      for (const view of views) view.signal("pick", picked).runAsync();
+    });
   }
-
-  async function watch() {
-    const note = document.getElementById("watching");
-    try {
-      const answer = await fetch("/build", { cache: "no-store" });
-      if ((await answer.text()) !== build) return refresh();
-      note.textContent = "Watching: this page refreshes itself.";
-    } catch {
-      note.textContent = "The watcher has ended; this page is its last.";
-    }
-    setTimeout(watch, 2000);
-  }
-
-  const state = build ? kept() : {};
-  Runs.start(state);
-  Columns.start(state);
-  const drawn = Charts.start(state);
-  drawn.then(() => {
-    if (state.scroll) window.scrollTo(0, state.scroll);
-    if (build) watch();
-  });
+  page.dataset.charts = "drawn";
 })();

@@ -7,81 +7,67 @@ forbids every request and runs only the two scripts whose hashes it names; what 
 from __future__ import annotations
 
 import base64
-import functools
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from ampcompare import __version__
+from ampcompare.program.files import cache_folder, replacing
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
-from ampcompare.report.charts.catalogue import OF_COMPARISONS, all_charts, has_data, missing_labels
-from ampcompare.report.charts.parts import DATA, Spec
-from ampcompare.report.charts.pictures import vl_version
-from ampcompare.report.charts.published import published_charts
-from ampcompare.report.page.pack import pack
-from ampcompare.report.page.shown import Shown
-from ampcompare.report.palette import CHIPS, Style
-from ampcompare.report.runs.informative import information
+from ampcompare.report.analysis.judged import REFUTED, REPRODUCED
+from ampcompare.report.charts import NUMERICS, PUBLISHED, TRAINING, charts_of
+from ampcompare.report.charts.draw import VEGA_LITE, Spec, config
+from ampcompare.report.tables import comparison_table, machines_table, runs_table
 
 HERE = Path(__file__).parent
-SCRIPTS = ("charts.js", "runs_table.js", "columns.js", "page.js")
-STYLES = ("page.css", "verdict.css", "tables.css")
-CARDS = 12  # of more groups the rest is in the lines and the table alone
-VERDICT_LOOKS = {REPRODUCED: "equivalent", REFUTED: "lower", OPEN: "undecided", ELSEWHERE: "undecided"}
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+LOUD = 3  # remarks beside the answer; the rest is folded
+VERDICT_LOOKS = {REPRODUCED: "good", REFUTED: "bad"}
 # What the page uses of the bundle; vega-embed's interpreter evaluates expressions without `eval`.
 BUNDLE_SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
 
-def render_page(
-    analysis: Analysis,
-    *,
-    now: datetime | None = None,
-    charts: Mapping[str, Spec] | None = None,
-    beside: Mapping[str, Spec] | None = None,
-    build: str = "",
-) -> bytes:
-    """The page as UTF-8, lone surrogates in names replaced. It computes no figure: all are the analysis's.
-
-    `charts` and `beside` are those of `all_charts` and `published_charts` where the caller has them already.
-    With a `build` the page asks its own server for `/build`, and reloads when the answer is another.
-    """
-    charts = all_charts(analysis) if charts is None else charts
-    beside = published_charts(analysis) if beside is None else beside
-    library = _chart_library()
-    script = _inline_script("\n".join((HERE / name).read_text("utf-8") for name in SCRIPTS))
-    drawn = [name for name, spec in charts.items() if has_data(spec)]
-    context: dict[str, Any] = {"analysis": analysis, "styles": analysis.styles, "marks": CHIPS}
-    context["quantities"] = analysis.quantities
-    html = (
-        _templates()
-        .get_template("page.html.j2")
-        .render(
-            **context,
-            view=Shown(analysis.view(), analysis.metric.tolerance),
-            cards=analysis.groups[:CARDS],
-            more=len(analysis.groups[CARDS:]),
-            columns=_columns(analysis),
-            size=_size_of_test_set(analysis),
-            has_best=any(f.best_accuracy is not None for f in analysis.figures),
-            charts=[_chart_entry(name, charts[name], analysis) for name in drawn],
-            undrawn=_undrawn(charts),
-            verdict_looks=VERDICT_LOOKS,
-            beside=[_chart_entry(name, spec, None) for name, spec in beside.items() if has_data(spec)],
-            build=build,
-            policy=_policy(library, script, connect="'self'" if build else ""),
-            library=library,
-            script=script,
-            style="\n".join((HERE / name).read_text("utf-8") for name in STYLES) + chip_styles(),
-            now=now or datetime.now(UTC),
-            version=__version__,
-        )
+def render_page(analysis: Analysis, now: datetime | None = None) -> bytes:
+    """The page as UTF-8, lone surrogates in names replaced. It computes no figure: all are the analysis's."""
+    charts = charts_of(analysis)
+    colours = {label: f"var(--c{number})" for number, label in enumerate(analysis.styles)}
+    library, script = _chart_library(), _inline_script((HERE / "page.js").read_text("utf-8"))
+    look = config("var(--ink)", "var(--soft)", "var(--line)", FONT)
+    drawn = {name: _on_page(spec, colours) for name, spec in charts.items()}
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True, **blocks)
+    table = comparison_table(analysis)
+    before, accent, after = analysis.headline.partition(analysis.accent or "\0")
+    html = environment.get_template("page.html.j2").render(
+        analysis=analysis,
+        headline=(before, accent, after),
+        table=table,
+        has_open=any(cell.is_open and cell.mark for row in table.rows for cell in row.cells.values()),
+        runs=runs_table(analysis),
+        machines=machines_table(analysis),
+        charts=charts,
+        training=[name for name in TRAINING if name in charts],
+        numerics=[(NUMERICS[key][0] if key else "", said) for key, said in analysis.sentences.items()],
+        published=PUBLISHED,
+        colours=colours,
+        loud=LOUD,
+        looks=VERDICT_LOOKS,
+        specifications=script_json({"config": look, "charts": drawn}),
+        policy=_policy(library, script),
+        library=library,
+        script=script,
+        style=(HERE / "page.css").read_text("utf-8"),
+        now=now or datetime.now(UTC),
+        version=__version__,
+        words=words,
     )
     return html.encode("utf-8", "replace")
 
@@ -92,71 +78,33 @@ def script_json(value: Any) -> str:
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
-def chip_styles() -> str:
-    """The colours of the chips, on light and on dark paper; print is light."""
-
-    def rules(side: str) -> str:
-        looks = ((name, *getattr(chip, side)) for name, chip in CHIPS.items())
-        return "\n".join(
-            f".mark.{name} {{ background: {ground}; color: {ink}; }}" for name, ground, ink in looks
-        )
-
-    return f"{rules('light')}\n@media screen and (prefers-color-scheme: dark) {{\n{rules('dark')}\n}}\n"
-
-
-def _columns(analysis: Analysis) -> list[tuple[str, str]]:
-    """Name and head of each column of the table of groups."""
-    return [
-        ("name", words.listed(analysis.keys)),
-        ("runs", "runs"),
-        ("throughput", analysis.quantities.speed),
-        ("speed", "speed-up"),
-        ("steps", "step p50, ms"),
-        ("peak", analysis.quantities.peak),
-        ("memory", "memory change"),
-        ("quality", analysis.metric.name),
-        ("difference", analysis.metric.difference),
-        ("equivalence", "equivalence, p"),
-        ("target", "time to target" if analysis.target is None else f"time to {_target(analysis)}"),
-        ("skipped", "skipped steps"),
-        ("time", "training time"),
-    ]
+def _on_page(spec: Spec, colours: Mapping[str, str]) -> Spec:
+    """The chart in the page's colours, which are others in the dark; the page says title and setting."""
+    spec = {name: part for name, part in spec.items() if name not in ("title", "description", "$schema")}
+    channel = spec["encoding"]["color"]
+    labels = channel["scale"]["domain"]
+    if all(label in colours for label in labels):
+        scale = {"domain": labels, "range": [colours[label] for label in labels]}
+        spec["encoding"] = spec["encoding"] | {"color": channel | {"scale": scale}}
+    return spec
 
 
-def _undrawn(charts: Mapping[str, Spec]) -> list[str]:
-    """The titles of the charts for which nothing was recorded."""
-    return [spec["title"]["text"].lower() for spec in charts.values() if not has_data(spec)]
-
-
-def _target(analysis: Analysis) -> str:
-    return f"{analysis.target:g}{' %' if analysis.metric.is_share else ''}"
-
-
-def _size_of_test_set(analysis: Analysis) -> str:
-    """How many images a value of the metric is of, and what that leaves to chance; nothing where unknown."""
-    group = analysis.baseline or next((g for g in analysis.groups if g.counted), None)
-    found = information(group.label, group.counted, analysis.metric) if group else None
-    return found.size if found and found.images else ""
-
-
-def _templates() -> jinja2.Environment:
-    strict, loader = jinja2.StrictUndefined, jinja2.FileSystemLoader(HERE)
-    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict, **blocks)
-    environment.globals |= {"words": words, "dash_array": _dash_array, "sortable": _sortable}
-    return environment
-
-
-def _dash_array(style: Style) -> str:
-    return " ".join(str(part) for part in style.dash) if style.dash != (1, 0) else "none"
-
-
-@functools.cache
 def _chart_library() -> str:
-    """Vega, Vega-Lite (the version that Altair writes) and vega-embed as one script. Takes a second."""
+    """Vega, Vega-Lite and vega-embed as one script; made once, which takes 2.4 s, and kept in the cache."""
+    key = f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
+    kept = None
+    with contextlib.suppress(OSError):  # no home, or a disk that is full: it is made anew
+        kept = cache_folder() / "charts" / key
+        return kept.read_text("utf-8")
     import vl_convert
 
-    return _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=vl_version()))
+    made = _inline_script(vl_convert.javascript_bundle(BUNDLE_SNIPPET, vl_version=VEGA_LITE))
+    with contextlib.suppress(OSError):
+        if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(kept) as file:
+                file.write(made.encode("utf-8"))
+    return made
 
 
 def _inline_script(source: str) -> str:
@@ -164,24 +112,10 @@ def _inline_script(source: str) -> str:
     return source.replace("\r\n", "\n").replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
-def _policy(*scripts: str, connect: str = "") -> str:
+def _policy(*scripts: str) -> str:
     digests = (hashlib.sha256(script.encode("utf-8")).digest() for script in scripts)
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode('ascii')}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'" + (f"; connect-src {connect}" if connect else "")
+        "base-uri 'none'; form-action 'none'"
     )
-
-
-def _chart_entry(name: str, spec: Spec, analysis: Analysis | None) -> dict[str, Any]:
-    """What the template needs of a chart; `spec` is safe JSON, `missing` the groups it lacks."""
-    return {
-        "name": name,
-        "title": spec["title"]["text"],
-        "spec": script_json(spec | {"datasets": {DATA: pack(spec["datasets"][DATA])}}),
-        "missing": missing_labels(spec, analysis.groups) if analysis and name not in OF_COMPARISONS else [],
-    }
-
-
-def _sortable(value: float | None) -> str:
-    return "" if value is None else repr(value)

@@ -59,7 +59,7 @@ def difference(
     if by and len(common) >= (FEWEST if fewer >= FEWEST else 1) and 2 * len(common) >= fewer:
         pairs = (scaled[0][common] - scaled[1][common]).to_numpy(float)
         largest = max(float(side[common].abs().max()) for side in scaled)
-        return _estimate(pairs, len(common), log, sizes, by, resolution, largest)
+        return _paired(pairs, log, sizes, by, max(_deviation(pairs, largest), resolution))
     ours, theirs = (side.to_numpy(float) for side in scaled)
     value, seen = ours.mean() - theirs.mean(), (ours.min() - theirs.max(), ours.max() - theirs.min())
     made = _made(value, seen, fewer, log, sizes)
@@ -69,19 +69,14 @@ def difference(
     errors = [s / math.sqrt(n) for s, n in zip(deviations, sizes, strict=True)]
     nexts = [s * math.sqrt(1 + 1 / n) for s, n in zip(deviations, sizes, strict=True)]
     df, spread_df = (_satterthwaite(parts, sizes) for parts in (errors, nexts))
-    return _with(
-        made, error=math.hypot(*errors), df=df, spread=math.hypot(*deviations), spread_df=spread_df
-    )
+    return _with(made, error=math.hypot(*errors), df=df, spread=math.hypot(*deviations), spread_df=spread_df)
 
 
-def _estimate(
-    pairs: np.ndarray, n: int, log: bool, sizes: tuple[int, int], by: str, resolution: float, largest: float
-) -> Estimate:
+def _paired(pairs: np.ndarray, log: bool, sizes: tuple[int, int], by: str, spread: float) -> Estimate:
+    n = len(pairs)
     made = _made(pairs.mean(), (pairs.min(), pairs.max()), n, log, sizes, by)
     if n < FEWEST:
         return made
-    deviation = _deviation(pairs)
-    spread = max(0.0 if deviation <= ROUNDING * largest else deviation, resolution)
     return _with(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
@@ -110,8 +105,10 @@ def _is_known(a: pd.Series, log: bool) -> pd.Series:
     return values & (a.astype(float) > 0) if log else values
 
 
-def _deviation(values: np.ndarray) -> float:
-    return 0.0 if values.min() == values.max() else float(values.std(ddof=1))
+def _deviation(values: np.ndarray, largest: float = 0.0) -> float:
+    """The standard deviation, 0 where it is only the rounding of figures as large as `largest`."""
+    deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return 0.0 if deviation <= ROUNDING * max(largest, float(np.abs(values).max())) else deviation
 
 
 def _satterthwaite(parts: list[float], sizes: tuple[int, int]) -> float:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ampcompare.report.terminal import SHAPE, in_lines
+from ampcompare.report.text import SHAPE, in_lines
 from ampcompare.report.words import printable
 from ampcompare.why.diff.answer import CHANCE, Difference
 from ampcompare.why.diff.compare import Errors, Line

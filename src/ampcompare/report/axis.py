@@ -1,0 +1,118 @@
+"""The axis of a column of the comparison: it holds every interval whole, and has ticks to read it by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+MOST_TICKS = 4
+LEAST_GAP = 0.22  # of the axis, between two ticks: nearer labels would overlap
+ABSURD = 20  # times the widest of the others: such an interval ends in an arrow, its ends are said in words
+EDGE = 0.04  # of the axis, left free at either end
+LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
+DECADES = 4.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A figure on its axis: a dot at `value`, and a line from `low` to `high`, None where there is none. The
+    line is the interval, or, where `is_seen`, only the range that was seen.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    is_seen: bool = False
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From `low` to `high`, on a logarithmic scale for ratios; `null` is the line of no change, `margin` the
+    zone within which a difference counts as none.
+    """
+
+    null: float
+    margin: tuple[float, float] | None
+    log: bool
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+
+    def place(self, value: float) -> float:
+        """Where a value lies, 0 to 1; what is beyond an end, at that end."""
+        low, high, at = (_scaled(v, self.log) for v in (self.low, self.high, value))
+        return min(1.0, max(0.0, (at - low) / (high - low)))
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is on it; where an end of a mark is not, an arrow says so."""
+        return self.low <= value <= self.high
+
+
+def axis_of(
+    marks: Sequence[Mark],
+    null: float,
+    label: Callable[[float], str],
+    *,
+    log: bool,
+    margin: tuple[float, float] | None = None,
+) -> Axis:
+    """The axis on which these marks lie, with no change and the margin; `label` words a tick's value."""
+    spans = [[_scaled(v, log) for v in (m.value, m.low, m.high) if v is not None] for m in marks]
+    held = _without_absurd([(min(span), max(span)) for span in spans])
+    fixed = [_scaled(null, log), *(_scaled(end, log) for end in margin or ())]
+    dots = [span[0] for span in spans]
+    ends = [end for span in held for end in span] + fixed + dots
+    low, high = min(ends), max(ends)
+    if low == high:
+        low, high = low - 0.1, high + 0.1
+    low, high = low - EDGE * (high - low), high + EDGE * (high - low)
+    first, last = (math.exp(low), math.exp(high)) if log else (low, high)
+    bare = Axis(null, margin, log, first, last, ())
+    ticks = next((found for found in _candidates(bare) if _fits(found, bare)), (null,))
+    return Axis(null, margin, log, first, last, tuple((tick, label(tick)) for tick in ticks))
+
+
+def _without_absurd(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The spans but those that are many times as wide as all narrower ones, or have no end."""
+    held = sorted((s for s in spans if all(map(math.isfinite, s))), key=lambda span: span[1] - span[0])
+    while len(held) > 1:
+        (a, b), (c, d) = held[-2:]
+        if b == a or d - c <= ABSURD * (b - a):
+            break
+        held.pop()
+    return held
+
+
+def _candidates(axis: Axis) -> Iterator[tuple[float, ...]]:
+    """Ticks, more of them first: multiples of 1, 2, 2.5 and 5 away from no change; of a wide range of ratios
+    1, 2, 5 and 10, or 1, 3 and 10, and then powers of ten alone.
+    """
+    if axis.log and axis.high / axis.low > DECADES:
+        first, last = math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high))
+        for factors, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), math.ceil((last - first) / 3))):
+            powers = [p for p in range(first, last + 1) if p % every == 0]
+            yield tuple(v for p in powers for f in factors if axis.holds(v := float(f"{f}e{p}")))
+        return
+    span = axis.high - axis.low
+    smallest = math.floor(math.log10(span)) - 1
+    for exponent in range(smallest, smallest + 4):
+        for factor in (1, 2, 2.5, 5):
+            step = factor * 10.0**exponent
+            first, last = (
+                math.ceil((axis.low - axis.null) / step),
+                math.floor((axis.high - axis.null) / step),
+            )
+            yield tuple(axis.null + n * step for n in range(first, last + 1))
+
+
+def _fits(ticks: Sequence[float], axis: Axis) -> bool:
+    gaps = [axis.place(b) - axis.place(a) for a, b in pairwise(ticks)]
+    return 1 < len(ticks) <= MOST_TICKS and min(gaps) >= LEAST_GAP
+
+
+def _scaled(value: float, log: bool) -> float:
+    if not log:
+        return value
+    return math.log(value) if 1 / LARGEST < value < LARGEST else math.copysign(math.inf, value - 1)

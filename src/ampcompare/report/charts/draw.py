@@ -1,0 +1,122 @@
+"""What the charts share: a plain Vega-Lite specification, and the pictures that are made of it.
+
+A specification has its title and data and no look of its own: `config` gives that, for the page in its
+colour scheme, for a picture on white. Vega's checks take place in a test, not in each report.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampcompare.report.palette import Style
+
+Spec = dict[str, Any]
+VEGA_LITE = "6.1"  # the oldest of the sixth that vl-convert has
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+HEIGHT = 170  # of every chart on the page
+WIDTH, PICTURE_HEIGHT, PPI = 460, 250, 300  # a column of 12 cm, in pixels of 1/96 inch; dots an inch
+FONT = "DejaVu Sans, Arial, Helvetica, sans-serif"
+LINE_WIDTH = 2
+SUBTITLE_CHARS, LEGEND_CHARS = 76, 60  # what fits WIDTH
+GREY = "#767c88"  # on white and on near-black
+PICK = "pick"  # the signal with the label that is singled out, null for none
+NUMBER = ",.6~r"  # decimal, without needless zeros: of an axis from 0.16 the label is no 0.2
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def chart(
+    title: str, subtitle: str, layers: Sequence[Spec], values: Sequence[Mapping[str, Any]], **more: Any
+) -> Spec:
+    """One chart of layers over `values`; `more` are further entries of the specification."""
+    found = {"$schema": SCHEMA, "title": {"text": title, "subtitle": subtitle}, "background": "transparent"}
+    found |= {"width": "container", "height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}}
+    found |= {"data": {"values": list(values)}, "params": [{"name": PICK, "value": None}]}
+    return found | {"layer": list(layers)} | more
+
+
+def by_backend(labels: Sequence[str], styles: Mapping[str, Style], attribute: str) -> Spec:
+    """A channel from label to one attribute of its style, without a legend: the page has one for all."""
+    drawn = [getattr(styles[label], attribute) for label in labels]
+    range_ = [list(value) if isinstance(value, tuple) else value for value in drawn]
+    scale = {"domain": list(labels), "range": range_}
+    return {"field": "backend", "type": "nominal", "scale": scale, "legend": None}
+
+
+def quantity(field: str, axis: Spec | None = None, **scale: Any) -> Spec:
+    """A quantitative channel that needs not begin at 0; the chart's subtitle says what it is."""
+    shown = {"format": NUMBER, "title": None, **(axis or {})}
+    zero = {} if scale.get("type") == "log" else {"zero": False}
+    return {"field": field, "type": "quantitative", "axis": shown, "scale": zero | scale}
+
+
+def tip(field: str, title: str | None = None, **more: Any) -> Spec:
+    """One line of a tooltip; a number with `format`."""
+    kind = {"type": "quantitative"} if "format" in more else {"type": "nominal"}
+    return {"field": field, "title": title or field, **kind, **more}
+
+
+def if_picked(full: float, faint: float) -> Spec:
+    """An opacity: `full` where nothing else is singled out."""
+    return {
+        "condition": {"test": f"{PICK} === null || {PICK} === datum.backend", "value": full},
+        "value": faint,
+    }
+
+
+def config(ink: str, soft: str, line: str, font: str) -> Spec:
+    """The look of a chart in these colours."""
+    axis = {"labelColor": soft, "titleColor": soft, "gridColor": line, "domainColor": line, "tickColor": line}
+    axis |= {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "domain": False}
+    axis |= {"ticks": False, "labelPadding": 5, "titlePadding": 6, "labelOverlap": True}
+    found: Spec = {"font": font, "axis": axis, "axisX": {"grid": False}, "view": {"stroke": None}}
+    found["axisQuantitative"] = {"tickCount": 5}
+    found["legend"] = {"labelColor": ink, "title": None, "orient": "top", "labelLimit": 210, "offset": 8}
+    found["title"] = {"color": ink, "subtitleColor": soft, "anchor": "start", "frame": "bounds", "offset": 12}
+    found["title"] |= {"fontSize": 14, "subtitleFontSize": 11, "subtitlePadding": 5}
+    return found | {"rule": {"color": soft}, "text": {"color": ink}}
+
+
+def picture(spec: Spec, kind: str) -> bytes:
+    """The chart as `png` or `svg` for a paper: on white, with its title, legend and setting inside."""
+    import vl_convert
+
+    where = textwrap.wrap(spec.get("description", ""), SUBTITLE_CHARS)
+    title = {
+        "text": spec["title"]["text"],
+        "subtitle": [*textwrap.wrap(spec["title"]["subtitle"], SUBTITLE_CHARS), *where],
+    }
+    height = max(PICTURE_HEIGHT, spec["height"]) if isinstance(spec["height"], int) else spec["height"]
+    paper = spec | {"title": title, "width": WIDTH, "height": height, "background": "white", "padding": 10}
+    paper |= {"autosize": "pad", "config": config("#1c2330", "#5b6472", "#dfe3e9", FONT)}
+    drawn = [layer for layer in spec["layer"] if "params" not in layer]  # the others only a pointer finds
+    symbol = "stroke" if any(layer["mark"]["type"] == "line" for layer in drawn) else "circle"
+    paper["layer"] = [layer | {"encoding": _with_legends(layer["encoding"], symbol)} for layer in drawn]
+    paper["encoding"] = _with_legends(spec["encoding"], symbol)
+    paper = _printable(paper)
+    if kind == "svg":
+        return vl_convert.vegalite_to_svg(paper, vl_version=VEGA_LITE).encode("utf-8", "replace")
+    return vl_convert.vegalite_to_png(paper, vl_version=VEGA_LITE, ppi=PPI, scale=1)
+
+
+def _with_legends(encoding: Spec, symbol: str) -> Spec:
+    """The encoding with a legend of the backends, which on the page is one for all charts."""
+    found = dict(encoding)
+    for name in [name for name in ("color", "strokeDash") if found.get(name, {}).get("field") == "backend"]:
+        labels = found[name]["scale"]["domain"]
+        columns = max(1, min(len(labels), LEGEND_CHARS // (min(30, max(map(len, labels))) + 7)))
+        look = {"symbolType": symbol, "symbolStrokeWidth": LINE_WIDTH, "columns": columns}
+        legend = look | {"symbolSize": 420 if symbol == "stroke" else 60}
+        found[name] = found[name] | {"legend": legend}
+    return found
+
+
+def _printable(value: Any) -> Any:
+    """The value with its texts as XML can hold them; names of runs may have control characters."""
+    if isinstance(value, str):
+        return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, dict):
+        return {_printable(key): _printable(inner) for key, inner in value.items()}
+    return [_printable(inner) for inner in value] if isinstance(value, list) else value

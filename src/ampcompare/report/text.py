@@ -1,0 +1,175 @@
+"""The comparison as text: on the terminal, as Markdown, and as a block for a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.published import Reproduction
+from ampcompare.report.tables import NOT_COMPARED, Cell, Column, Row, Table, comparison_table
+from ampcompare.report.words import capital, listed, printable, some
+
+ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
+LONGEST_WORD = len("apex_o1_bf16")  # of a label that is never broken
+MOST_COLUMNS = 3  # of figures that fit into 80 columns beside label and verdict
+MOST_NAMED = 6
+# Without edges: a name and its figures take all of 80 columns.
+SHAPE: dict[str, Any] = {
+    "box": box.SIMPLE_HEAD,
+    "pad_edge": False,
+    "show_edge": False,
+    "collapse_padding": True,
+}
+
+
+def in_lines(head: str, width: int = 14) -> str:
+    """A head whose long words are broken where they have parts: `eval/` over `balanced_` over `accuracy`."""
+    lines = [""]
+    for part in re.findall(r"[^\s/_.]*[/_.]?\s*", head):
+        if len(lines[-1]) + len(part.rstrip()) > width and lines[-1]:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def print_table(analysis: Analysis, console: Console) -> None:
+    """Print the finding, what it is of, the table, and the reasons for doubt. Fits 80 columns."""
+    table = comparison_table(analysis)
+    _print(console, [analysis.headline], "bold")
+    _print(console, [analysis.basis], "dim")
+    for columns in (table.columns[:MOST_COLUMNS], table.columns[MOST_COLUMNS:]):
+        if columns:
+            console.print()
+            console.print(_grid(table, columns, analysis))
+    console.print()
+    _print(console, [table.caption, *_reasons(table)])
+    if analysis.published is not None:
+        _print(console, [analysis.published.headline], "bold")
+        _print(console, [f"- {line}" for line in _judged(analysis.published)])
+    _print(console, analysis.sentences.values())
+    _print(console, [f"- {remark}" for remark in analysis.remarks])
+    _print(console, [*analysis.notes, analysis.advice], "dim")
+
+
+def _print(console: Console, lines: Sequence[str] | Any, style: str = "") -> None:
+    for line in lines:
+        if line:
+            console.print(Text(printable(line), style=style))
+
+
+def _grid(table: Table, columns: Sequence[Column], analysis: Analysis) -> Grid:
+    is_first = columns[0] is table.columns[0]
+    grid = Grid(header_style="dim", show_lines=False, **SHAPE)
+    longest = max((len(word) for row in table.rows for word in row.label.split()), default=0)
+    grid.add_column(printable(table.head), overflow="fold", min_width=min(longest, LONGEST_WORD))
+    for column in columns:
+        grid.add_column(in_lines(printable(column.head)), overflow="fold")
+    if is_first:
+        grid.add_column("verdict", overflow="fold")
+    for row in table.rows:
+        name = Text(printable(row.label), style=analysis.styles[row.label].colour)
+        cells = [Text("\n".join(_lines(row.cells[column.key]))) for column in columns]
+        verdict = Text("\n".join(part for part in (row.chip, row.runs) if part))
+        grid.add_row(name, *cells, *([verdict] if is_first else []), end_section=True)
+    return grid
+
+
+def _lines(cell: Cell) -> Iterator[str]:
+    yield f"{cell.text} {cell.unit}".strip()
+    yield from (part for part in (cell.span, cell.also, _nothing_shown(cell)) if part)
+
+
+def _nothing_shown(cell: Cell) -> str:
+    return cell.claim.partition(":")[0] if cell.is_open or cell.claim.startswith(NOT_COMPARED) else ""
+
+
+def _reasons(table: Table) -> Iterator[str]:
+    """Why what is not told cannot be, a sentence for each reason."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for row in table.rows:
+        for column in table.columns:
+            cell = row.cells[column.key]
+            if _nothing_shown(cell):
+                what, _, why = cell.claim.partition(": ")
+                name = column.head.partition(",")[0]
+                found.setdefault((what, why), {}).setdefault(row.label, []).append(name)
+    for (what, why), of in found.items():
+        said = some([f"{listed(names)} of {label}" for label, names in of.items()], MOST_NAMED)
+        yield f"{capital(what)}, because {why}: {said}."
+
+
+def _judged(beside: Reproduction) -> Iterator[str]:
+    """What became of each published figure, and which runs were no evidence."""
+    yield from (row.sentence for row in beside.rows)
+    if beside.differences:
+        yield f"what differs: {listed(beside.differences)}"
+    yield from (f"left out: {line}" for line in beside.matched.left_out)
+
+
+def to_markdown(analysis: Analysis) -> str:
+    """The finding, a table to paste into a pull request or paper, and the reasons for doubt."""
+    table = comparison_table(analysis)
+    lines = [f"# {_safe(analysis.headline)}", "", _safe(analysis.basis), "", *_markdown_table(table), ""]
+    lines += [_safe(" ".join([table.caption, *_reasons(table)])), ""]
+    lines += [*_required(analysis), *_published(analysis)]
+    lines += _list("", analysis.sentences.values())
+    lines += _list("Before you quote a figure:", analysis.remarks)
+    lines += _list("", [*analysis.notes, analysis.advice])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def to_summary(analysis: Analysis) -> str:
+    """A block for a pull request: the finding, whether each requirement is shown, the table."""
+    lines = [f"### {_safe(analysis.headline)}", "", *_required(analysis), *_published(analysis)]
+    table = comparison_table(analysis)
+    return (
+        "\n".join([*lines, *_markdown_table(table), "", _safe(f"{analysis.basis}. {table.caption}")]) + "\n"
+    )
+
+
+def _markdown_table(table: Table) -> list[str]:
+    rows = [[table.head, *(column.head for column in table.columns), "verdict", "runs"]]
+    rows += [
+        [row.label, *(_joined(row, column) for column in table.columns), row.chip, row.runs]
+        for row in table.rows
+    ]
+    lines = [f"| {' | '.join(map(_safe, row))} |" for row in rows]
+    return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
+
+
+def _joined(row: Row, column: Column) -> str:
+    cell = row.cells[column.key]
+    figure = f"{cell.text} {cell.unit}".strip() + (f" ({cell.span})" if cell.span else "")
+    return ", ".join(part for part in (figure, cell.also, _nothing_shown(cell)) if part)
+
+
+def _required(analysis: Analysis) -> list[str]:
+    said = []
+    for answer in analysis.requirements:
+        mark = "shown" if answer.is_shown else "**not shown**"
+        said.append(f"- {mark}: {_safe(f'{answer.term.label}: {answer.term.text} ({answer.why})')}")
+    return ["Required:", "", *said, ""] if said else []
+
+
+def _published(analysis: Analysis) -> list[str]:
+    if (beside := analysis.published) is None:
+        return []
+    source = f"{beside.publication.title}. {beside.publication.source}"
+    return [f"**{_safe(beside.headline)}** ({_safe(source)})", "", *_list("", _judged(beside))]
+
+
+def _list(head: str, lines: Any) -> list[str]:
+    said = [f"- {_safe(line)}" for line in lines if line]
+    return [*([head, ""] if head else []), *said, ""] if said else []
+
+
+def _safe(text: str) -> str:
+    """The text as itself on one line: names of runs may hold anything, what turns a line around included."""
+    return printable(" ".join(text.splitlines())).translate(ESCAPES)

@@ -1,0 +1,115 @@
+"""A report that keeps up with its runs: written anew when their records changed, served to this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ampcompare.errors import UserError, reason
+from ampcompare.records.sources import READERS
+
+HOST = "127.0.0.1"
+POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
+REST = 4.0  # of the time of the last build: the runs that are watched may be measured on this machine
+AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while
+
+
+# What a report consists of; the folder may hold more, and on a shared machine others can ask, too.
+SERVED = re.compile(r"/(index\.html|comparison\.(csv|json|md)|charts/[a-z0-9-]+\.(png|svg))")
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    server: ThreadingHTTPServer
+
+    def send_head(self) -> Any:
+        # A page elsewhere can point its own name at 127.0.0.1; its requests still carry that name.
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            return self.send_error(403, "this server answers to its own address only")
+        self.path = "/index.html" if self.path == "/" else self.path
+        return super().send_head() if SERVED.fullmatch(self.path) else self.send_error(404)
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the terminal shows the runs."""
+
+
+def serve(folder: Path, port: int) -> ThreadingHTTPServer:
+    """A server of the folder to this machine alone, not yet running. Raises UserError."""
+    try:
+        return ThreadingHTTPServer((HOST, port), partial(_Handler, directory=str(folder)))
+    except (OSError, OverflowError) as problem:
+        why = f"cannot be had ({reason(problem)})"
+        raise UserError(f"--port {port}: {why}; name another, or 0 for any free one") from None
+
+
+def watch(
+    sources: Sequence[str],
+    folder: Path,
+    build: Callable[[], None],
+    say: Callable[[str], None],
+    port: int = 0,
+) -> None:
+    """Call `build` now and whenever the sources change, and serve the folder, until interrupted.
+
+    What is wrong with the sources at the first build is raised; later it is said, and the last page stays.
+    The page in the browser stays as it is until its reader reloads it.
+    """
+    with serve(folder, port) as server:
+        seen, began = signature(sources), time.monotonic()
+        build()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            say(f"watching: http://{HOST}:{server.server_port}/  (reload to see more; end with Ctrl-C)")
+            while True:
+                time.sleep(max(POLL_SECONDS, REST * (time.monotonic() - began)))
+                began = time.monotonic()
+                if (now := signature(sources)) != seen:
+                    seen = now
+                    try:
+                        build()
+                    except UserError as problem:
+                        say(f"not rebuilt: {problem}")
+        except KeyboardInterrupt:
+            say("watching ended")
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            server.shutdown()
+
+
+def signature(sources: Sequence[str]) -> tuple[Any, ...]:
+    """Something that changes when the records do (their names, sizes, times), and every so often anyway."""
+    files = []
+    for path in (path for source in sources for path in _records(source)):
+        try:
+            status = os.stat(path)
+        except OSError:  # deleted since it was listed, or no path of this machine at all
+            continue
+        files.append((path, status.st_size, status.st_mtime_ns))
+    return (int(time.time() / AGEING_SECONDS), *sorted(files))
+
+
+def _records(source: str) -> Iterator[str]:
+    yield source  # a file; for a folder, its own time tells of runs that came or went
+    for folder, inner, names in os.walk(source):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        yield from (os.path.join(folder, name) for name in names if _is_record(folder, name))
+
+
+def _is_record(folder: str, name: str) -> bool:
+    """Whether a run may be in it; not so our own tables, which each build writes anew."""
+    if name.endswith(".wandb"):
+        return True
+    return any(reader.is_one(name) and reader.is_run(Path(folder, name), None) for reader in READERS.values())
