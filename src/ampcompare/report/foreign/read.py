@@ -127,9 +127,9 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
         _take_samples(taking)
     _take_energy(taking)
     if taking.is_foreign:
-        kinds = {_steps_of(run)[1] for run in runs} - {"step"}
-        step = kinds.pop() if len(kinds) == 1 else taking.quantities.step
-        taking.quantities = replace(taking.quantities, step=step)
+        kinds = {_steps_of(run)[1] for run in runs}
+        if len(kinds) == 1 and kinds != {"step"}:
+            taking.quantities = replace(taking.quantities, step=kinds.pop())
     if taking.is_foreign:
         told, aside = settings.tell_apart(runs, wanted.group_by, wanted.ignore), frozenset[str]()
         baseline = _baseline(told, wanted, taking.picked)
