@@ -9,8 +9,8 @@ from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
-from ampcompare.report.runs.table import environment_of
 from ampcompare.report.runs.metric import DEFAULT_METRIC, GOALS, says_accuracy
+from ampcompare.report.runs.table import environment_of
 from ampcompare.report.words import plural, printable, short, some
 
 
