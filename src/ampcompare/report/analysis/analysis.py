@@ -192,8 +192,8 @@ class Analysis:
         if not more:
             return ""
         return (
-            f"More seeds of each would tell: {some(more)}. `ampcompare sweep FILE --until-decided` adds them, "
-            "and counts each look."
+            f"More seeds of each would tell: {some(more)}. `ampcompare sweep FILE --until-decided` adds "
+            "them, and counts each look."
         )
 
     @cached_property
@@ -252,7 +252,7 @@ def analyse_runs(
     as the same (0.5 points for accuracies), `throughput` and `memory` the keys of these. What is not given is
     that of our own runs (the backend against `none` by the metric of their task); of other programs' it is
     guessed from what they logged, and said. `ignore` are settings that may differ within a group, `reproduce`
-    a publication, by name or file, of which the runs are to tell whether it is reproduced, ratios `within` 0.1
+    a publication, by name or file, of which the runs tell whether it is reproduced, ratios `within` 0.1
     (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by default
     what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and
     target that are not given are those of the runs' own plan, if they have one. Raises UserError.
