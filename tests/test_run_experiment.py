@@ -14,7 +14,7 @@ from wandb.sdk.lib.config_util import save_config_file_from_dict
 
 from ampcompare.config.load import LEAVES
 from ampcompare.records import load_runs
-from ampcompare.report.runs.figures import label_of
+from ampcompare.report.runs.table import label_of
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -12,7 +12,6 @@ import pandas as pd
 
 from ampcompare.records import RunRecord
 from ampcompare.records.run import columns_of
-from ampcompare.report.runs.figures import RunFigures, figures_of
 from support.offline_runs import Plan, plan
 
 
@@ -78,23 +77,4 @@ def make(
     return run_of(made, state=state, problems=problems)
 
 
-def figures(**values: Any) -> RunFigures:
-    """Figures with the given values and nothing else."""
-    backend = values.pop("backend", "none")
-    state, seed = values.pop("state", "finished"), values.pop("seed", 1)
-    run = values.pop("run", None) or make("none", seed, steps=50, state=state, config={"backend": backend})
-    named = dict.fromkeys(RunFigures.__dataclass_fields__) | {
-        "run": run,
-        "label": backend,
-        "seed": seed,
-        "device": "D",
-        "device_type": "cuda",
-        "rows": 1,
-        "nan_losses": 0,
-        "clock_jumps": 0,
-        "aside": frozenset(),
-    }
-    return RunFigures(**(named | values))
-
-
-__all__ = ["figures", "figures_of", "full", "make", "plan", "put", "run_of", "with_history"]
+__all__ = ["full", "make", "plan", "put", "run_of", "with_history"]

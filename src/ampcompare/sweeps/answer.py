@@ -14,7 +14,7 @@ from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.records import load_runs
-from ampcompare.report.analysis.comparison import Comparison
+from ampcompare.report.analysis.comparison import QUALITY, SPEED
 from ampcompare.report.command import Request, make_report
 from ampcompare.report.foreign import names
 from ampcompare.report.foreign.logged import Logged
@@ -130,34 +130,22 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
     analysis = request.analyse()
     if not analysis.comparisons:
         return Look(True, (f"look at {seeds}: nothing could be compared, more seeds would not change that",))
-    undecided = {(claim.label, claim.question): claim for claim in analysis.undecided}
     decided: list[str] = []
-    lines: list[str] = []
+    undecided: list[str] = []
+    silent: list[str] = []
     for comparison in (c for c in analysis.comparisons if not c.is_control):
+        label = comparison.group.label
         if comparison.refusal:
-            label = comparison.group.label
-            lines.append(f"look at {seeds}: {label} is not compared: {comparison.refusal}")
-            continue
-        for question in ("speed", "quality"):
-            what = f"{question} of {comparison.group.label}"
-            if why := _silent(comparison, question):
-                lines.append(f"look at {seeds}: nothing is claimed of the {what}: {why}")
-            elif (comparison.group.label, question) not in undecided:
-                decided.append(what)
-    end = "" if undecided else ", which is all that can be" if lines else ", which is all"
-    lines.insert(0, f"look at {seeds}: decided: {listed(decided) or 'nothing'}{end}")
-    for claim in undecided.values():
-        more = claim.more_seeds
-        would = "" if more is None else f"; about {plural(more, 'more seed')} would decide it"
-        lines.append(f"look at {seeds}: undecided: {claim.question} of {claim.label}{would}")
-    return Look(analysis.is_decided, tuple(lines))
-
-
-def _silent(comparison: Comparison, question: str) -> str:
-    """Why no number of seeds would decide a question; nothing where one may."""
-    if question == "speed" and comparison.shared_machine:
-        return comparison.shared_machine
-    if getattr(comparison, question) is None:
-        name = comparison.metric.name if question == "quality" else "throughput"
-        return f"no {name} that both sides have"
-    return comparison.silence if question == "quality" else ""
+            silent.append(f"look at {seeds}: {label} is not compared: {comparison.refusal}")
+        for claim in comparison.open_claims:
+            would = f"; about {plural(claim.more_seeds, 'more seed')} would decide it" if claim.more_seeds else ""
+            undecided.append(f"look at {seeds}: undecided: {claim.question} of {label}{would}")
+        for question in (SPEED, QUALITY):
+            claim = comparison.claims.get(question)
+            if claim and claim.shown:
+                decided.append(f"{question} of {label}")
+            elif claim and not claim.is_open:
+                silent.append(f"look at {seeds}: nothing is claimed of the {question} of {label}: {claim.why}")
+    end = "" if undecided else ", which is all that can be" if silent else ", which is all"
+    first = f"look at {seeds}: decided: {listed(decided) or 'nothing'}{end}"
+    return Look(analysis.is_decided, (first, *silent, *undecided))

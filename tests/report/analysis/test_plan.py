@@ -18,29 +18,26 @@ def planned(n: int = 5, **plan: Any):
 
 
 def note(records, **options) -> str:
-    return analyse_runs(records, **options).verdict.notes[0]
+    return analyse_runs(records, **options).remarks[0]
 
 
 def test_margin_target_and_levels_are_those_of_the_plan():
     analysis = analyse_runs(planned())
     assert (analysis.metric.margin, analysis.target) == (1.0, 50.0)
-    assert "equivalent within 1 point" in analysis.verdict.headline
-    claim = analysis.comparison("native").claims["speed"]
-    assert 0.025 < claim.level < 0.05  # two looks share the 5 %
-    assert analysis.verdict.notes[0] == (
-        "As planned: margin 1 point, target 50.00 %, looks at 3 and 5 seeds and 5 seeds at most."
-    )
+    assert "the same within 1 point" in analysis.headline
+    assert analysis.level == 1 - 0.05 / 2  # two looks share the 5 %
+    assert "planned: margin 1 point, target 50.00 %, looks at 3 and 5 seeds, 5 seeds at most" in analysis.basis
+    assert "Not as planned" not in " ".join(analysis.remarks)
 
 
 def test_what_is_asked_for_comes_before_the_plan_and_is_said():
     analysis = analyse_runs(planned(), margin=0.5, target=0.6)
     assert (analysis.metric.margin, analysis.target) == (0.5, 60.0)
-    said = analysis.verdict.notes[0]
-    assert "the margin here is 0.5 points; the target here is 60.00 %" in said
+    assert analysis.remarks[0] == "Not as planned: the margin is 0.5 points and the target is 60.00 %."
 
 
 def test_seeds_between_two_looks_are_no_planned_look():
-    assert "4 seeds so far, which is no planned look" in note(planned(4))
+    assert "4 seeds so far is no planned look" in note(planned(4))
     assert "no planned look" not in note(planned(3))
 
 
@@ -53,7 +50,7 @@ def test_runs_that_disagree_have_no_plan_in_it():
     records += runs("native", SAME, FAST, config={"plan": {"margin": 2.0}})
     analysis = analyse_runs(records)
     assert analysis.metric.margin == 0.5
-    assert "disagree about plan.margin (1 and 2)" in " ".join(analysis.verdict.notes)
+    assert "disagree about plan.margin (1 and 2)" in " ".join(analysis.remarks)
 
 
 ODD = ({}, [], "</script>", True, float("nan"), float("inf"), 10**400, [1], [3] * 101)
@@ -66,5 +63,10 @@ def test_a_value_that_is_no_plan_is_not_used_and_named(subtests: pytest.Subtests
         with subtests.test(key=key, odd=odd):
             analysis = analyse_runs(planned(2, **(dict.fromkeys(PLAN) | {key: odd})))
             assert getattr(analysis.plan, key) in (None, (), "")
-            assert f"plan.{key} of " in " ".join(analysis.verdict.notes)
+            assert f"plan.{key} of " in " ".join(analysis.remarks)
             assert analysis.metric.margin == 0.5
+
+
+def test_nothing_planned_is_not_said_to_be_planned():
+    analysis = analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)])
+    assert "planned" not in " ".join([analysis.basis, analysis.caption, *analysis.remarks])

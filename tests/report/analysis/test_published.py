@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -12,8 +11,6 @@ from support.papers import CARD, SPEED, peaks, throughput, written
 from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import ELSEWHERE, OPEN, REFUTED, REPRODUCED
-from ampcompare.report.as_json import to_json
-from ampcompare.report.markdown import to_markdown
 from ampcompare.report.runs.hardware import is_same_card
 
 
@@ -79,6 +76,7 @@ def test_a_card_is_known_under_either_name():
     assert not is_same_card("NVIDIA A100-SXM4-80GB", ["NVIDIA A100-SXM4-40GB"])
     assert not is_same_card("RTX 2080", ["NVIDIA GeForce RTX 2080 Ti"])
     assert not is_same_card("GPU", ["GPU"])
+    assert not is_same_card("H100 PCIe", ["NVIDIA H100 SXM5 80GB"])
 
 
 def test_runs_of_another_model_or_data_are_refused_in_one_line(tmp_path):
@@ -123,7 +121,7 @@ def test_one_run_of_each_cannot_tell_and_says_how_many_would(tmp_path):
     found = judged(written(tmp_path), runs_of(seeds=(1,)))
     assert set(verdicts(found).values()) == {OPEN}
     assert all(row.more_runs for row in found.rows)
-    assert "2 more of each" in found.rows[0].why
+    assert "three are the least" in found.rows[0].why
 
 
 def test_shrunk_runs_are_no_evidence(tmp_path):
@@ -185,16 +183,6 @@ def test_figures_with_intervals_of_their_own_are_judged_by_both_errors(tmp_path)
     for values, verdict in ((wide, OPEN), (sharp, REFUTED)):
         path = written(tmp_path, {"speed": {"measured": "images_per_second", "values": values}})
         assert verdicts(judged(path)) == {("speed", "amp"): verdict}
-
-
-def test_json_and_markdown_say_each_verdict(tmp_path):
-    analysis = analyse_runs(runs_of(), reproduce=written(tmp_path, {"speed": throughput(1.3)}))
-    content = json.loads(to_json(analysis))["published"]
-    assert [row["verdict"] for row in content["rows"]] == [REFUTED, REFUTED]
-    assert content["refuted"]
-    assert content["rows"][0]["published"]["value"] == pytest.approx(76 * 1.3 / 40, rel=1e-3)
-    assert content["rows"][0]["ours"]["n"] == 3
-    assert "speed-up in throughput of amp: not reproduced" in to_markdown(analysis)
 
 
 def test_no_value_in_a_record_crashes_it(tmp_path, subtests: pytest.Subtests):

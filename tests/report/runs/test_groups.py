@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.fakes import figures, figures_of, make
+from support.fakes import make
 
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.report import analyse_runs
-from ampcompare.report.analysis.comparison import compare
-from ampcompare.report.runs.groups import group_runs
-
-
-def group(label: str, *runs: dict):
-    return group_runs([figures(label=label, backend=label, seed=i, **run) for i, run in enumerate(runs)])[0]
 
 
 def labels(*runs, **options) -> list[str]:
@@ -32,8 +26,8 @@ def test_runs_that_differ_in_a_setting_are_not_pooled_and_the_field_is_named(key
     analysis = analyse_runs([make("none", 1), make("none", 2, config=change), make("native", 1)])
     assert [g.value for g in analysis.groups] == ["none", "none", "native"]
     assert len({g.label for g in analysis.groups}) == 3
-    said = " ".join(analysis.verdict.cautions)
-    assert "Runs of none are not pooled, in 2 groups: they differ in" in said
+    said = " ".join(analysis.remarks)
+    assert "Runs of none are in 2 groups: they differ in" in said
     assert key in said
 
 
@@ -65,7 +59,7 @@ def test_an_option_left_open_and_the_value_that_it_came_to_are_one_setting():
 def test_groups_that_were_asked_for_are_no_reason_for_doubt():
     runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
     analysis = analyse_runs(runs, group_by=("backend", "batch_size"))
-    assert not [caution for caution in analysis.verdict.cautions if "not pooled" in caution]
+    assert not [caution for caution in analysis.remarks if "in 2 groups" in caution]
 
 
 def test_runs_on_other_software_are_not_pooled():
@@ -84,7 +78,7 @@ def test_ignored_settings_are_pooled_and_the_page_says_so():
     runs = [make("none", 1), make("none", 2, config={"batch_size": 64}), make("native", 1)]
     analysis = analyse_runs(runs, ignore=["batch_size"])
     assert [g.label for g in analysis.groups] == ["none", "native"]
-    assert "pool and compare runs whatever their batch_size" in " ".join(analysis.verdict.cautions)
+    assert "pool and compare runs whatever their batch_size" in " ".join(analysis.remarks)
 
 
 def test_grouping_by_two_keys_compares_each_with_the_baseline_of_its_own_setting():
@@ -113,8 +107,8 @@ def test_a_baseline_of_another_setting_is_refused_by_name():
     analysis = analyse_runs([make("none", config={"batch_size": 64}), make("native"), make("apex_o1")])
     refusal = analysis.comparison("native").refusal
     assert refusal == "it differs from none in batch_size (128 against 64)"
-    assert refusal in analysis.verdict.headline
-    assert analysis.comparison("native").speed is None
+    assert f"native and apex_o1 are not compared: {refusal}." in analysis.remarks
+    assert not analysis.comparison("native").estimates
 
 
 def test_other_software_is_compared_and_named():
@@ -122,7 +116,7 @@ def test_other_software_is_compared_and_named():
     runs[1].summary["environment"] = runs[1].summary["environment"] | {"torch": "2.11.0"}
     analysis = analyse_runs(runs)
     assert analysis.comparison("native").speedup == pytest.approx(1.9)
-    assert "although they differ in environment.torch" in " ".join(analysis.verdict.cautions)
+    assert "although they differ in environment.torch" in " ".join(analysis.remarks)
 
 
 def test_two_baselines_that_would_do_equally_are_no_baseline():
@@ -141,49 +135,37 @@ def test_unknown_key_is_an_error_that_names_the_nearest(option, key):
 
 
 def test_only_finished_runs_count_where_there_is_one():
-    runs = group("none", {"images_per_second": 1.0, "state": "crashed"}, {"images_per_second": 3.0})
-    assert (len(runs.runs), len(runs.counted), runs.is_unfinished) == (2, 1, False)
-    assert runs.means["images_per_second"].value == 3.0
+    (group,) = analyse_runs([make("none", 1, state="crashed"), make("none", 2)]).groups
+    assert (len(group.all_rows), group.n, group.is_unfinished) == (2, 1, False)
+    assert group.figures["images_per_second"].n == 1
 
 
 def test_groups_come_in_the_fixed_order_unknown_backends_last():
     names = ["zzz", "apex_o1", "aaa", "none", "native", "fp16", "apex_o2"]
-    found = group_runs(
-        [figures_of(make(name)) for name in ("native", "none")] + [figures(backend=n) for n in names]
-    )
-    assert list(dict.fromkeys(g.value for g in found)) == (
-        ["none", "native", "apex_o1", "apex_o2", "fp16", "aaa", "zzz"]
-    )
+    made = [make("none", number, id=name, config={"backend": name}) for number, name in enumerate(names)]
+    assert labels(*made) == ["none", "native", "apex_o1", "apex_o2", "fp16", "aaa", "zzz"]
 
 
-def test_speed_is_the_paired_ratio_and_memory_and_quality_too():
-    base = group(
-        "none", *({"images_per_second": v, "peak_mib": 1000.0, "quality": 0.9} for v in (100.0, 50.0))
-    )
-    fast = group(
-        "native", *({"images_per_second": v, "peak_mib": 600.0, "quality": 0.91} for v in (200.0, 100.0))
-    )
-    found = compare(fast, base)
-    assert (found.speedup, found.speed.n) == (pytest.approx(2.0), 2)
-    assert found.memory.value == pytest.approx(0.6)
-    assert found.quality.value == pytest.approx(1.0)
-    assert compare(base, base).speedup == 1.0
-
-
-def test_runs_without_a_seed_are_not_paired():
-    one, other = (
-        group_runs(
-            [figures(seed=None, images_per_second=v, run=make("none", id=f"{name}{v}")) for v in (1.0, 2.0)]
-        )[0]
-        for name in "ab"
-    )
-    assert compare(one, other).speed.paired is False
+def test_a_run_of_two_sources_is_two_rows_with_places_of_their_own():
+    twice = analyse_runs([make("none", 1), make("none", 1)])
+    assert twice.table.index.is_unique
+    assert [group.n for group in twice.groups] == [2]
 
 
 @pytest.mark.parametrize(("key", "values"), [("val/acc", (99.9, 90.0)), ("top1", (0.999, 0.9))])
 def test_no_interval_of_an_accuracy_leaves_its_bounds_whatever_it_is_called(key, values):
-    runs = [make("none", seed, steps=10, epochs=5) for seed in range(2)]
-    for run, value in zip(runs, values, strict=True):
+    runs = [make("none", seed, steps=10, epochs=5) for seed in range(3)]
+    for run, value in zip(runs, (*values, values[0]), strict=True):
         run.summary[key] = value
-    (group,) = group_runs([figures_of(run, key) for run in runs])
-    assert group.means["quality"].high == (100.0 if values[0] > 1 else 1.0)
+    (group,) = analyse_runs(runs, metric=key).groups
+    assert group.figures["quality"].high == 100.0
+
+
+def test_seed_1_and_seed_1_0_are_one_seed():
+    made = [make("none", 1), make("none", 2), make("none", 3)]
+    other = [make("native", seed) for seed in (1, 2, 3)]
+    for run in other:
+        run.config["seed"] = float(run.config["seed"])
+    analysis = analyse_runs([*made, *other])
+    assert analysis.comparison("native").estimates["speed"].paired
+    assert set(analysis.table["seed"]) == {"1", "2", "3"}

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from support.fakes import make
 
-from ampcompare.errors import UserError
 from ampcompare.report import analyse_runs
 from ampcompare.report.runs.metric import Unit, unit_of
 
@@ -57,22 +56,15 @@ def test_what_is_logged_in_percent_is_not_multiplied_again(key: str):
     percent = analyse_runs(records(100, key), metric=key)
     fraction = analyse_runs(records(1, "val/accuracy"), metric="val/accuracy")
     ours, theirs = (a.comparison("native") for a in (percent, fraction))
-    assert ours.quality.value == pytest.approx(theirs.quality.value)
-    assert ours.equivalence.p == pytest.approx(theirs.equivalence.p, rel=1e-6)
+    ours, theirs = (found.estimates["quality"] for found in (ours, theirs))
+    assert ours.value == pytest.approx(theirs.value)
+    assert ours.ends == pytest.approx(theirs.ends, rel=1e-6)
     assert (percent.metric.unit, percent.metric.margin) == ("points", 0.5)
-    line = dict(percent.verdict.lines)["none"]
-    assert f"{percent.metric.name} 93.20 %" in line
+    assert percent.metric.show_value(percent.groups[0].figures["quality"].value) == "93.20 %"
 
 
 def test_a_metric_in_percent_at_chance_says_nothing_either():
     records = [logged(b, s, "val/accuracy", 10.0) for b in ("none", "native") for s in (1, 2, 3)]
     comparison = analyse_runs(records, metric="val/accuracy").comparison("native")
-    assert "at chance (10.00 % by guessing" in comparison.silence
-    assert comparison.equivalence is None
-
-
-@pytest.mark.parametrize("unit", ["percent", "fraction"])
-def test_a_loss_is_no_share(unit: str):
-    with pytest.raises(UserError, match=rf"--unit {unit}: eval/loss is a loss, which is no share") as caught:
-        analyse_runs([make("none")], metric="eval/loss", unit=unit)
-    assert len(caught.value.lines) == 1
+    assert "at chance in 3 of 3 runs (10 % by guessing)" in comparison.silence
+    assert not comparison.keeps_quality

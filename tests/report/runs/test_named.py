@@ -51,7 +51,7 @@ def test_words_and_direction_are_those_that_the_runs_recorded():
     analysis = analyse_runs([run_of(REGRESSION, told=told, depth=2.0)])
     metric = analysis.metric
     assert (metric.key, metric.name, metric.falls) == ("eval/depth", "depth of field", True)
-    assert "Of depth of field lower is better." in analysis.verdict.notes
+    assert "Of depth of field lower is better." in analysis.notes
 
 
 def test_a_record_may_say_anything_of_its_task(subtests: pytest.Subtests):
@@ -85,16 +85,16 @@ def test_a_loop_that_logs_no_accuracy_is_compared_by_what_its_evaluations_gave(t
     scores = {taken: 0.8} | others.get(taken, {})
     analysis = analyse_runs([recorded(seed, **scores) for seed in (1, 2)])
     assert analysis.metric.key == f"eval/{taken}"
-    assert analysis.groups[0].means["quality"].value == pytest.approx(scores[taken])
+    assert analysis.groups[0].figures["quality"].value == pytest.approx(scores[taken] * analysis.metric.factor)
     assert any(f"took eval/{taken} as the metric" in line for line in analysis.said)
     is_known = taken != "wombats"
-    assert any("more is taken as better" in line for line in analysis.verdict.cautions) is not is_known
+    assert any("more is taken as better" in line for line in analysis.remarks) is not is_known
 
 
 def test_evaluations_whose_names_tell_nothing_are_named():
     analysis = analyse_runs([recorded(wombats=3.0, koalas=2.0)])
     assert analysis.metric.key == "eval/accuracy"
-    assert any("Which of eval/koalas and eval/wombats" in line for line in analysis.verdict.cautions)
+    assert any("Which of eval/koalas and eval/wombats" in line for line in analysis.remarks)
 
 
 def test_an_accuracy_that_some_runs_lack_stays_what_is_compared():

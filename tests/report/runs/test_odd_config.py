@@ -64,7 +64,7 @@ def assert_written(analysis: Analysis) -> None:
 @given(place=st.sampled_from(PLACES) | st.text(max_size=6), value=ANYTHING, flat=st.booleans())
 def test_any_value_in_any_place_of_a_config_is_analysed(place: str, value: Any, flat: bool):
     analysis = analyse_runs([make("none", **SHORT), run_with(place, value, flat=flat)])
-    assert sum(len(group.runs) for group in analysis.groups) == 2
+    assert sum(len(group.all_rows) for group in analysis.groups) == 2
     assert_written(analysis)
 
 
@@ -80,7 +80,7 @@ def test_any_value_in_any_place_of_a_summary_is_analysed(key: str, value: Any):
     run = make("native", **SHORT)
     run = replace(run, summary=run.summary | {key: value})
     analysis = analyse_runs([make("none", **SHORT), run])
-    assert sum(len(group.runs) for group in analysis.groups) == 2
+    assert sum(len(group.all_rows) for group in analysis.groups) == 2
     assert_written(analysis)
 
 
@@ -93,5 +93,5 @@ def test_what_python_has_no_text_for_is_analysed():
         for n, value in enumerate(endless)
     ]
     analysis = analyse_runs([make("none", **SHORT), *odd])
-    assert sum(len(group.runs) for group in analysis.groups) == 1 + len(odd)
+    assert sum(len(group.all_rows) for group in analysis.groups) == 1 + len(odd)
     assert_written(analysis)

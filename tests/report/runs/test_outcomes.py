@@ -9,9 +9,7 @@ from support.fakes import make
 
 from ampcompare import metrics
 from ampcompare.report import analyse_runs
-from ampcompare.report.runs.figures import figures_of
-from ampcompare.report.runs.groups import group_runs
-from ampcompare.report.runs.outcomes import Outcome, outcome_of
+from ampcompare.report.runs.ending import Outcome, outcome_of
 
 SHORT = {"steps": 50, "epochs": 5}
 
@@ -109,33 +107,29 @@ def fp16(*codes: int):
 
 
 def grouped(runs):
-    (group,) = group_runs([figures_of(run) for run in runs])
+    (group,) = analyse_runs(runs).groups
     return group
 
 
 def test_failures_are_counted_with_their_exact_interval():
     outcomes = grouped(fp16(0, 1, 1, 0, 1, 255)).outcomes
-    assert outcomes.sentence == "3 of 5 fp16 runs failed"
-    assert outcomes.others == "1 run was stopped"
+    assert outcomes.words == "2 of 6 runs, 3 failed, 1 stopped"
     share = outcomes.failures
-    assert (share.k, share.n, share.share) == (3, 5, 0.6)
+    assert (share.k, share.n) == (3, 5)
     assert (share.low, share.high) == (pytest.approx(0.1466, abs=1e-4), pytest.approx(0.9473, abs=1e-4))
 
 
 def test_a_failed_run_reaches_no_figure_and_is_named():
     group = grouped(fp16(0, 1, 0))
     assert group.n == 2
-    assert {e.n for e in group.means.values() if e} == {2}
-    for name in ("quality", "images_per_second", "peak_mib"):
-        assert group.lost(name) == (("seed 1", "failed: exit code 1"),)
+    assert {e.n for e in group.figures.values()} == {2}
 
 
 def test_no_accuracy_comes_from_runs_that_all_failed():
     group = grouped(fp16(1, 1))
     assert group.is_unfinished
-    assert group.means["quality"] is None
-    assert [who for who, _ in group.lost("quality")] == ["seed 0", "seed 1"]
-    assert group.means["images_per_second"].n == 2  # as far as they came, and said so
+    assert "quality" not in group.figures
+    assert group.figures["images_per_second"].n == 2  # as far as they came, and said so
 
 
 def test_the_failed_the_refused_and_an_unfinished_baseline_are_said():
@@ -143,10 +137,10 @@ def test_the_failed_the_refused_and_an_unfinished_baseline_are_said():
     runs[2] = make("fp16", 2, **SHORT, state="failed", edit=nothing_logged)
     runs[2].exit_code = 2
     base = make("none", 1, **SHORT, state="running")
-    said = analyse_runs([base, *runs]).verdict.cautions
-    assert "1 of 2 fp16 runs failed (seed 1: exit code 1)." in said
-    assert any(text.startswith("The baseline none is unfinished: no run of it finished") for text in said)
-    assert "1 run of fp16 was refused before the first step (seed 2: exit code 2, no step)." in said
+    said = analyse_runs([base, *runs]).remarks
+    assert "Failed: 1 of 3 runs of fp16 (seed 1: exit code 1)." in said
+    assert "No run of none finished: its figures are as far as its runs came." in said
+    assert "Refused: 1 of 3 runs of fp16 (seed 2: exit code 2, no step) before the first step." in said
 
 
 @pytest.mark.parametrize("rows", [0, 1])
@@ -164,5 +158,11 @@ def test_a_loop_that_ended_without_a_step_counts_for_nothing(rows: int):
     assert outcome_of(whole)[0] is Outcome.FINISHED
     analysis = analyse_runs([make("none"), whole, empty])
     (group,) = [group for group in analysis.groups if group.value == "native"]
-    assert group.counted == (group.runs[0],)
-    assert any("1 run of native ended before the first step" in line for line in analysis.verdict.cautions)
+    assert group.records == (whole,)
+    assert any("Refused: 1 of 2 runs of native" in line for line in analysis.remarks)
+
+
+def test_those_that_early_termination_left_are_said_to_be_the_better_ones():
+    codes = fp16(0, 0, 255)
+    (said,) = (remark for remark in analyse_runs(codes).remarks if "better" in remark)
+    assert said.startswith("Stopped: 1 of 3 runs of fp16 (seed 2: it was asked to stop")

@@ -38,8 +38,8 @@ def test_no_other_group_moves_the_target():
     low = reaching("apex_o1", 1, 0.3, 0.8, 0.8)
     analysis = analyse_runs([*NONE, low])
     assert analysis.target == alone
-    assert group(analysis, "apex_o1").reached.words == "reached by 0 of 1"
-    assert group(analysis, "none").reached.words == "reached by 2 of 2"
+    assert "seconds_to_target" not in group(analysis, "apex_o1").figures
+    assert "The target of 93.00 % was reached by no run of apex_o1." in analysis.remarks
 
 
 @pytest.mark.parametrize("state", ["failed", "crashed", "running"])
@@ -50,20 +50,16 @@ def test_a_run_that_did_not_finish_does_not_move_it_either(state):
 def test_without_a_finished_run_of_the_baseline_there_is_no_target():
     analysis = analyse_runs([reaching("native", 1, 0.9), reaching("none", 1, 0.9, state="failed")])
     assert analysis.target is None
-    assert group(analysis, "native").reached.runs == 0
 
 
 def test_who_does_not_reach_it_has_no_time_and_is_named():
     runs = [reaching("native", s, 0.5, top, top) for s, top in ((1, 0.94), (2, 0.7), (3, 0.95))]
     analysis = analyse_runs([*NONE, *runs])
     native = group(analysis, "native")
-    assert native.reached.words == "reached by 2 of 3"
-    assert native.means["seconds_to_target"].n == 2
-    assert native.means["seconds_to_target"].value == 200.0
-    assert native.lost("seconds_to_target") == (("seed 2", "it did not reach the target"),)
-    assert "The target is reached by 2 of 3 runs of native: its time is that of these." in (
-        analysis.verdict.cautions
-    )
+    assert native.figures["seconds_to_target"].n == 2
+    assert native.figures["seconds_to_target"].value == pytest.approx(200.0)
+    said = "The target of 93.00 % was reached by 2 of 3 of native: the time to it is that of these."
+    assert said in analysis.remarks
 
 
 def test_a_lower_metric_is_reached_from_above():
@@ -79,10 +75,23 @@ def test_a_lower_metric_is_reached_from_above():
     runs = [make("none", 1, edit=losses(2.0, 0.42)), make("none", 2, edit=losses(2.0, 0.3, 0.2))]
     analysis = analyse_runs(runs, metric=metrics.EVAL_LOSS)
     assert analysis.target == pytest.approx(0.42)
-    assert [f.seconds_to_target for f in analysis.figures] == [20.0, 20.0]
+    assert list(analysis.table["seconds_to_target"]) == [20.0, 20.0]
 
 
 @pytest.mark.parametrize("target", [500, -1, 0])
 def test_a_target_that_no_accuracy_can_have_is_refused(target: float):
     with pytest.raises(UserError, match=f"--target {target}: eval accuracy lies between 0 and 100 %"):
         analyse_runs(NONE, target=target)
+
+
+def test_a_target_that_was_reached_without_a_time_is_not_said_to_be_missed():
+    def untimed(made):
+        made["rows"] = [{k: v for k, v in row.items() if k != metrics.TRAIN_SECONDS} for row in made["rows"]]
+
+    runs = [*NONE, make("native", 1, edit=untimed)]
+    runs[-1].logged[metrics.EVAL_ACCURACY] = NONE[0].logged[metrics.EVAL_ACCURACY]
+    assert "was reached by no run" not in " ".join(analyse_runs(runs).remarks)
+
+
+def test_a_baseline_at_chance_sets_no_target():
+    assert analyse_runs([reaching("none", seed, 0.1, 0.1, 0.102) for seed in (1, 2)]).target is None

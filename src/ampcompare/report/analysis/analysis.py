@@ -92,7 +92,7 @@ class Analysis:
     @cached_property
     def _heading(self) -> tuple[str, str]:
         return verdict.headline(
-            self.groups, self.comparisons, self.keys[0], self.baseline_value, self.metric
+            self.groups, self.comparisons, self.keys[0], self.baseline_value, self.metric, self.best
         )
 
     @property
@@ -140,10 +140,8 @@ class Analysis:
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
         told = [c for c in self.comparisons if self.best is None or not self.best.covers(c)]
-        reached = "" if self.target is None else f"The target of {self.metric.show_value(self.target)}"
-        found = cautions(
-            self.table, self.setting, self.groups, told, self.metric, sorted(self.ignored), self.keys, reached
-        )
+        asked = sorted(self.ignored), self.keys
+        found = cautions(self.table, self.setting, self.groups, told, self.metric, *asked, self.target)
         control = next((c for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)), None)
         drifted = f"From its first to its last runs the control changed by {_drift(control)}." if control else ""
         differs = [f"Not as planned: {listed(self._deviations)}."] if self._deviations else []

@@ -39,6 +39,11 @@ class Candidate:
     comparison: Comparison | None = None
 
     @property
+    def quality(self) -> float:
+        """Its metric, in the shown unit."""
+        return self.group.figures[table.QUALITY].value
+
+    @property
     def at(self) -> str:
         """`lr 0.034`."""
         return ", ".join(f"{key.rpartition('.')[2]} {brief(value)}" for key, value in self.settings)
@@ -62,6 +67,14 @@ class BestOfEach:
             "shown, which flatters it: no difference is claimed to be more than chance."
         )
 
+    @property
+    def headline(self) -> str:
+        """`Best of 20 learning rates each: native 91.40 %, none 91.20 %`."""
+        base, *others = self.candidates
+        ranked = sorted(others, key=lambda one: one.quality, reverse=not self.metric.falls)
+        each = [f"{one.group.value} {self.metric.show_value(one.quality)}" for one in (ranked[0], base)]
+        return f"Best of {self._tried} each: {', '.join(each)}"
+
     def covers(self, comparison: Comparison) -> bool:
         """Whether a group that is not compared differs from the baseline only in what was tuned."""
         values = {c.group.value for c in self.candidates}
@@ -81,10 +94,9 @@ class BestOfEach:
 
     def _of(self, one: Candidate, base: Candidate) -> str:
         metric, compared = self.metric, one.comparison
-        ours, theirs = (side.group.figures[table.QUALITY] for side in (one, base))
         text = (
-            f"{one.group.value} reaches {metric.name} {metric.show_value(ours.value)} ({one.at}), "
-            f"{base.group.value} {metric.show_value(theirs.value)} ({base.at})"
+            f"{one.group.value} reaches {metric.name} {metric.show_value(one.quality)} ({one.at}), "
+            f"{base.group.value} {metric.show_value(base.quality)} ({base.at})"
         )
         estimates = compared.estimates if compared else {}
         if QUALITY in estimates:

@@ -33,7 +33,7 @@ from ampcompare.report.runs.groups import Group, lacking, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import Setting
 from ampcompare.report.runs.shared import cards
-from ampcompare.report.runs.table import OUTCOME, RUN, arithmetic_of, half_type, is_on_cpu, shares_machine
+from ampcompare.report.runs.table import OUTCOME, RUN, arithmetic_of, half_type, is_on_cpu, reaching, shares_machine
 from ampcompare.report.words import listed, plural, some
 
 MOST_NAMED = 4
@@ -49,10 +49,10 @@ def cautions(
     metric: ComparedMetric,
     ignored: Sequence[str],
     asked: Sequence[str],
-    reached: str,
+    target: float | None,
 ) -> list[str]:
     """The reasons for doubt. `asked` are the keys by which groups were to be told apart, `ignored` those that
-    were not to; `reached` is the target of training times in words.
+    were not to; `target` is the value of the metric, as shown, up to which training is timed.
     """
     pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
@@ -70,7 +70,8 @@ def cautions(
         *_speed(groups, pairs),
         *_records(rows, groups),
         *_asked(ignored),
-        *_lacking(groups, metric, reached),
+        *_lacking(groups, metric),
+        *_reached(groups, metric, target),
         *_test_set(compared, metric),
     ]
 
@@ -115,7 +116,9 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
 
 def _shared(compared: Sequence[Group]) -> Iterator[str]:
     counts = {g.label: (int(shares_machine(g.rows).sum()), g.n) for g in compared}
-    if shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
+    if counts and all(k == n for k, n in counts.values()):
+        yield "All runs shared the machine with others of these: their times do not count."
+    elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
         yield f"Runs shared the machine with others of these ({some(shared, MOST_NAMED)}): their times do not count."
 
 
@@ -191,7 +194,8 @@ def _few(groups: Sequence[Group], comparisons: Sequence[Comparison], metric: Com
             f"Seeds were run again ({some(again, MOST_NAMED)}): each process is a measurement of speed, each "
             f"seed one of {metric.noun}."
         )
-    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in comparisons]
+    held = [c for c in comparisons if not c.is_control]  # all runs of a control count, in no pairs
+    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in held]
     known = [(label, e) for label, e in found if e and e.has_interval]
     paired = [e.paired for _, e in known]
     if unpaired := [label for label, e in known if not e.paired]:
@@ -258,20 +262,24 @@ def _asked(ignored: Sequence[str]) -> Iterator[str]:
         yield f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}."
 
 
-def _lacking(groups: Sequence[Group], metric: ComparedMetric, reached: str) -> Iterator[str]:
+def _lacking(groups: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
     for column, name in ((table.SPEED, "throughput"), (table.MEMORY, "peak memory"), (table.QUALITY, metric.name)):
         without = [g.label for g in groups if g.n and g.rows[column].isna().all()]
         without += [f"{g.label} ({some(gone, 3)})" for g in groups if (gone := lacking(g, column))]
         if without:
             yield f"No {name} is recorded for {some(without, MOST_NAMED)}."
-    if not reached:
+
+
+def _reached(groups: Sequence[Group], metric: ComparedMetric, target: float | None) -> Iterator[str]:
+    if target is None:
         return
-    counts = [(g, int(g.rows[table.TO_TARGET].notna().sum())) for g in groups if g.n and not g.is_control]
+    name = f"The target of {metric.show_value(target)} was reached by"
+    counted = [g for g in groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
+    counts = [(g, sum(len(reaching(run, target, metric)) > 0 for run in g.records)) for g in counted]
     if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
-        yield f"{reached} was reached by {some(some_do, MOST_NAMED)}: the time to it is that of these."
-    timed = [(g, k) for g, k in counts if g.rows[table.SECONDS].notna().any() and not (g.rows[table.JUMPS] > 0).any()]
-    if none_do := [g.label for g, k in timed if not k and g.rows[table.QUALITY].notna().any()]:
-        yield f"{reached} was reached by no run of {some(none_do, MOST_NAMED)}."
+        yield f"{name} {some(some_do, MOST_NAMED)}: the time to it is that of these."
+    if none_do := [g.label for g, k in counts if not k]:
+        yield f"{name} no run of {some(none_do, MOST_NAMED)}."
 
 
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:

@@ -42,6 +42,7 @@ FIRST, LAST = "first", "last"
 DIFFERENT_DEVICES = "they ran on different devices"
 SHARED_MACHINE = "their runs shared the machine"
 NOT_FINISHED = "not finished"
+HOLDS_NO_CHANGE = "the interval holds no change"
 EMULATES = "this processor emulates"
 
 
@@ -117,6 +118,8 @@ class Comparison:
     @property
     def open_claims(self) -> tuple[Claim, ...]:
         """What is not decided, of speed and quality: more seeds may tell."""
+        if not self.claims and not self.is_control and not self.refusal and self.group.outcomes.running:
+            return (Claim(SPEED, None, (), NOT_FINISHED, is_open=True),)
         return tuple(c for c in self.claims.values() if c.question != MEMORY and c.is_open)
 
 
@@ -271,8 +274,7 @@ def _claim(comparison: Comparison, question: str) -> Claim:
         return Claim(question, found, (), why, is_open=True)
     if shown:
         return Claim(question, found, shown)
-    more = more_seeds(found, null=1.0)
-    return Claim(question, found, (), "the interval holds no change", more, is_open=True)
+    return Claim(question, found, (), HOLDS_NO_CHANGE, more_seeds(found, null=1.0), is_open=True)
 
 
 def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str, ...]:
@@ -304,7 +306,7 @@ def _quality(comparison: Comparison, found: Estimate) -> Claim:
         why = "no margin is set within which it would count as the same (--margin)"
         return Claim(QUALITY, found, (), why, differs, is_open=True)
     ways = (more_seeds(found, margin=margin), differs)
-    why = "the interval holds no change and leaves the margin"
+    why = f"{HOLDS_NO_CHANGE} and leaves the margin"
     return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None), is_open=True)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ampcompare.report import words
+from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import (
     EQUIVALENT,
+    HOLDS_NO_CHANGE,
     MEMORY,
     NOT_FINISHED,
     QUALITY,
@@ -49,8 +51,7 @@ def chip(comparison: Comparison) -> str:
 def _speed_chip(claim: Claim) -> str:
     if claim.shown:
         return claim.shown[0]
-    is_open = claim.estimate is not None and claim.more_seeds is not None
-    return "speed not settled" if is_open or claim.why.startswith("the interval") else ""
+    return "speed not settled" if claim.is_open else ""
 
 
 def look(comparison: Comparison) -> str:
@@ -87,9 +88,8 @@ def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
 def speed_words(comparison: Comparison) -> str:
     """`1.77× as fast`; nothing where that is not compared."""
     claim = comparison.claims.get(SPEED)
-    if claim is None or claim.estimate is None or (not claim.shown and claim.more_seeds is None):
-        unsettled = claim is not None and claim.why.startswith("the interval")
-        return "speed not settled" if unsettled else ""
+    if claim is None or claim.estimate is None or not (claim.shown or claim.is_open):
+        return ""
     return f"{words.ratio(claim.estimate.value)} as fast" if claim.shown else "speed not settled"
 
 
@@ -106,7 +106,12 @@ def memory_words(comparison: Comparison) -> str:
 
 
 def headline(
-    groups: Sequence[Group], comparisons: Sequence[Comparison], key: str, baseline: str, metric: ComparedMetric
+    groups: Sequence[Group],
+    comparisons: Sequence[Comparison],
+    key: str,
+    baseline: str,
+    metric: ComparedMetric,
+    best: BestOfEach | None = None,
 ) -> tuple[str, str]:
     """The finding in at most 20 words, and the label that it is about (nothing where it is of all)."""
     held = [c for c in comparisons if not c.is_control]
@@ -118,6 +123,8 @@ def headline(
     if all(base.is_unfinished or not base.n for base in bases):
         return f"The baseline {_named(baseline)} has no finished run: {bases[0].outcomes.words}", ""
     compared = [c for c in held if not c.refusal]
+    if not compared and best:
+        return best.headline, best.candidates[1].group.label
     if not compared:
         return "Nothing is compared: no two groups differ in the compared setting alone", ""
     claimed = [c for c in compared if c.claims]
@@ -167,7 +174,7 @@ def _nothing_told(comparison: Comparison) -> str:
     more = [c.more_seeds for c in comparison.open_claims if c.more_seeds]
     if not more:
         reasons = [c.why for c in found if c.why]
-        return f"{said}" if not reasons or reasons[0].startswith("the interval") else f"Cannot tell: {reasons[0]}"
+        return f"{said}" if not reasons or reasons[0].startswith(HOLDS_NO_CHANGE) else f"Cannot tell: {reasons[0]}"
     return f"{said}: about {max(more):,} more would"
 
 

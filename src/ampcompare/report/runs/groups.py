@@ -7,6 +7,7 @@ say which is which.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -163,21 +164,23 @@ class Group:
         mean; of a machine at work every process is one, and its number among those of the same seed belongs
         to the index. Times are those of runs that had their machine to themselves; else of all.
         """
-        rows = self.rows[self.rows[column].notna()]
+        rows = self.rows.sort_values(STARTED, kind="stable")
+        counts = rows[column].notna()
         if column in OF_THE_SEED:
-            rows = rows[rows[OUTCOME] != Outcome.FAILED.value]
+            counts &= rows[OUTCOME] != Outcome.FAILED.value
         if column in TIMED and own_times:
-            rows = rows[~shares_machine(rows)]
-        rows = rows.sort_values(STARTED, kind="stable")
-        # A run without a recorded seed is paired with none.
-        seeds = [seed or f"no seed, {place}" for seed, place in zip(rows[SEED], rows.index, strict=True)]
-        keys = pd.Series([*zip(seeds, rows[UNLIKE], strict=True)], index=rows.index, dtype=object)
-        values = pd.Series(rows[column].to_numpy(float), index=pd.Index(keys, tupleize_cols=False))
+            counts &= ~shares_machine(rows)
+        found: dict[Any, list[float]] = {}
+        every = zip(rows.index, rows[SEED], rows[UNLIKE], rows[column], counts, strict=True)
+        for place, seed, unlike, value, is_counted in every:
+            if is_counted:  # a run without a recorded seed is paired with none
+                found.setdefault((seed or place, unlike), []).append(float(value))
         if column in OF_THE_SEED:
-            return values.groupby(level=0, sort=False).mean()
-        numbers = keys.groupby(keys).cumcount()
-        index = [*zip(keys, numbers, strict=True)]
-        return pd.Series(values.to_numpy(), index=pd.Index(index, tupleize_cols=False))
+            pairs = [(key, math.fsum(values) / len(values)) for key, values in found.items()]
+        else:
+            pairs = [((*key, n), value) for key, values in found.items() for n, value in enumerate(values)]
+        index = pd.Index([key for key, _ in pairs], tupleize_cols=False, dtype=object)
+        return pd.Series([value for _, value in pairs], index, dtype=float)
 
 
 def group_runs(

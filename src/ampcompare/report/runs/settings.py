@@ -74,13 +74,18 @@ def settings_of(
     facts = {f"environment.{k}": as_text(v) for k, v in flatten(environment) if sets_apart(k)}
     if told is not None:
         return facts | dict(told)
-    found = {key: as_text(value) for key, value in canonical(run.config, environment).items()}
+    found = {key: _text(value) for key, value in canonical(run.config, environment).items()}
     found |= {key: as_text(value) for key, value in flatten(run.config) if not find_option(key)}
     found |= {BACKEND: label_of(run)}
     passing = BOOKKEEPING | {*aside, *(("device",) if "device_name" in environment else ())}
     own = {k: v for k, v in found.items() if not {k, k.partition(".")[0]} & passing}
     # What came out as the config asked for says nothing more.
     return own | {k: v for k, v in facts.items() if own.get(k.partition(".")[2]) != v}
+
+
+def _text(value: Any) -> str:
+    """A value as text; of names in any order one text for all orders."""
+    return (",".join(map(as_text, value)) or NULL) if isinstance(value, list) else as_text(value)
 
 
 def follows(compared: str) -> tuple[str, ...]:
@@ -136,7 +141,7 @@ def labels_of(
 def _part(key: str, value: str) -> str:
     """A setting in a label, briefly: `channels_last`, `tf32 on`, `lr 0.009`, `fc in fp32`."""
     if key == "precision.keep_fp32":
-        return f"{'nothing' if value in ('[]', NULL, NOT_SET) else value.strip('[]')} in fp32"
+        return f"{'nothing' if value in (NULL, NOT_SET) else value} in fp32"
     if key in WORDS_THAT_TELL:
         return value
     name = NAMES.get(key, key.rpartition(".")[2])

@@ -191,11 +191,15 @@ def with_target(rows: pd.DataFrame, target: float | None, metric: ComparedMetric
     return rows.assign(**{TO_TARGET: [_seconds_to(row, target, metric) for _, row in rows.iterrows()]})
 
 
+def reaching(run: RunRecord, target: float, metric: ComparedMetric) -> np.ndarray:
+    """The numbers of the rows in which the metric is at `target` (shown unit) or better."""
+    values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
+    return np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
+
+
 def _seconds_to(row: pd.Series, target: float, metric: ComparedMetric) -> float:
     run = row[RUN]
-    values, clock = run.numbers(metric.key) * metric.factor, run.numbers(metrics.TRAIN_SECONDS)
-    slack = 1e-9 * max(1.0, abs(target))
-    there = np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
+    there, clock = reaching(run, target, metric), run.numbers(metrics.TRAIN_SECONDS)
     if row[JUMPS] or not len(there):
         return math.nan
     known = clock[: there[0] + 1]

@@ -1,0 +1,219 @@
+"""Records of which the right answer is known, and the heading and chip that give it.
+
+Accuracies and speeds are chosen so that each interval can be had by hand from the pairs' differences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.fakes import make
+from support.known_runs import BASE, FAST, FASTER, SAME, SLOW, less, runs
+
+from ampcompare.records import RunRecord
+from ampcompare.report import analyse_runs
+
+NOISY = (0.90, 0.96, 0.92, 0.94, 0.93)
+NOT_FASTER = (36, 44, 43, 41, 40)
+MEMORY = "41 % less memory"  # of native; fp16's and O1's are their own
+ARMS = ("first", "first", "last", "last", "last")
+
+TABLE: dict[str, tuple[list[RunRecord], str, dict[str, str]]] = {
+    "kept": (
+        [*runs("none", BASE), *runs("native", SAME, FAST)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy the same within 0.5 points",
+        {"native": "faster · same accuracy"},
+    ),
+    "kept, a faster one failed": (
+        [*runs("none", BASE), *runs("native", SAME, FAST), *runs("fp16", SAME, FASTER, failed=(1, 2, 4))],
+        f"native: 1.90× as fast, {MEMORY}, accuracy the same within 0.5 points; 3 of 5 fp16 runs failed",
+        {"native": "faster · same accuracy", "fp16": "3 of 5 failed"},
+    ),
+    "kept, a faster one lost": (
+        [*runs("none", BASE), *runs("native", SAME, FAST), *runs("fp16", less(1.2), FASTER)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy the same within 0.5 points",
+        {"fp16": "faster · accuracy 1.20 lower"},
+    ),
+    "a loss within the margin": (
+        [*runs("none", BASE), *runs("native", less(0.37), FAST)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy 0.37 lower, within 0.5",
+        {"native": "faster · same within 0.5, 0.37 lower"},
+    ),
+    "a loss": (
+        [*runs("none", BASE), *runs("native", less(1.2), FAST)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy 1.20 points lower",
+        {"native": "faster · accuracy 1.20 lower"},
+    ),
+    "a gain": (
+        [*runs("none", BASE), *runs("native", less(-1.2), FAST)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy 1.20 points higher",
+        {"native": "faster · accuracy 1.20 higher"},
+    ),
+    "undecided": (
+        [*runs("none", BASE), *runs("native", NOISY, FAST)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy not settled",
+        {"native": "faster · accuracy not settled"},
+    ),
+    "no speed-up shown": (
+        [*runs("none", BASE), *runs("native", SAME, NOT_FASTER)],
+        f"native: speed not settled, {MEMORY}, accuracy the same within 0.5 points",
+        {"native": "speed not settled · same accuracy"},
+    ),
+    "slower": (
+        [*runs("none", BASE), *runs("native", SAME, (1.8, 1.82, 1.85, 1.8, 1.81))],
+        f"native: 0.0445× as fast, {MEMORY}, accuracy the same within 0.5 points",
+        {"native": "slower · same accuracy"},
+    ),
+    "no more than the control": (
+        [
+            *runs("none", BASE),
+            *runs("none", SAME, (38, 43.5, 40, 43, 41), arms=ARMS),
+            *runs("native", SAME, (40.4, 41.42, 42.41, 40.41, 41.4)),
+        ],
+        f"native: speed not settled, {MEMORY}, accuracy the same within 0.5 points",
+        {"native": "speed not settled · same accuracy", "none again (A/A)": "control"},
+    ),
+    "one seed": (
+        [*runs("none", BASE[:1]), *runs("native", SAME[:1], FAST)],
+        "One seed does not tell: 3 are the least",
+        {"native": "cannot tell"},
+    ),
+    "two seeds": (
+        [*runs("none", BASE[:2]), *runs("native", SAME[:2], FAST)],
+        "Two seeds do not tell: 3 are the least",
+        {"native": "cannot tell"},
+    ),
+    "at chance, all": (
+        [*runs("none", [0.1] * 3), *runs("native", [0.1] * 3, FAST)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy cannot be told",
+        {"native": "faster · accuracy cannot be told"},
+    ),
+    "a failed baseline": (
+        [*runs("none", BASE, failed=(3,)), *runs("native", SAME, FAST)],
+        f"native: 1.90× as fast, {MEMORY}, accuracy cannot be told",
+        {"native": "faster · accuracy cannot be told"},
+    ),
+    "all that is faster failed": (
+        [*runs("none", BASE), *runs("fp16", SAME, FASTER, failed=range(5))],
+        "fp16 has not finished: 0 of 5 runs, 5 failed",
+        {"fp16": "5 of 5 failed"},
+    ),
+    "all of the baseline failed": (
+        [*runs("none", BASE, failed=range(5)), *runs("native", SAME, FAST)],
+        "The baseline none has no finished run: 0 of 5 runs, 5 failed",
+        {"native": "not finished"},
+    ),
+    "still running": (
+        [*runs("none", BASE), *runs("native", SAME, FAST, state="running")],
+        "native has not finished: 0 of 5 runs, 5 running",
+        {"native": "not finished"},
+    ),
+    "no accuracy": (
+        [*runs("none", [None] * 3), *runs("native", [None] * 3, FAST)],
+        f"native: 1.90× as fast, {MEMORY}",
+        {"native": "faster"},
+    ),
+    "other devices": (
+        [*runs("none", BASE, device="A"), *runs("native", SAME, FAST, device="B")],
+        "native: accuracy the same within 0.5 points",
+        {"native": "same accuracy"},
+    ),
+    "no baseline": (runs("native", SAME, FAST), "No run of none to compare with", {"native": ""}),
+    "only the baseline": (runs("none", BASE), "Only none: nothing to compare it with", {"none": "baseline"}),
+    "another setting": (
+        [*runs("none", BASE), *runs("native", SAME, FAST, config={"batch_size": 64})],
+        "Nothing is compared: no two groups differ in the compared setting alone",
+        {"native": "not compared"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_heading_and_chips_are_the_answer(case: str):
+    records, expected, chips = TABLE[case]
+    analysis = analyse_runs(records)
+    assert analysis.headline == expected
+    assert len(analysis.headline.split()) <= 20
+    assert {g.label: analysis.chip(g) for g in analysis.groups if g.label in chips} == chips
+
+
+def test_the_heading_follows_what_was_asked():
+    loss = [make(b, s) for b in ("none", "native") for s in (1, 2, 3)]
+    assert "eval loss" in analyse_runs(loss, metric="eval/loss").headline
+    lost = [*runs("none", BASE), *runs("native", less(0.37), FAST)]
+    assert analyse_runs(lost, margin=0.1).headline.endswith("accuracy 0.37 points lower")
+    sizes = [*runs("native", BASE), *runs("native", SAME, FAST, config={"batch_size": 256})]
+    for number, run in enumerate(sizes):
+        run.id = f"r{number}"
+    assert analyse_runs(sizes, "128", group_by=["batch_size"]).headline.startswith("batch_size 256: 1.90×")
+    assert analyse_runs(TABLE["kept"][0], "native").headline.startswith("none: 0.526× as fast")
+
+
+def test_few_seeds_that_do_not_tell_say_how_many_more_would():
+    near = [*runs("none", BASE[:3], (40, 41, 42)), *runs("native", NOISY[:3], (41, 44, 42))]
+    for run in near:
+        run.logged.pop("memory/peak_mib", None)
+        run.summary.pop("memory/peak_mib", None)
+    analysis = analyse_runs(near)
+    more = max(claim.more_seeds or 0 for _, claim in analysis.undecided)
+    assert more > 0
+    assert analysis.headline == f"Three seeds do not tell: about {more} more would"
+    assert "--until-decided" in analysis.advice
+
+
+def test_the_speed_of_emulated_arithmetic_is_no_finding():
+    def on_cpu(plan: Any) -> None:
+        environment = {"device_type": "cpu", "arithmetic": {"float16": "emulated", "bfloat16": "amx_bf16"}}
+        plan["summary"]["environment"] |= environment
+
+    def three(backend: str) -> list[RunRecord]:
+        made = [make("native" if "native" in backend else "none", seed, edit=on_cpu) for seed in (1, 2, 3)]
+        for run in made:
+            run.config["backend"] = backend
+        return made
+
+    emulated = analyse_runs([*three("none"), *three("native")])
+    assert "as fast" not in emulated.headline
+    assert emulated.remarks[0] == "This processor emulates fp16: speeds are not compared."
+    assert not emulated.comparison("native").is_faster
+    units = analyse_runs([*three("none"), *three("native_bf16")])
+    assert "as fast" in units.headline
+    assert "emulates" not in " ".join(units.remarks)
+
+
+def test_a_group_at_chance_beside_a_baseline_that_learned_has_lost_and_is_equivalent_to_nothing():
+    stuck = runs("fp16", [0.1, 0.101, 0.1, 0.099, 0.1], FASTER)
+    for margin in (0.5, 99.0):
+        analysis = analyse_runs([*runs("none", BASE), *stuck], margin=margin)
+        comparison = analysis.comparison("fp16")
+        assert comparison.shown >= {"faster", "worse"}
+        assert not comparison.keeps_quality
+        assert analysis.look(comparison.group) == "bad"
+
+
+def test_a_lower_loss_is_a_gain():
+    found = [*runs("none", BASE), *runs("native", SAME, FAST)]
+    for run in found:
+        is_native, seed = run.option("backend") == "native", run.option("seed")
+        run.summary["eval/loss"] = 0.5 + seed**2 / 1e3 if is_native else 1.0 + seed / 1e3
+    loss = analyse_runs(found, metric="eval/loss")
+    assert "better" in loss.comparison("native").shown
+    assert loss.look(loss.comparison("native").group) == "good"
+
+
+def test_the_fastest_of_several_settings_is_told_by_its_ratio_and_named_whole():
+    small = [*runs("none", BASE), *runs("native", SAME, [2.2 * s for s in SLOW])]
+    large = [*runs("none", BASE, [4 * s for s in SLOW]), *runs("native", SAME, [8 * s for s in SLOW])]
+    for run in large:
+        run.config["batch_size"] = 256
+        run.id += "large"
+    assert analyse_runs([*small, *large]).headline.startswith("native · batch_size 128: 2.20× as fast")
+
+
+def test_what_the_table_says_below_three_runs_is_the_range_that_was_seen():
+    two = analyse_runs([*runs("none", BASE[:2]), *runs("native", SAME[:2], (76, 90))])
+    found = two.comparison("native").estimates["speed"]
+    assert (found.ends, found.seen) == ((None, None), pytest.approx((1.9, 90 / 41)))
+    assert two.comparison("native").claims["speed"].why == "n = 2"
+    assert "Below 3 runs a side there is no interval" in two.caption

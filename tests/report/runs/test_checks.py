@@ -1,0 +1,341 @@
+"""What may be wrong with runs although they finished, as the remarks say it, and what of it counts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fakes import make, put
+from support.known_runs import BASE, FAST, SAME, SLOW, runs
+
+from ampcompare import metrics
+from ampcompare.records import RunRecord
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.runs.checks import apart_in_time, drift_of, leaves_out, on_other_cards, stalled_share
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = 3600.0
+
+
+def said(analysis: Analysis) -> str:
+    return " ".join(analysis.remarks)
+
+
+def with_accuracies(*accuracies: float, seed: int = 1, backend: str = "none", **summary: Any) -> RunRecord:
+    """A run whose evaluations gave these accuracies."""
+
+    def edit(made: Any) -> None:
+        rows = [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in made["rows"]]
+        evals = [{"global_step": 50 + n, "epoch": n, "eval/accuracy": a} for n, a in enumerate(accuracies)]
+        made["rows"] = rows + evals
+        made["summary"] |= {"eval/accuracy": accuracies[-1], "best/eval_accuracy": max(accuracies)} | summary
+
+    return make(backend, seed, steps=50, edit=edit)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "why"),
+    [
+        ((0.1, 0.1, 0.1), "at chance in 1 of 1 run (10 % by guessing)"),
+        ((0.1, 0.11, 0.108), "at chance"),  # 0.1 + 3 * 0.003 = 0.109
+        ((0.1, 0.11, 0.110), ""),
+        ((0.5, 0.5, 0.5), "the same at every evaluation in 1 of 1 run"),
+        ((0.5, 0.5), ""),  # two may agree by chance
+        ((1.0, 1.0, 1.0), ""),
+    ],
+)
+def test_accuracies_at_chance_and_constant_ones_say_nothing(accuracies: Sequence[float], why: str):
+    analysis = analyse_runs([with_accuracies(*accuracies), with_accuracies(0.5, 0.8, 0.9, backend="native")])
+    assert (why in said(analysis)) if why else ("says nothing" not in said(analysis))
+    assert bool(analysis.comparison("native").silence) is bool(why)
+
+
+def test_the_chance_level_is_of_the_recorded_classes_and_test_images():
+    few = {metrics.TEST_IMAGES: 100, metrics.CLASSES: 2}
+    other = with_accuracies(0.5, 0.8, 0.9, backend="native", **few)
+    assert analyse_runs([with_accuracies(0.5, 0.6, 0.64, **few), other]).comparison("native").silence
+    assert not analyse_runs([with_accuracies(0.5, 0.6, 0.66, **few), other]).comparison("native").silence
+
+
+def test_pairs_off_by_the_same_answer_of_a_small_test_set_prove_nothing():
+    """Three pairs that differ by one answer each have no spread; the answer is known to one answer."""
+    size = {metrics.TEST_IMAGES: 40}
+
+    def shown(better: int) -> frozenset[str]:
+        made = []
+        for seed in (1, 2, 3):
+            first = [(n + seed) / 40 for n in (8, 12, 20)]
+            made.append(with_accuracies(*first, seed=seed, **size))
+            last = [share + better / 40 for share in first]
+            made.append(with_accuracies(*last, seed=seed, backend="native", **size))
+        return analyse_runs(made).comparison("native").shown
+
+    assert not shown(1) & {"better", "equivalent"}
+    assert not shown(0) & {"better", "equivalent"}
+    assert "better" in shown(12)
+
+
+def test_what_one_accuracy_is_known_to_is_said():
+    run = with_accuracies(0.5, 0.6, 0.88, **{metrics.TEST_IMAGES: 200, metrics.CLASSES: 10})
+    native = with_accuracies(0.5, 0.6, 0.88, backend="native", **{metrics.TEST_IMAGES: 200})
+    assert "One accuracy is known to ±2.30 points (200 test images)." in said(analyse_runs([run, native]))
+
+
+def sweep(
+    order: Sequence[tuple[str, int]],
+    *,
+    drift: float = 0.0,
+    sd: float = 0.0,
+    chance: Any = None,
+    seconds: float = 0.9 * HOUR,
+    gpus: Sequence[str] = (),
+) -> list[RunRecord]:
+    """Runs of (backend, seed), one an hour; throughput rises by the share `drift` from first to last."""
+    made = []
+    for place, (backend, seed) in enumerate(order):
+        run = make(backend, seed, steps=10, epochs=5, id=f"{backend}{seed}{place}")
+        run.started_at = BEGAN + timedelta(seconds=HOUR * place)
+        put(run, metrics.ELAPSED, np.linspace(0, seconds, run.rows))
+        noise = chance.normal(0, sd) if chance is not None else 0.0
+        at = place / max(1, len(order) - 1)
+        run.summary[metrics.THROUGHPUT_MEDIAN] = 50.0 * (1 + drift * at) * (1 + noise)
+        if gpus:
+            machine = {"gpu": gpus[place], "host": "h"}
+            run.summary["environment"] = run.summary["environment"] | {"machine": machine}
+        made.append(run)
+    return made
+
+
+def blocks(backends: Sequence[str], seeds: int) -> list[tuple[str, int]]:
+    return list(itertools.product(backends, range(seeds)))
+
+
+def interleaved(backends: Sequence[str], seeds: int, chance: random.Random) -> list[tuple[str, int]]:
+    return [(b, s) for s in range(seeds) for b in chance.sample(backends, len(backends))]
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+def test_block_order_is_flagged_in_every_permutation_and_no_interleaved_one_is(seeds: int):
+    names = ["none", "native", "fp16"]
+    for order in itertools.permutations(names):
+        assert apart_in_time(analyse_runs(sweep(blocks(order, seeds))).groups)
+    chance = random.Random(14)
+    for _ in range(10):
+        assert not apart_in_time(analyse_runs(sweep(interleaved(names, seeds, chance))).groups)
+    assert "none and native ran one after the other" in said(analyse_runs(sweep(blocks(names[:2], seeds))))
+
+
+def test_runs_that_all_go_on_at_one_time_are_not_one_after_the_other():
+    order = blocks(["none", "native"], 2)
+    assert not apart_in_time(analyse_runs(sweep(order, seconds=10 * HOUR, gpus="abcd")).groups)
+    assert apart_in_time(analyse_runs(sweep(order, seconds=HOUR, gpus="abcd")).groups)
+    assert apart_in_time(analyse_runs(sweep(order, seconds=10 * HOUR)).groups)  # on one card they cannot have
+
+
+def test_a_backend_with_a_card_of_its_own_is_named_and_two_cards_are_not_pooled_without_a_word():
+    order = [("none", 1), ("native", 1), ("none", 2), ("native", 2)]
+    alike = analyse_runs(sweep(order, gpus=["a", "b", "b", "a"]))
+    assert on_other_cards(alike.groups) == []
+    assert "none pools runs of 2 cards or hosts of the same name." in said(alike)
+    apart = analyse_runs(sweep(order, gpus=["a", "b", "a", "b"]))
+    assert "none and native ran on different cards" in said(apart)
+    assert "pools runs" not in said(analyse_runs(sweep(order, gpus="aaaa")))
+
+
+def test_drift_over_the_sweep_is_found_and_noise_is_not():
+    """5 % at a run-to-run deviation of 0.5 %; the test is at 1 %."""
+    chance, order = np.random.default_rng(14), random.Random(14)
+    names = ["none", "native", "fp16"]
+
+    def drifted(**how: Any) -> list[Any]:
+        found = [
+            drift_of(analyse_runs(sweep(interleaved(names, 3, order), sd=0.005, chance=chance, **how)).groups)
+            for _ in range(20)
+        ]
+        return [one for one in found if leaves_out(one, 1.0)]
+
+    assert len(drifted()) <= 2
+    falling = drifted(drift=-0.05)
+    assert len(falling) >= 19
+    assert np.median([one.value for one in falling]) == pytest.approx(0.95, abs=0.01)
+
+
+def control(first: Sequence[float], base: Sequence[float], last: Sequence[float]) -> list[RunRecord]:
+    made = []
+    for arm, every in (("first", first), (None, base), ("last", last)):
+        for seed, speed in enumerate(every):
+            run = make("none", seed, steps=10, epochs=5, id=f"none{arm}{seed}")
+            run.config = run.config | {"plan": {"arm": arm}}
+            run.summary[metrics.THROUGHPUT_MEDIAN] = speed
+            made.append(run)
+    return made
+
+
+def test_drift_is_the_last_bookends_against_the_first_and_not_paired():
+    analysis = analyse_runs(control((100, 101, 99), (98, 98, 98), (97, 96.5, 97.5)))
+    (found,) = analysis.comparisons
+    assert found.is_control
+    assert found.drift.value == pytest.approx(0.97, abs=0.001)
+    assert not found.drift.paired
+    assert analysis.remarks[0].startswith("From its first to its last runs the control changed by −3.0 %")
+
+
+def test_a_control_takes_all_its_runs_and_claims_nothing():
+    analysis = analyse_runs(control((110, 110.2, 109.8), (100, 100.1, 99.9), (110, 110.1, 109.9)))
+    (found,) = analysis.comparisons
+    assert found.estimates["speed"].sizes == (6, 3)
+    assert (dict(found.claims), analysis.chip(found.group)) == ({}, "control")
+    assert analysis.level == 0.95
+    assert any(note.startswith("No change at all (none again (A/A)): speed +10 %") for note in analysis.notes)
+
+
+def test_without_a_second_bookend_there_is_no_drift_to_tell():
+    (found,) = analyse_runs(control((100, 101), (100, 101), ())).comparisons
+    assert found.drift is None
+
+
+def steady(chance: Any, n: int, spread: float) -> np.ndarray:
+    return 100 * np.exp(chance.normal(0, spread, n))
+
+
+def with_intervals(speeds: np.ndarray) -> RunRecord:
+    run = make("none", 1, steps=5 * len(speeds) + 10, epochs=1)
+    put(run, metrics.THROUGHPUT, np.resize(speeds, run.rows))
+    return run
+
+
+@pytest.mark.parametrize("spread", [0.005, 0.15])
+def test_steady_noise_is_no_stall(spread: float):
+    chance = np.random.default_rng(14)
+    assert not [1 for _ in range(30) if stalled_share(with_intervals(steady(chance, 100, spread)))]
+
+
+def test_stalls_are_found_with_the_time_that_they_took_and_said_by_seed():
+    speeds = steady(np.random.default_rng(1), 200, 0.02)
+    speeds[30::20] /= 3
+    assert stalled_share(with_intervals(speeds)) == pytest.approx(2 / 22, rel=0.2)
+
+    def slow_rows(made: Any) -> None:
+        for row in made["rows"][10::4]:
+            if metrics.THROUGHPUT in row:
+                row[metrics.THROUGHPUT] /= 4
+
+    told = said(analyse_runs([make("none", 1), make("none", 2, edit=slow_rows)]))
+    assert "Stalls took of the time of none, seed 2 " in told
+    assert "seed 1" not in told
+
+
+def test_what_a_median_leaves_out_is_said_with_both_ratios():
+    def compile_time(made: Any) -> None:
+        for row in made["rows"]:
+            if metrics.TRAIN_SECONDS in row:
+                row[metrics.TRAIN_SECONDS] += 100
+
+    told = said(analyse_runs([make("none", 1), make("native", 1, edit=compile_time)]))
+    assert "start-up and stalls in it, the speed-up is another: native 1.46× instead of 1.90×." in told
+
+
+def test_a_process_unlike_all_others_is_named():
+    def of(*speeds: float) -> str:
+        return said(analyse_runs(runs("none", BASE[: len(speeds)], speeds)))
+
+    assert "Unlike all others of its group in throughput: none, seed 2: 0.697×" in of(100, 101, 70)
+    assert "Unlike" not in of(100, 101, 95) + of(100, 70) + of(120, 100, 80, 60)
+
+
+def test_skipped_steps_above_1_percent_are_said():
+    def many(made: Any) -> None:
+        made["summary"][metrics.SKIPPED] = 8
+
+    told = said(analyse_runs([make("native", 1, skip_steps=(0,)), make("native", 2, edit=many)]))
+    assert "More than 1 % of the steps were skipped: native (up to 4.0 %)." in told
+
+
+def test_statistics_that_an_overflow_spoilt_are_said_with_the_step_and_put_back_ones_are_not():
+    def spoilt(made: Any) -> None:
+        made["rows"][5][metrics.NONFINITE_BUFFERS] = 2
+        made["summary"][metrics.NONFINITE_BUFFERS] = 2
+
+    def restored(made: Any) -> None:
+        spoilt(made)
+        made["config"]["training"] = {"on_nonfinite_buffers": "restore"}
+
+    step = make("native", 1).numbers(metrics.STEP)[5]
+    assert f"(2 buffers, by step {step:.0f})" in said(analyse_runs([make("native", 1, edit=spoilt)]))
+    assert "non-finite for good" not in said(analyse_runs([make("native", 1, edit=restored)]))
+
+
+def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_named():
+    def no_memory(plan: Any) -> None:
+        plan["rows"] = [{k: v for k, v in row.items() if k != "memory/peak_mib"} for row in plan["rows"]]
+
+    def nan(plan: Any) -> None:
+        plan["rows"][2]["train/loss"] = "NaN"
+
+    def back(plan: Any) -> None:
+        plan["rows"][7]["time/elapsed_seconds"] = 0.0
+
+    assert "No peak memory is recorded for native." in said(
+        analyse_runs([make("none"), make("native", edit=no_memory)])
+    )
+    assert "is not finite in native_resnet50 (" in said(analyse_runs([make("none"), make("native", edit=nan)]))
+    assert "goes backwards" in said(analyse_runs([make("none", edit=back)]))
+    assert "has problems" in said(analyse_runs([make("none", problems=("Torn.",))]))
+    alone = analyse_runs([*runs("none", BASE), *runs("native", SAME[:4], FAST)])
+    assert "Runs without a partner are left out of the pairs (native: 1)." in said(alone)
+    assert alone.comparison("native").estimates["speed"].basis == (
+        "n = 4, paired by seed, 1 without a partner left out"
+    )
+
+
+def test_synthetic_data_a_cpu_and_other_devices_are_said_only_where_they_hold():
+    made = [make(b, s, source="synthetic", device_type="cpu") for b in ("none", "native") for s in (1, 2, 3)]
+    told = said(analyse_runs(made))
+    assert "Synthetic data" in told
+    assert "Measured on a CPU" in told
+    clean = said(analyse_runs([*runs("none", BASE), *runs("native", SAME, FAST)]))
+    assert "ynthetic" not in clean
+    assert "CPU" not in clean
+    apart = analyse_runs([*runs("none", BASE, device="A"), *runs("native", SAME, FAST, device="B")])
+    assert "Runs were on different devices (A and B)" in said(apart)
+    assert "speed" not in apart.comparison("native").estimates
+
+
+def test_a_process_is_a_measurement_of_speed_and_a_seed_one_of_accuracy():
+    again = [
+        *(r for n, speed in enumerate(SLOW) for r in _numbered(n, runs("none", BASE[:1], (speed,)))),
+        *(r for n, speed in enumerate(FAST) for r in _numbered(n, runs("native", SAME[:1], (speed,)))),
+    ]
+    analysis = analyse_runs(again)
+    group = analysis.groups[0]
+    assert (group.n, group.seeds) == (5, 1)
+    assert (group.figures["images_per_second"].n, group.figures["quality"].n) == (5, 1)
+    found = analysis.comparison("native").estimates["speed"]
+    assert (found.n, found.paired, found.value) == (5, True, pytest.approx(1.9, rel=0.01))
+    assert "each seed one of accuracy" in said(analysis)
+
+
+def _numbered(n: int, made: list[RunRecord]) -> list[RunRecord]:
+    for run in made:
+        run.id += f"-{n}"
+        run.started_at = BEGAN + timedelta(hours=n)
+    return made
+
+
+def test_two_and_three_runs_of_unknown_seed_are_never_n_6_nor_paired():
+    made = [make(b, n, id=f"{b}{n}") for b, count in (("none", 2), ("native", 3)) for n in range(count)]
+    for run in made:
+        run.config["seed"] = None
+    analysis = analyse_runs(made)
+    found = analysis.comparison("native").estimates["speed"]
+    assert (found.n, found.sizes, found.paired) == (2, (3, 2), False)
+    assert [g.seeds for g in analysis.groups] == [0, 0]
+    assert "seeds of each" not in analysis.basis
+    assert math.isclose(found.value, 1.9, rel_tol=0.05)
