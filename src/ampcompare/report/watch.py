@@ -18,7 +18,7 @@ from ampcompare.records.sources import READERS
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
-REST = 4.0  # of the time of the last build: the runs that are watched may be measured on this machine
+REST = 4.0  # of the processor's time of the last build: the runs that are watched may be measured on this machine
 AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while
 
 
@@ -67,15 +67,15 @@ def watch(
     The page in the browser stays as it is until its reader reloads it.
     """
     with serve(folder, port) as server:
-        seen, began = signature(sources), time.monotonic()
+        seen, began = signature(sources), time.process_time()
         build()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             say(f"watching: http://{HOST}:{server.server_port}/  (reload to see more; end with Ctrl-C)")
             while True:
-                time.sleep(max(POLL_SECONDS, REST * (time.monotonic() - began)))
-                began = time.monotonic()
+                time.sleep(max(POLL_SECONDS, REST * (time.process_time() - began)))
+                began = time.process_time()
                 if (now := signature(sources)) != seen:
                     seen = now
                     try:

@@ -1,0 +1,190 @@
+"""Each chart as a reader gets it: valid, in the colours of its backends, axes that end where the lines do."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+import vl_convert
+from support.fakes import full, make
+from support.papers import peaks, throughput, written
+
+from ampcompare.report import analyse_runs
+from ampcompare.report.charts import charts_of
+from ampcompare.report.charts.draw import VEGA_LITE, picture
+from ampcompare.report.palette import KNOWN
+
+BACKENDS = ("none", "native", "apex_o1")
+NAMES = {"quality", "quality-time", "train-loss", "throughput", "loss-scale", "underflow", "lost-updates"}
+NEAR = 40_000.0  # of fp16's end: worth a chart
+
+
+def rich(plan):
+    full(plan)
+    for row in plan["rows"]:
+        if "activation/max_abs/conv1" in row:
+            row["activation/max_abs/conv1"] = row["activation/max_abs"] = NEAR
+
+
+def charts(*runs, **options):
+    return charts_of(
+        analyse_runs(runs or [make(b, seed, edit=rich) for b in BACKENDS for seed in (1, 2)], **options)
+    )
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory):
+    paper = written(tmp_path_factory.mktemp("paper"), {"speed": throughput(), "memory": peaks()})
+    runs = [make(b, seed, edit=rich, skip_steps=(10, 20)) for b in ("none", "native") for seed in (1, 2, 3)]
+    return charts_of(analyse_runs(runs, reproduce=str(paper)))
+
+
+def texts(spec) -> list[str]:
+    """The words of its picture."""
+    tree = ElementTree.fromstring(picture(spec, "svg"))
+    return [
+        text for node in tree.iter("{http://www.w3.org/2000/svg}text") if (text := "".join(node.itertext()))
+    ]
+
+
+def test_nine_charts_and_each_is_what_vega_lite_understands(every):
+    assert every.keys() == NAMES | {"activations", "published"}
+    for name, spec in every.items():
+        compiled = vl_convert.vegalite_to_vega(spec, vl_version=VEGA_LITE)
+        assert compiled["marks"], name
+        json.dumps(spec, allow_nan=False)
+
+
+def test_pictures_have_title_legend_and_setting_inside(every):
+    for name, spec in every.items():
+        found = " ".join(texts(spec))
+        assert spec["title"]["text"] in found, name
+        assert "Test Device 9000" in found, name
+        assert name == "published" or {"none", "native"} & set(texts(spec)), name
+    png = picture(every["quality"], "png")
+    assert png.startswith(b"\x89PNG")
+    assert 0.05 < len(png) / 1e6 < 2
+
+
+def test_charts_without_data_are_left_out():
+    def empty(plan):
+        plan["rows"], plan["summary"] = [], {}
+
+    assert charts(make("none", edit=empty)) == {}
+
+
+def test_numerics_are_drawn_only_where_something_happened():
+    assert charts(make("none"), make("native", skip_steps=())).keys() == NAMES - {
+        "loss-scale",
+        "underflow",
+        "lost-updates",
+    }
+
+
+def test_a_backend_has_one_colour_in_every_chart_whoever_is_beside_it():
+    wanted, found = {style.label: style.colour for style in KNOWN}, set()
+    for runs in ([make(b, edit=rich) for b in BACKENDS], [make("apex_o1")], [make("fp16"), make("apex_o1")]):
+        for spec in charts(*runs).values():
+            scale = spec["encoding"]["color"]["scale"]
+            found |= {*zip(scale["domain"], scale["range"], strict=True)}
+    assert {label for label, _ in found} == {*BACKENDS, "fp16"}
+    assert not [label for label, colour in found if colour != wanted[label]]
+
+
+def test_after_one_evaluation_there_is_a_point_with_its_range():
+    def once(plan):
+        for row in plan["rows"][:-1]:
+            row.pop("eval/accuracy", None)
+
+    spec = charts(*(make("none", seed, edit=once) for seed in (1, 2, 3)))["quality"]
+    assert [len(row["x"]) for row in spec["data"]["values"]] == [1]
+    assert {"point", "rule"} <= {layer["mark"]["type"] for layer in spec["layer"] if "params" not in layer}
+    tree = ElementTree.fromstring(picture(spec, "svg"))
+    marks = [node for node in tree.iter() if "mark-symbol role-mark" in node.get("class", "")]
+    assert sum(len(list(node)) for node in marks) == 1
+
+
+def test_epoch_of_a_single_early_evaluation_is_labelled_as_it_is():
+    def early(plan):
+        plan["rows"] = [row for row in plan["rows"] if "eval/accuracy" not in row]
+        plan["rows"].append({"global_step": 32, "epoch": 0.16, "eval/accuracy": 0.5})
+
+    found = texts(charts(make("none", edit=early))["quality"])
+    assert "0.16" in found
+    assert "0.2" not in found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit", "end"), [(500, "seconds", 500), (1740, "minutes", 29), (7200 * 2, "hours", 4)]
+)
+def test_time_axis_is_in_the_unit_that_its_words_name(seconds, unit, end):
+    def edit(plan):
+        n = len(plan["rows"])
+        for i, row in enumerate(plan["rows"], 1):
+            row["time/elapsed_seconds"] = seconds * i / n
+
+    spec = charts(make("none", edit=edit))["quality-time"]
+    assert f"by {unit} of" in spec["title"]["subtitle"]
+    assert spec["data"]["values"][0]["x"][-1] == pytest.approx(end, rel=0.01)
+    tips = spec["layer"][-1]["encoding"]["tooltip"]
+    assert next(tip["title"] for tip in tips if tip["field"] == "x") == unit
+
+
+def test_scale_axis_is_log2_and_skipped_steps_are_marked_on_the_scale_they_led_to():
+    spec = charts(*(make(b, edit=rich, skip_steps=(10, 20)) for b in ("none", "native")))["loss-scale"]
+    y = spec["layer"][0]["encoding"]["y"]
+    assert (y["scale"]["type"], y["scale"]["base"]) == ("log", 2)
+    assert "2¹⁴" in texts(spec)
+    assert [row["backend"] for row in spec["data"]["values"]] == ["native"]  # fp32 has no scale
+    (row,) = next(layer["data"]["values"] for layer in spec["layer"] if "data" in layer)
+    assert [*zip(row["x"], row["y"], row["new"], row["total"], strict=True)] == [
+        (10, 32768, 1, 1),
+        (20, 16384, 1, 2),
+    ]
+
+
+def test_shares_are_in_percent_with_and_without_loss_scaling():
+    found = charts()
+    rows = {(row["backend"], row["side"]): row["y"][0] for row in found["underflow"]["data"]["values"]}
+    assert (rows["native", "with loss scaling"], rows["native", "without"]) == (0.5, 5)
+    lost = {row["backend"]: {*row["y"]} for row in found["lost-updates"]["data"]["values"]}
+    assert lost["native"] == {55}
+
+
+def test_each_layer_has_its_largest_activation_in_the_order_of_the_network():
+    def spoil(plan):
+        rich(plan)
+        seen = [row for row in plan["rows"] if "activation/max_abs/layer10" in row]
+        seen[0]["activation/max_abs/layer10"], seen[1]["activation/max_abs/layer10"] = 65000.0, math.inf
+
+    spec = charts(make("native", 1, edit=rich), make("native", 2, edit=spoil))["activations"]
+    dots = {row["layer"]: row["x"] for row in spec["data"]["values"]}
+    assert dots == {"conv1": NEAR, "layer10": 65000}
+    assert "inf left out" in spec["title"]["subtitle"]
+    assert spec["layer"][-1]["encoding"]["y"]["sort"] == ["conv1", "layer10"]
+
+
+def test_a_published_ratio_is_drawn_whole_beside_ours(every):
+    spec = every["published"]
+    rows = {(row["row"], row["from"]): row for row in spec["data"]["values"]}
+    assert {source for _, source in rows} == {"published", "these runs"}
+    assert all(row["low"] <= row["x"] <= row["high"] for row in rows.values())
+    assert "clip" not in json.dumps(spec)  # an interval is as long as it is, whatever its neighbours' are
+    assert not [layer for layer in spec["layer"] if "domain" in layer["encoding"]["x"]["scale"]]
+
+
+def test_hostile_names_are_data_and_never_part_of_an_expression():
+    hostile = "'+alert(1)+'</script>{{7*7}}\x07"
+    for name, spec in charts(make("none", name=hostile, config={"backend": hostile}, edit=rich)).items():
+        text = json.dumps(spec)
+        expressions = re.findall(r'"(?:test|expr|labelExpr|calculate|filter|update)": "(.*?)(?<!\\)"', text)
+        assert not [one for one in expressions if "alert" in one], name
+        assert any("alert" in one for one in texts(spec)), name
+
+
+def test_known_backends_differ_in_colour_and_in_dash_or_marker():
+    assert len({s.colour for s in KNOWN}) == len(KNOWN)
+    assert len({(s.dash, s.marker) for s in KNOWN}) == len(KNOWN)

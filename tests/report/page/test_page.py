@@ -1,0 +1,189 @@
+"""The page: one file that asks for nothing, in which what comes from runs is text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+import pytest
+import vl_convert
+from support.fakes import full, make, put
+from support.papers import peaks, throughput, written
+
+from ampcompare.report import analyse_runs
+from ampcompare.report.page.render import render_page, script_json
+from ampcompare.report.tables import comparison_table
+
+HOSTILE = "</script><script>alert(1)</script>{{7*7}}"
+IMAGE = '"><img src=x onerror=alert(1)>'
+
+
+class Page(HTMLParser):
+    """The elements of a page and the text outside scripts and styles."""
+
+    def __init__(self, html: bytes) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict]] = []
+        self.text = ""
+        self.scripts: list[tuple[dict, str]] = []
+        self.inside: list[str] = []
+        self.feed(html.decode())
+        self.text = " ".join(self.text.split())
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self.inside.append(tag)
+            if tag == "script":
+                self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag):
+        if tag in ("script", "style"):
+            self.inside.pop()
+
+    def handle_data(self, data):
+        if not self.inside:
+            self.text += data
+        elif self.inside[-1] == "script":
+            attributes, before = self.scripts[-1]
+            self.scripts[-1] = (attributes, before + data)
+
+    def of(self, tag: str, kind: str = "") -> list[dict]:
+        return [
+            a for name, a in self.elements if name == tag and (not kind or kind in a.get("class", "").split())
+        ]
+
+
+def page_of(*runs, **options) -> Page:
+    return Page(render_page(analyse_runs(runs, **options)))
+
+
+def hostile_runs():
+    def edit(plan):
+        plan["config"]["data"]["source"] = HOSTILE
+        plan["config"]["classes"] = [HOSTILE, IMAGE]
+        plan["config"]["seed"] = IMAGE
+        plan["summary"]["environment"] |= {HOSTILE: IMAGE, "packages": {HOSTILE: IMAGE}, "device_name": IMAGE}
+
+    config = {"backend": HOSTILE}
+    return [
+        make("none", name=HOSTILE, tags=[HOSTILE, IMAGE], edit=edit, problems=(HOSTILE, IMAGE)),
+        make("native", name=IMAGE, state="crashed"),
+        make("none", 5, name="lone \ud800 surrogate, \u202e, \x00 and 🚀", config=config),
+        make("apex_o1", name="x" * 300),
+    ]
+
+
+def test_hostile_names_stay_text_whatever_page_and_template_are_made_of():
+    page = page_of(*hostile_runs())
+    for name in (HOSTILE, IMAGE, "x" * 300):
+        assert name in page.text
+    assert not page.of("img")
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert [attributes.get("type", "run") for attributes, _ in page.scripts] == [
+        "application/json",
+        "run",
+        "run",
+    ]
+    assert "alert" in json.dumps(json.loads(page.scripts[0][1]))
+
+
+def test_page_asks_for_nothing_and_its_policy_names_exactly_its_scripts():
+    page = page_of(make("none"), make("native"))
+    assert not [a for _, a in page.elements if {"src", "href"} & set(a)]
+    policy = next(a["content"] for a in page.of("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "connect-src" not in rules
+    run = [content for attributes, content in page.scripts if not attributes]
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in run]
+    assert rules["script-src"].split() == hashes
+    assert not re.search(r"https?:|\*|unsafe-eval", policy)
+
+
+def test_script_json_is_safe_and_refuses_nan():
+    text = script_json({"a": HOSTILE, "b": "\u2028\ud800&"})
+    assert not set("<>&") & set(text)
+    assert text.isascii()
+    assert json.loads(text)["a"] == HOSTILE
+    with pytest.raises(ValueError, match="JSON"):
+        script_json({"a": float("nan")})
+
+
+def test_page_says_what_the_analysis_says_in_six_sections(tmp_path):
+    runs = [make(b, seed, edit=full) for b in ("none", "native") for seed in (1, 2, 3)]
+    paper = written(tmp_path, {"speed": throughput(), "memory": peaks()})
+    analysis = analyse_runs(runs, reproduce=paper, require=["native: speedup >= 1.5"])
+    page = Page(render_page(analysis, datetime(2026, 11, 5, tzinfo=UTC)))
+    said = [
+        analysis.headline,
+        "5 November 2026",
+        analysis.basis,
+        *analysis.remarks,
+        *analysis.notes,
+        analysis.caption,
+    ]
+    said += [*analysis.sentences.values(), *(answer.sentence for answer in analysis.requirements)]
+    said += [analysis.advice.replace("`", ""), analysis.published.headline]
+    said += [row.why for row in analysis.published.rows]
+    table = comparison_table(analysis)
+    said += [
+        text for row in table.rows for c in row.cells.values() for text in (c.text, c.unit, c.span, c.also)
+    ]
+    said += [text for row in table.rows for text in (row.label, row.meaning, row.chip, row.runs)]
+    assert not [text for text in said if " ".join(text.split()) not in page.text]
+    order = [a["id"] for a in page.of("section")]
+    assert order == ["comparison", "training", "numerics", "published", "evidence"]
+
+
+def test_table_is_the_forest_with_each_mark_where_its_axis_says():
+    runs = [make(b, seed) for b in ("none", "native", "apex_o1") for seed in (1, 2, 3, 4)]
+    for n, run in enumerate(runs):
+        put(run, "eval/accuracy", 0.9 + 0.01 * (n * 7 % 5))
+    analysis = analyse_runs(runs)
+    page, table = Page(render_page(analysis)), comparison_table(analysis)
+    marks = [(c.axis, row.cells[c.key]) for row in table.rows for c in table.columns if row.cells[c.key].mark]
+    places = [f"{100 * axis.place(cell.mark.value):.2f}%" for axis, cell in marks]
+    assert [a["cx"] for a in page.of("circle")] == places
+    assert [a["fill"] == "var(--paper)" for a in page.of("circle")] == [cell.is_open for _, cell in marks]
+    spans = [[f"{100 * axis.place(v):.2f}%" for v in (cell.mark.low, cell.mark.high)] for axis, cell in marks]
+    assert [[a["x1"], a["x2"]] for a in page.of("line", "span")] == spans
+    assert len(page.of("rect", "zone")) == 3
+
+
+def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_a_range_seen_is_dashed():
+    fast = [make(b, seed) for b in ("none", "native") for seed in (1, 2, 3)]
+    wild = [make("apex_o1", seed) for seed in (1, 2, 3)]
+    for run, speed in zip([*fast, *wild], [40, 40.1, 40, 76, 76.1, 75.9, 0.01, 90, 90000], strict=True):
+        run.summary["throughput/images_per_second_median"] = speed
+    page = page_of(*fast, *wild)
+    assert "▶" in page.text
+    assert "◀" in page.text
+    two = page_of(*(make(b, seed) for b in ("none", "native") for seed in (1, 2)))
+    assert {a.get("stroke-dasharray") for a in two.of("line", "span")} == {"2 5"}
+
+
+def test_chart_library_is_made_once_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "cache"))
+    first = render_page(analyse_runs([make("none")]))
+    monkeypatch.setattr(vl_convert, "javascript_bundle", None)
+    assert render_page(analyse_runs([make("none")])) == first
+
+
+def test_page_is_made_without_a_cache_that_can_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AMPCOMPARE_CACHE", str(tmp_path / "file"))
+    assert b"vegaEmbed" in render_page(analyse_runs([make("none")]))
+
+
+def test_page_of_long_records_weighs_little():
+    runs = [
+        make(b, seed, steps=4000, edit=full)
+        for b in ("none", "native", "apex_o1", "fp16")
+        for seed in (1, 2, 3)
+    ]
+    assert len(render_page(analyse_runs(runs))) < 1.1e6
