@@ -140,11 +140,9 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
         label = comparison.group.label
         if comparison.refusal:
             silent.append(f"look at {seeds}: {label} is not compared: {comparison.refusal}")
-        for claim in comparison.open_claims:
-            would = (
-                f"; about {plural(claim.more_seeds, 'more seed')} would decide it" if claim.more_seeds else ""
-            )
-            undecided.append(f"look at {seeds}: undecided: {claim.question} of {label}{would}")
+        for one in comparison.open_claims:
+            would = f"; about {plural(one.more_seeds, 'more seed')} would decide it" if one.more_seeds else ""
+            undecided.append(f"look at {seeds}: undecided: {one.question} of {label}{would}")
         for question in (SPEED, QUALITY):
             claim = comparison.claims.get(question)
             if claim and claim.shown:

@@ -324,8 +324,8 @@ def _missing(comparison: Comparison, question: str) -> str:
 
 
 def emulated(groups: Sequence[Group | None]) -> str:
-    """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other machines;
-    nothing where none did.
+    """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other
+    machines; nothing where none did.
     """
     rows = [row for group in groups if group for _, row in group.rows.iterrows() if is_on_cpu(row)]
     return next((half_type(row[RUN]) for row in rows if arithmetic_of(row[RUN]) == EMULATED), "")

@@ -8,6 +8,7 @@ far from 1.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -32,11 +33,11 @@ def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimat
     scaled = np.log(values) if log else values
     made = Estimate(float(np.exp(scaled.mean())) if log else float(scaled.mean()), seen, n, log=log)
     if n == 1:
-        made = _with(made, value=seen[0])
+        made = replace(made, value=seen[0])
     if n < FEWEST:
         return made
     spread = max(_deviation(scaled), resolution)
-    return _with(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
+    return replace(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
 def difference(
@@ -69,7 +70,9 @@ def difference(
     errors = [s / math.sqrt(n) for s, n in zip(deviations, sizes, strict=True)]
     nexts = [s * math.sqrt(1 + 1 / n) for s, n in zip(deviations, sizes, strict=True)]
     df, spread_df = (_satterthwaite(parts, sizes) for parts in (errors, nexts))
-    return _with(made, error=math.hypot(*errors), df=df, spread=math.hypot(*deviations), spread_df=spread_df)
+    return replace(
+        made, error=math.hypot(*errors), df=df, spread=math.hypot(*deviations), spread_df=spread_df
+    )
 
 
 def _paired(pairs: np.ndarray, log: bool, sizes: tuple[int, int], by: str, spread: float) -> Estimate:
@@ -77,7 +80,7 @@ def _paired(pairs: np.ndarray, log: bool, sizes: tuple[int, int], by: str, sprea
     made = _made(pairs.mean(), (pairs.min(), pairs.max()), n, log, sizes, by)
     if n < FEWEST:
         return made
-    return _with(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
+    return replace(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
 def _made(
@@ -87,13 +90,9 @@ def _made(
     made = Estimate(float(value), (least, most), n, log=log, sizes=sizes, by=by)
     if not log:
         return made
-    return _with(
+    return replace(
         made, value=made.from_scale(float(value)), seen=(made.from_scale(least), made.from_scale(most))
     )
-
-
-def _with(made: Estimate, **changes: object) -> Estimate:
-    return Estimate(**{**vars(made), **changes})  # type: ignore[arg-type]
 
 
 def _known(a: pd.Series, log: bool) -> np.ndarray:
