@@ -13,9 +13,8 @@ from rich.console import Console
 from support.fakes import make
 
 from ampcompare.report import analyse_runs
-from ampcompare.report.exports import to_csv, to_json, to_markdown
-from ampcompare.report.markdown import to_summary
-from ampcompare.report.terminal import print_table
+from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.text import print_table, to_markdown, to_summary
 
 NO_FIGURES = (float("nan"), float("inf"), 10**400, "x", None, True)
 ODD = (*NO_FIGURES, 0.0, -1.0, 1e-300, 1e300, 1e308, 5e-324, 40.0, 41.0)

@@ -11,8 +11,9 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.judged import REPRODUCED
-from ampcompare.report.command import EXIT_NOT_SHOWN, Request, make_report
+from ampcompare.report.command import EXIT_NOT_SHOWN, make_report
 from ampcompare.report.publish import publish
+from ampcompare.report.request import Request
 
 BACKENDS = ("none", "native", "apex_o1")
 
@@ -78,7 +79,7 @@ def test_a_hostile_name_makes_no_other_file(tmp_path):
 def test_the_command_ends_with_3_where_a_figure_is_not_reproduced(
     tmp_path, monkeypatch, capsys, factor, code
 ):
-    monkeypatch.setattr("ampcompare.report.command.load_runs", lambda *_, **__: runs_of())
+    monkeypatch.setattr("ampcompare.records.load_runs", lambda *_, **__: runs_of())
     mine = tmp_path / "mine.yaml"
     assert (
         make_report(Request(["x"], str(tmp_path / "a"), formats=("md",), publish=str(mine)), Console()) == 0

@@ -14,7 +14,7 @@ from ampcompare.config.arguments import parse
 from ampcompare.config.publication import arm_config
 from ampcompare.errors import UserError
 from ampcompare.published.publication import load, names
-from ampcompare.report.outputs import FORMATS
+from ampcompare.report.request import FORMATS
 from ampcompare.reproduce.as_sweep import Repetition
 from ampcompare.sweeps.answer import request_of
 from ampcompare.sweeps.check import problems_of

@@ -10,7 +10,7 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from ampcompare.records.wandb_file import read_wandb_file
 if TYPE_CHECKING:
     import joblib
 
+ARM = "arm"  # in the config of a run whose source somebody named: NAME=SOURCE
 SKIPPED_FOLDERS = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 # The client flushes every 15 s by default; after four misses, or three of its own rows, a run is dead.
 RUNNING_SECONDS, RUNNING_ROWS = 60.0, 3
@@ -81,6 +82,9 @@ def load_runs(
     CSV files with a step column (`step`, or the usual names), else Hugging Face's trainer_state.json. `say`
     is told what was read and what was there besides.
 
+    `NAME=SOURCE` names the arm of a comparison that the runs of a source are: it becomes their setting `arm`.
+    Then every source has a name, and the runs of the first come first.
+
     Raises UserError for a source that is not there, cannot be read or holds no run. A broken file inside a
     folder raises nothing: its run says so in `problems`.
 
@@ -91,6 +95,8 @@ def load_runs(
     native finished 2 losses
     """
     named = [sources] if isinstance(sources, str | Path) else list(sources)
+    if any(arm for arm, _ in map(split_arm, named)):
+        return _load_arms(named, step, say)
     on_server = [str(source) for source in named if str(source).startswith(API_PREFIX)]
     for source in on_server:
         parse_source(source)  # before anything is read
@@ -99,6 +105,32 @@ def load_runs(
         for run in read_server(source):
             _add(runs, run)
     return sorted(runs, key=lambda run: (run.started_at.timestamp() if run.started_at else math.inf, run.id))
+
+
+def split_arm(source: str | Path) -> tuple[str, str]:
+    """The name of a source (`fp32` of `fp32=logs/a`), or nothing, and the source."""
+    name, equals, place = str(source).partition("=")
+    is_named = equals and name.strip() and place and not set(name) & {"/", os.sep, ":"}
+    return (name.strip(), place) if is_named and not os.path.lexists(source) else ("", str(source))
+
+
+def _load_arms(named: Sequence[str | Path], step: str | None, say: Say) -> list[RunRecord]:
+    arms: dict[str, list[str]] = {}
+    for arm, source in map(split_arm, named):
+        arms.setdefault(arm, []).append(source)
+    if nameless := arms.get(""):
+        known = ", ".join(arm for arm in arms if arm)
+        raise UserError(f"{nameless[0]}: has no name beside {known}; name it, too: NAME={nameless[0]}")
+    found: list[RunRecord] = []
+    taken: dict[tuple[Path, ...] | str, str] = {}
+    for arm, sources in arms.items():
+        for run in load_runs(sources, step=step, say=say):
+            place = tuple(path.resolve() for path in run.paths) or f"{run.entity}/{run.project}/{run.id}"
+            if place in taken:
+                raise UserError(f"{run.name}: this run is in {taken[place]} and in {arm}; name it once")
+            taken[place] = arm
+            found.append(replace(run, config=run.config | {ARM: arm}))
+    return found
 
 
 def _add(runs: list[RunRecord], new: RunRecord) -> None:

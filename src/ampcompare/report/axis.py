@@ -12,7 +12,7 @@ LEAST_GAP = 0.22  # of the axis, between two ticks: nearer labels would overlap
 ABSURD = 20  # times the widest of the others: such an interval ends in an arrow, its ends are said in words
 EDGE = 0.04  # of the axis, left free at either end
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
-DECADES = 6.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
+DECADES = 4.0  # a range of ratios from which ticks are 1, 2, 5, 10 and not steps of one size
 
 
 @dataclass(frozen=True)

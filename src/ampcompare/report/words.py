@@ -8,16 +8,9 @@ from typing import Any
 
 NOTHING = "–"
 NO_SPREAD = "no spread"  # of figures that are all the same
+MOST_WHOLE = 9  # digits after the first, before the point: what is larger is told in powers of ten
 MOST_DIGITS = 7  # that are shown to tell a figure from another
 ROUNDING = 1e-9  # a difference below it is none
-SLOW = 0.5  # of a speed-up: what is below it is said to be slower
-COMMON = {
-    "50": "half",
-    "25": "a quarter of",
-    "33": "a third of",
-    "67": "two thirds of",
-    "75": "three quarters of",
-}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -29,7 +22,7 @@ def number(value: float | None, digits: int = 3) -> str:
     if not math.isfinite(value):  # the end of an interval that no number can hold
         return "∞" if value > 0 else "−∞"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # after rounding: 9.999 counts as 10.0
-    if exponent < -4:
+    if not -4 <= exponent <= MOST_WHOLE:
         return f"{value:.{digits - 1}e}"
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
@@ -61,24 +54,6 @@ def in_percent(value: float | None) -> str:
 def ratio(value: float | None) -> str:
     """A ratio: `1.90×`."""
     return NOTHING if value is None else f"{number(value)}×"
-
-
-def speed(ratio: float | None) -> str:
-    """A speed-up for a cell: `1.90×`; what is slow is said as such, `22× slower` for 0.0446."""
-    if ratio is None:
-        return NOTHING
-    return f"{number(ratio)}×" if ratio >= SLOW or ratio <= 0 else f"{number(1 / ratio, 2)}× slower"
-
-
-def of_time(ratio: float | None) -> str:
-    """A ratio of durations, to stand beside seconds: `half the time`, `1.90× the time`."""
-    if ratio is None:
-        return NOTHING
-    if (share := f"{ratio * 100:.0f}") == "100":
-        return "the same time"
-    if ratio > 1:
-        return f"{number(ratio)}× the time"
-    return f"{COMMON.get(share) or f'{number(ratio * 100, 2)} % of'} the time"
 
 
 def change(ratio: float | None) -> str:
@@ -117,20 +92,15 @@ def amount(value: float, decimals: int) -> str:
 
 def interval(low: float | None, high: float | None, show: Callable[[float], str], unit: str = "") -> str:
     """`1.88 to 1.92`; nothing without an interval. One narrower than the digits shown is told by its half
-    width, `±0.0002`; `no spread` is said only where nothing varied at all. `unit` is
-    that of the half width of a `show` that is none of HALVES.
+    width, `±0.0002`; `no spread` is said only where nothing varied at all. `unit` is that of the half width
+    of a `show` that is none of HALVES.
     """
     if low is None or high is None:
         return ""
     if show(low) != show(high):
         return f"{show(low)} to {show(high)}"
     times, unit = HALVES.get(show, (1.0, unit))
-    return half_width((high - low) / 2 * times, unit)
-
-
-def half_width(half: float, unit: str = "") -> str:
-    """`±0.2 %`, with the digits that it takes to see it; `no spread` of exactly none."""
-    return f"±{number(half, 1)}{unit}" if half else NO_SPREAD
+    return f"±{number((high - low) / 2 * times, 1)}{unit}" if low != high else NO_SPREAD
 
 
 def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
@@ -209,13 +179,11 @@ def _signed(value: float, decimals: int) -> str:
     return f"{'+' if value > 0 else '−'}{text}"
 
 
-# How much larger than the value the figure is that each of these shows, and its unit; the others: as it is.
+# How much larger than the value the figure is that these show, and its unit; the others: as it is.
 HALVES: dict[Callable[..., str], tuple[float, str]] = {
-    percent: (100.0, " %"),
     change: (100.0, " %"),
     in_percent: (1.0, " %"),
     ratio: (1.0, "×"),
-    speed: (1.0, "×"),
 }
 
 

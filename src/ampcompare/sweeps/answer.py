@@ -15,10 +15,10 @@ from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.records import load_runs
 from ampcompare.report.analysis.comparison import QUALITY, SPEED
-from ampcompare.report.command import Request, make_report
+from ampcompare.report.command import make_report
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.logged import Logged
-from ampcompare.report.outputs import FORMATS, PICTURES
+from ampcompare.report.foreign.read import Logged
+from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.check import trains_here
@@ -46,21 +46,24 @@ def request_of(sweep: Sweep, folder: Path) -> Request:
     if not sweep.is_grid and BACKEND not in keys and not trains_here(sweep):  # which has no such setting
         chosen = [p.key for p in varied if p.key in keys and p.is_listed]
         groups = chosen[:1] or by[:1]
-    metric = sweep.metric
-    # Eval accuracy is what the report takes of our own runs by itself.
-    is_taken = metric is not None and metric.name == metrics.EVAL_ACCURACY and trains_here(sweep)
-    if metric is not None and (is_taken or not names.is_quality(metric.name)):
-        metric = None
+    metric = _metric(sweep)
+    # Where the file leaves it out, the name of the metric says it better than W&B's default, minimize.
+    goal = (sweep.raw.get("metric") or {}).get("goal")
     return Request(
         [str(folder)],
         str(folder / "report"),
         _baseline(sweep, groups[0]),
         group_by=tuple(groups),
-        metric=None if metric is None else metric.name,
-        # Where the file leaves it out, the name of the metric says it better than W&B's default, minimize.
-        goal=None if metric is None else (sweep.raw.get("metric") or {}).get("goal"),
+        metric=f"{metric}:{goal}" if metric and goal else metric,
         formats=tuple(name for name in FORMATS if name not in PICTURES),
     )
+
+
+def _metric(sweep: Sweep) -> str | None:
+    """The quality that a sweep goes by; None for eval accuracy, which the report takes by itself."""
+    name = None if sweep.metric is None else sweep.metric.name
+    is_taken = name == metrics.EVAL_ACCURACY and trains_here(sweep)
+    return name if name is not None and not is_taken and names.is_quality(name) else None
 
 
 def _publication(sweep: Sweep) -> str | None:
@@ -88,10 +91,10 @@ def report(console: Console, sweep: Sweep, folder: Path) -> int:
         return 0
     try:
         request = request_of(sweep, folder)
-        if not trains_here(sweep) and not _is_logged(request.metric, folder):
-            said = f"metric.name={request.metric!r}: no run logged it; the report takes another metric"
+        if not trains_here(sweep) and not _is_logged(_metric(sweep), folder):
+            said = f"metric.name={_metric(sweep)!r}: no run logged it; the report takes another metric"
             print_line(console, one_line(said))
-            request = dataclasses.replace(request, metric=None, goal=None)
+            request = dataclasses.replace(request, metric=None)
         return make_report(request, console)
     except UserError as problem:
         print_line(console, one_line(f"no report: {problem}"))
@@ -122,9 +125,9 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
         which = f"run {missing[0]}" if len(missing) == 1 else f"run {missing[0]} and {len(missing) - 1} more"
         raise UserError(f"{folder}: the records of {len(ended)} finished runs {NOT_ALL} (without: {which})")
     request = request_of(sweep, folder)
-    if ended and not _is_logged(request.metric, folder):
+    if ended and not _is_logged(_metric(sweep), folder):
         known = Logged(load_runs([str(folder)])).named()
-        what = f"metric.name={request.metric!r}: no run logged it, so that nothing is decided by it"
+        what = f"metric.name={_metric(sweep)!r}: no run logged it, so that nothing is decided by it"
         todo = f"compare these runs by one of those (ampcompare report {folder} --metric KEY), or start anew"
         raise UserError(f"{sweep.path}: {what}; logged: {known}; {todo}")
     analysis = request.analyse()
@@ -137,15 +140,17 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
         label = comparison.group.label
         if comparison.refusal:
             silent.append(f"look at {seeds}: {label} is not compared: {comparison.refusal}")
-        for claim in comparison.open_claims:
-            would = f"; about {plural(claim.more_seeds, 'more seed')} would decide it" if claim.more_seeds else ""
-            undecided.append(f"look at {seeds}: undecided: {claim.question} of {label}{would}")
+        for one in comparison.open_claims:
+            would = f"; about {plural(one.more_seeds, 'more seed')} would decide it" if one.more_seeds else ""
+            undecided.append(f"look at {seeds}: undecided: {one.question} of {label}{would}")
         for question in (SPEED, QUALITY):
             claim = comparison.claims.get(question)
             if claim and claim.shown:
                 decided.append(f"{question} of {label}")
             elif claim and not claim.is_open:
-                silent.append(f"look at {seeds}: nothing is claimed of the {question} of {label}: {claim.why}")
+                silent.append(
+                    f"look at {seeds}: nothing is claimed of the {question} of {label}: {claim.why}"
+                )
     end = "" if undecided else ", which is all that can be" if silent else ", which is all"
     first = f"look at {seeds}: decided: {listed(decided) or 'nothing'}{end}"
     return Look(analysis.is_decided, (first, *silent, *undecided))

@@ -7,6 +7,17 @@ import pytest
 from ampcompare.report.foreign import names
 from ampcompare.report.runs.metric import says_direction
 
+
+def speed(name):
+    found = names.speed_of(name)
+    return (found.unit, found.factor if found.is_duration else 0) if found else None
+
+
+def memory(name):
+    found = names.memory_of(name)
+    return (found.unit, found.factor) if found else None
+
+
 # Under what each name says, the names; of the duration of a step also what divides to steps a second.
 RATES = {
     ("samples/s", 0): "samples_per_sec train/train_samples_per_second throughput/device/samples_per_sec",
@@ -38,10 +49,10 @@ SEEDS = {
     False: "seed_model seed_checkpoint seeded seedling_rate lr num_seed_points",
 }
 LABELS = {
-    True: """output_dir logging_dir run_name name ckpt_path out wandb.name trainer.log_dir hostname timestamp
-    git_commit tags experiment.id save_folder default_root_dir""",
+    True: """output_dir logging_dir run_name name ckpt_dir out wandb.name trainer.log_dir hostname timestamp
+    git_commit tags experiment.id save_folder output experiment default_root_dir""",
     False: """model.name optimizer.name data_dir dataset_path model_name_or_path lr group_norm log_softmax
-    output_size optimizer.type out_channels activation file_type""",
+    output_size optimizer.type out_channels activation file_type checkpoint ckpt_path""",
 }
 PRECISION = {True: "trainer.precision fp16 bf16 use_amp torch_dtype mixed_precision"}
 FULL = {
@@ -61,10 +72,10 @@ BETTER = {
 @pytest.mark.parametrize(
     ("reads", "table"),
     [
-        (names.rate_of, RATES),
-        (names.memory_of, MEMORY),
+        (speed, RATES),
+        (memory, MEMORY),
         (names.is_seed, SEEDS),
-        (names.is_label, LABELS),
+        (names.label_kind, LABELS),
         (names.says_precision, PRECISION),
         (names.is_full_precision, FULL),
         (says_direction, BETTER),

@@ -128,7 +128,7 @@ def test_times_of_runs_at_once_are_not_compared_and_the_page_says_why():
     found = at_once.comparison("native")
     assert set(found.estimates) == {"memory", "quality"}
     assert [line for line in at_once.remarks if "shared" in line] == [
-        "Runs shared the machine with others of these (none: 4 of 4 and native: 4 of 4): their times do not count."
+        "All runs shared the machine with others of these: their times do not count."
     ]
     assert "fast" not in at_once.headline
     assert "images_per_second" in at_once.baseline.figures  # what was measured is shown

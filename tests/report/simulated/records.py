@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
+
 from ampcompare.records import RunRecord
 from ampcompare.records.run import columns_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LASTS = 100.0  # seconds of a run
 TEST_IMAGES, CLASSES = 10_000, 10
+BACKENDS = ("none", "native", "apex_o1", "fp16", "native_bf16")
 
 
 def record(
@@ -64,3 +67,28 @@ def record(
         rows=count,
         logged=logged,
     )
+
+
+def experiment(
+    speeds: np.ndarray,
+    peaks: np.ndarray | None = None,
+    quality: np.ndarray | None = None,
+    *,
+    places: np.ndarray | None = None,
+    plan: dict[str, Any] | None = None,
+) -> list[RunRecord]:
+    """The runs of the baseline and k backends with their figures, each an array (k + 1, seeds): images per
+    second, MiB, accuracy in percent. `places`: their numbers in time.
+    """
+    return [
+        record(
+            BACKENDS[group],
+            seed,
+            speed=speed,
+            peak_mib=None if peaks is None else peaks[group, seed],
+            accuracies=(0.5, 0.8, 0.93 if quality is None else quality[group, seed] / 100),
+            place=0 if places is None else int(places[group, seed]),
+            plan=plan,
+        )
+        for (group, seed), speed in np.ndenumerate(speeds)
+    ]

@@ -1,55 +1,158 @@
-"""Holm's test against cases worked by hand and against the closed test that it is a short cut for."""
+"""Levels, further seeds, shares, somebody else's figure: by hand, against SciPy, and by simulation."""
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
-from ampcompare.report.statistics.family import holm
-from ampcompare.report.statistics.samples import difference
+from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
+from ampcompare.report.statistics.family import joint_level, more_seeds, share_of
+from ampcompare.report.statistics.samples import difference, mean
 
-
-def test_three_claims_by_hand():
-    # in their order .01 < .05/3 is rejected; .03 > .05/2 is not; so .04 is not either, at the level of .03
-    found = holm({"a": 0.01, "b": 0.04, "c": 0.03})
-    assert [found[key].rejected for key in "abc"] == [True, False, False]
-    assert [found[key].level for key in "abc"] == pytest.approx([0.05 / 3, 0.05 / 2, 0.05 / 2])
-    assert [found[key].adjusted_p for key in "abc"] == pytest.approx([0.03, 0.06, 0.06])
+EXACT = {"rel": 1e-9, "abs": 1e-12}
+PILOT = pd.Series([0.1, 0.9, 0.5])  # mean 0.5, deviation 0.4
+WORST = 0.4 * math.sqrt(2 / stats.chi2.ppf(0.2, 2))  # the upper 80 % bound of the deviation
 
 
-def test_a_p_that_is_nan_shows_nothing_and_counts():
-    found = holm({"a": math.nan, "b": 0.03})
-    assert (found["b"].rejected, found["b"].level, found["a"].adjusted_p) == (False, 0.025, 1.0)
+@pytest.mark.parametrize(
+    ("groups", "looks", "level"), [(1, 1, 0.95), (2, 1, 0.975), (2, 3, 1 - 0.05 / 6), (0, 1, 0.95)]
+)
+def test_the_level_is_shared_by_groups_and_looks(groups, looks, level):
+    assert joint_level(groups, looks) == pytest.approx(level, **EXACT)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
-def test_it_is_bonferronis_closed_test(k):
-    """A claim is rejected if every set of claims that holds it is, by Bonferroni (Marcus 1976)."""
-    generator = np.random.default_rng(k)
-    for _ in range(100):
-        p = dict(enumerate(generator.beta(0.3, 3, k)))
-        sets = [s for size in range(1, k + 1) for s in itertools.combinations(p, size)]
-        closed = {key: max(min(1.0, len(s) * min(p[i] for i in s)) for s in sets if key in s) for key in p}
-        found = holm(p)
-        assert {key: tested.adjusted_p for key, tested in found.items()} == pytest.approx(closed)
-        assert {key: tested.rejected for key, tested in found.items()} == {
-            k: v < 0.05 for k, v in closed.items()
-        }
+def found_at(level: float, pilot: pd.Series = PILOT):
+    return difference(pilot, 0 * pilot).at(level)
 
 
-def test_the_interval_at_the_tested_level_leaves_the_null_out_exactly_if_rejected():
-    generator = np.random.default_rng(4)
-    rejected = 0
-    for _ in range(200):
-        found = [
-            difference(dict(enumerate(generator.normal(0.8, 0.5, 4))), dict(enumerate(np.zeros(4))))
-            for _ in range(3)
-        ]
-        for key, tested in holm({i: e.p_of(0.0) for i, e in enumerate(found)}).items():
-            shown = found[key].at(1 - tested.level)
-            assert tested.rejected == (not shown.low <= 0 <= shown.high)
-            rejected += tested.rejected
-    assert 100 < rejected < 500  # both sides of the equality are seen
+def power(n: int, level: float, *distances: float) -> float:
+    """By SciPy's non-central t: that the interval of n pairs lies beyond what is so far from the truth."""
+    limit = stats.t.ppf((1 + level) / 2, n - 1)
+    return 1 - sum(stats.nct.cdf(limit, n - 1, d * math.sqrt(n) / WORST) for d in distances)
+
+
+@pytest.mark.parametrize("level", [0.95, 0.975, 1 - 0.05 / 6])
+@pytest.mark.parametrize(
+    ("claim", "distances"),
+    [({"null": 0.0}, [0.5]), ({"margin": 0.9}, [0.4, 1.4]), ({"margin": 1.2}, [0.7, 1.7])],
+)
+def test_so_many_more_reach_the_power_and_one_less_does_not(level, claim, distances):
+    more = more_seeds(found_at(level), **claim)
+    assert power(3 + more, level, *distances) >= 0.9 > power(3 + more - 1, level, *distances)
+
+
+def test_equivalence_of_what_does_not_differ_needs_both_ends():
+    pilot = PILOT - 0.5
+    more = more_seeds(found_at(0.95, pilot), margin=0.5)
+    assert power(3 + more, 0.95, 0.5, 0.5) >= 0.9 > power(3 + more - 1, 0.95, 0.5, 0.5)
+    assert power(3 + more - 1, 0.95, 0.5) > 0.9  # by one end alone it would be fewer
+
+
+def test_further_seeds_rise_with_level_and_noise_and_fall_with_distance():
+    def more(level=0.95, noise=1.0, shift=0.0, **claim):
+        return more_seeds(found_at(level, (PILOT - 0.5) * noise + 0.5 + shift), **(claim or {"null": 0.0}))
+
+    for rising in (
+        [more(level) for level in (0.9, 0.95, 0.99, 0.998)],
+        [more(noise=noise) for noise in (0.5, 1, 2, 4)],
+        [more(shift=shift) for shift in (1.0, 0.5, 0, -0.2)],
+        [more(margin=margin) for margin in (4.0, 2.0, 1.0, 0.8)],
+    ):
+        assert rising == sorted(rising)
+        assert rising[0] < rising[-1]
+
+
+@pytest.mark.parametrize("margin", [2.0, 20.0, 39.0, 1e4])
+def test_far_within_the_margin_one_more_is_enough(margin):
+    """Also where SciPy's non-central t is NaN."""
+    assert more_seeds(mean(pd.Series(np.linspace(-1, 1, 20))), margin=margin) == 1
+
+
+def test_where_no_number_would_do_there_is_none():
+    found = found_at(0.95)
+    assert more_seeds(found, margin=0.5) is None  # the estimate lies on the edge
+    assert more_seeds(found, margin=0.4) is None
+    assert more_seeds(found, null=0.5) is None  # nothing to tell apart
+    assert more_seeds(found, null=0.49) is None  # thousands
+    assert more_seeds(difference(PILOT, PILOT), null=0.0) is None  # no spread
+    assert more_seeds(difference(PILOT[:2], 0 * PILOT[:2]), null=0.0) is None  # no interval
+    ratio = difference(np.exp(PILOT), 0 * PILOT + 1, log=True)
+    assert more_seeds(ratio, null=1.0) == more_seeds(found, null=0.0)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(("truth", "margin"), [(0.2, 1.0), (1.0, None)])
+def test_so_many_more_decide_in_at_least_85_of_100_pilots(paired, truth, margin):
+    rng, decided = np.random.default_rng([int(10 * truth), paired]), []
+    claim = {"null": 0.0} if margin is None else {"margin": margin}
+
+    def estimate(ours, theirs):
+        index = pd.Index(np.arange(len(theirs)) + (0 if paired else 10_000))
+        return difference(pd.Series(ours), pd.Series(theirs, index)).at(0.975)
+
+    for _ in range(150):
+        ours, theirs = rng.normal(truth, 0.5, 5), rng.normal(0, 0.5, 5)
+        if more := more_seeds(estimate(ours, theirs), **claim):
+            grown = [np.concatenate([s, rng.normal(t, 0.5, more)]) for s, t in ((ours, truth), (theirs, 0))]
+            low, high = estimate(*grown).ends
+            decided.append((low > 0 or high < 0) if margin is None else -margin < low and high < margin)
+    assert len(decided) > 100
+    assert np.mean(decided) >= 0.85
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 0), (0, 1), (1, 1), (3, 5), (7, 9), (50, 1000), (0, 3), (3, 3)])
+def test_a_share_is_scipys_exact_binomial(k, n):
+    found = share_of(k, n)
+    theirs = stats.binomtest(k, n).proportion_ci(method="exact") if n else (0.0, 1.0)
+    assert (found.low, found.high) == pytest.approx(tuple(theirs), **EXACT)
+
+
+VALUES = pd.Series([93.1, 93.6, 92.9, 93.3])
+
+
+@pytest.mark.parametrize("value", [92.0, 93.2, 94.4])
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_printed_figure_differs_by_the_prediction_interval(value, runs):
+    ours = mean(VALUES)
+    t = (ours.value - value) / (VALUES.std() * math.sqrt(1 / 4 + 1 / runs))
+    assert p_differs(ours, Theirs(value, value, value, runs)) == pytest.approx(
+        2 * stats.t.sf(abs(t), 3), **EXACT
+    )
+    # What the digits leave open counts as agreement.
+    assert p_differs(ours, Theirs(value, min(value, 93.2), max(value, 93.3), runs)) == 1.0
+
+
+def test_a_figure_with_its_own_interval_is_compared_by_welch():
+    others = np.array([94.0, 93.4, 94.4, 93.8, 94.1])
+    theirs = Theirs(others.mean(), 0.0, 0.0, 5, error=others.std(ddof=1) / math.sqrt(5), df=4)
+    expected = stats.ttest_ind(VALUES, others, equal_var=False)
+    assert p_differs(mean(VALUES), theirs) == pytest.approx(expected.pvalue, **EXACT)
+    assert (theirs.with_interval(mean(VALUES)).low, theirs.with_interval(mean(VALUES)).high) == pytest.approx(
+        tuple(stats.ttest_1samp(others, 0).confidence_interval()), **EXACT
+    )
+    equal = max(
+        stats.ttest_ind(VALUES + 2, others, equal_var=False, alternative="greater").pvalue,
+        stats.ttest_ind(VALUES - 2, others, equal_var=False, alternative="less").pvalue,
+    )
+    assert p_equal(mean(VALUES), theirs, 2.0) == pytest.approx(equal, **EXACT)
+
+
+def test_a_printed_figure_is_equal_by_two_one_sided_tests():
+    theirs = Theirs(93.0, 92.95, 93.05)
+    above = stats.ttest_1samp(VALUES, 92.95 - 0.8, alternative="greater").pvalue
+    below = stats.ttest_1samp(VALUES, 93.05 + 0.8, alternative="less").pvalue
+    assert p_equal(mean(VALUES), theirs, 0.8) == pytest.approx(max(above, below), **EXACT)
+    assert p_equal(mean(VALUES[:2]), theirs, 0.8) is p_differs(mean(VALUES[:2]), theirs) is None
+
+
+def test_what_their_own_noise_hides_no_number_of_ours_tells():
+    ours, level = mean(VALUES), 0.01
+    assert more_to_tell(ours, Theirs(93.2, 93.2, 93.2), 0.8, level) > 0  # to be shown equal
+    assert more_to_tell(ours, Theirs(95.5, 95.5, 95.5), 0.8, level) > 0  # to differ
+    vague = Theirs(95.5, 0, 0, error=1.2, df=9)
+    assert more_to_tell(ours, vague, 0.8, level) is None
+    assert more_to_tell(mean(VALUES[:2]), vague, 0.8, level) is None

@@ -42,9 +42,9 @@ class Analysis:
     """What every output shows; none computes a figure of its own, so that all show the same.
 
     `table` has a row a run, `groups` are pools of them; `keys` are those of `--group-by`, of which the first
-    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target` the
-    value of it, in its shown unit, up to which training is timed. `said` are sentences on how other programs'
-    runs were read, `warned` doubts about that. `styles` has the colour of each label.
+    is compared with its value `baseline_value`. `metric` is the compared quality with its margin, `target`
+    the value of it, as shown, up to which training is timed. `said` are sentences on how other programs' runs
+    were read, `warned` doubts about that. `styles` has the colour of each label.
     """
 
     table: pd.DataFrame
@@ -140,12 +140,12 @@ class Analysis:
     def remarks(self) -> tuple[str, ...]:
         """The reasons for doubt, gravest first, a sentence for each cause."""
         told = [c for c in self.comparisons if self.best is None or not self.best.covers(c)]
-        reached = "" if self.target is None else f"The target of {self.metric.show_value(self.target)}"
-        found = cautions(
-            self.table, self.setting, self.groups, told, self.metric, sorted(self.ignored), self.keys, reached
-        )
+        asked = sorted(self.ignored), self.keys
+        found = cautions(self.table, self.setting, self.groups, told, self.metric, *asked, self.target)
         control = next((c for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)), None)
-        drifted = f"From its first to its last runs the control changed by {_drift(control)}." if control else ""
+        drifted = (
+            f"From its first to its last runs the control changed by {_drift(control)}." if control else ""
+        )
         differs = [f"Not as planned: {listed(self._deviations)}."] if self._deviations else []
         return (*([drifted] if drifted else []), *differs, *self.plan.doubts, *self.warned, *found)
 
@@ -165,7 +165,9 @@ class Analysis:
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
             parts = [f"{q} {_change(control, q)}" for q in ("speed", "memory") if q in control.estimates]
             drift = f"; from its first to its last runs {_drift(control)}" if control.drift else ""
-            said.append(f"No change at all ({control.group.label}): {listed(parts) or 'nothing to tell'}{drift}.")
+            said.append(
+                f"No change at all ({control.group.label}): {listed(parts) or 'nothing to tell'}{drift}."
+            )
         return tuple(said)
 
     @property
@@ -190,8 +192,8 @@ class Analysis:
         if not more:
             return ""
         return (
-            f"More seeds of each would tell: {some(more)}. `ampcompare sweep FILE --until-decided` adds them, and "
-            "counts each look."
+            f"More seeds of each would tell: {some(more)}. `ampcompare sweep FILE --until-decided` adds "
+            "them, and counts each look."
         )
 
     @cached_property
@@ -250,10 +252,10 @@ def analyse_runs(
     as the same (0.5 points for accuracies), `throughput` and `memory` the keys of these. What is not given is
     that of our own runs (the backend against `none` by the metric of their task); of other programs' it is
     guessed from what they logged, and said. `ignore` are settings that may differ within a group, `reproduce`
-    a publication, by name or file, of which the runs are to tell whether it is reproduced, its ratios `within`
-    0.1 (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by
-    default what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin
-    and target that are not given are those of the runs' own plan, if they have one. Raises UserError.
+    a publication, by name or file, of which the runs tell whether it is reproduced, ratios `within` 0.1
+    (10 %); `target` the value of the metric, as logged or as shown, up to which training is timed (by default
+    what the baseline reaches), `require` what is to be shown, such as `native: speedup >= 1.5`. Margin and
+    target that are not given are those of the runs' own plan, if they have one. Raises UserError.
 
     >>> from ampcompare.records import load_runs
     >>> from ampcompare.report import analyse_runs
@@ -320,10 +322,8 @@ def _meant(baseline: str, groups: Sequence[Group], key: str, *, is_asked: bool) 
     if len(shown) == 1:
         return shown.pop()
     if is_asked:
-        hint = did_you_mean(baseline, values, 0.5)
-        raise UserError(
-            f"--baseline {baseline!r}: no run has it; {hint and hint + ' '}there are {', '.join(dict.fromkeys(values))}"
-        )
+        hint, known = did_you_mean(baseline, values, 0.5), ", ".join(dict.fromkeys(values))
+        raise UserError(f"--baseline {baseline!r}: no run has it; {hint and hint + ' '}there are {known}")
     return baseline
 
 

@@ -20,8 +20,8 @@ from ampcompare.report.runs.checks import (
     apart_in_time,
     commits_of,
     drift_of,
-    leaves_out,
     learned_nothing,
+    leaves_out,
     median_gap,
     odd_ones,
     on_other_cards,
@@ -33,7 +33,15 @@ from ampcompare.report.runs.groups import Group, lacking, name_in
 from ampcompare.report.runs.metric import ComparedMetric
 from ampcompare.report.runs.settings import Setting
 from ampcompare.report.runs.shared import cards
-from ampcompare.report.runs.table import OUTCOME, RUN, arithmetic_of, half_type, is_on_cpu, shares_machine
+from ampcompare.report.runs.table import (
+    OUTCOME,
+    RUN,
+    arithmetic_of,
+    half_type,
+    is_on_cpu,
+    reaching,
+    shares_machine,
+)
 from ampcompare.report.words import listed, plural, some
 
 MOST_NAMED = 4
@@ -49,10 +57,10 @@ def cautions(
     metric: ComparedMetric,
     ignored: Sequence[str],
     asked: Sequence[str],
-    reached: str,
+    target: float | None,
 ) -> list[str]:
     """The reasons for doubt. `asked` are the keys by which groups were to be told apart, `ignored` those that
-    were not to; `reached` is the target of training times in words.
+    were not to; `target` is the value of the metric, as shown, up to which training is timed.
     """
     pairs = [(c.group, c.baseline) for c in comparisons if c.baseline is not None]
     compared = list({g.label: g for pair in pairs for g in reversed(pair) if not g.is_control}.values())
@@ -70,7 +78,8 @@ def cautions(
         *_speed(groups, pairs),
         *_records(rows, groups),
         *_asked(ignored),
-        *_lacking(groups, metric, reached),
+        *_lacking(groups, metric),
+        *_reached(groups, metric, target),
         *_test_set(compared, metric),
     ]
 
@@ -115,8 +124,11 @@ def _learned(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]
 
 def _shared(compared: Sequence[Group]) -> Iterator[str]:
     counts = {g.label: (int(shares_machine(g.rows).sum()), g.n) for g in compared}
-    if shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
-        yield f"Runs shared the machine with others of these ({some(shared, MOST_NAMED)}): their times do not count."
+    if counts and all(k == n for k, n in counts.values()):
+        yield "All runs shared the machine with others of these: their times do not count."
+    elif shared := [f"{label}: {k} of {n}" for label, (k, n) in counts.items() if k]:
+        who = some(shared, MOST_NAMED)
+        yield f"Runs shared the machine with others of these ({who}): their times do not count."
 
 
 def _layout(compared: Sequence[Group]) -> Iterator[str]:
@@ -146,15 +158,22 @@ def _synthetic(setting: Setting) -> Iterator[str]:
 
 def _refused(comparisons: Sequence[Comparison]) -> Iterator[str]:
     refused = [c for c in comparisons if c.refusal]
-    for why, labels in _by(((c.refusal, c.group.label) for c in refused[:MAX_KEYS])).items():
+    for why, labels in _by((c.refusal, c.group.label) for c in refused[:MAX_KEYS]).items():
         yield f"{some(labels)} {'is' if len(labels) == 1 else 'are'} not compared: {why}."
     if len(refused) > MAX_KEYS:
         yield f"{len(refused) - MAX_KEYS} more groups are not compared either."
     devices = {
-        row[table.DEVICE] for c in comparisons if c.baseline for g in (c.group, c.baseline) for _, row in g.rows.iterrows()
+        row[table.DEVICE]
+        for c in comparisons
+        if c.baseline
+        for g in (c.group, c.baseline)
+        for _, row in g.rows.iterrows()
     }
-    if len(devices) > 1 and any(c.baseline and len(c.group.devices | c.baseline.devices) > 1 for c in comparisons):
-        yield f"Runs were on different devices ({some(sorted(devices))}): speed and memory are not compared across them."
+    if len(devices) > 1 and any(
+        c.baseline and len(c.group.devices | c.baseline.devices) > 1 for c in comparisons
+    ):
+        which = some(sorted(devices))
+        yield f"Runs were on different devices ({which}): speed and memory are not compared across them."
 
 
 def _by(pairs: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
@@ -191,12 +210,12 @@ def _few(groups: Sequence[Group], comparisons: Sequence[Comparison], metric: Com
             f"Seeds were run again ({some(again, MOST_NAMED)}): each process is a measurement of speed, each "
             f"seed one of {metric.noun}."
         )
-    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in comparisons]
+    held = [c for c in comparisons if not c.is_control]  # all runs of a control count, in no pairs
+    found = [(c.group.label, c.estimates.get(SPEED) or c.estimates.get(QUALITY)) for c in held]
     known = [(label, e) for label, e in found if e and e.has_interval]
     paired = [e.paired for _, e in known]
-    if unpaired := [label for label, e in known if not e.paired]:
-        if any(paired):
-            yield f"Too few seeds of {some(unpaired, MOST_NAMED)} are the baseline's: compared without pairing."
+    if (unpaired := [label for label, e in known if not e.paired]) and any(paired):
+        yield f"Too few seeds of {some(unpaired, MOST_NAMED)} are the baseline's: compared without pairing."
     if alone := [f"{label}: {n}" for label, e in known if e.paired and (n := sum(e.sizes or ()) - 2 * e.n)]:
         yield f"Runs without a partner are left out of the pairs ({some(alone, MOST_NAMED)})."
 
@@ -205,10 +224,13 @@ def _speed(groups: Sequence[Group], pairs: Sequence[tuple[Group, Group]]) -> Ite
     gaps = [
         f"{group.label} {words.ratio(gap[1])} instead of {words.ratio(gap[0])}"
         for group, base in pairs
-        if not group.is_control and len(group.devices | base.devices) == 1 and (gap := median_gap(group, base))
+        if not group.is_control
+        and len(group.devices | base.devices) == 1
+        and (gap := median_gap(group, base))
     ]
     if gaps:
-        yield f"By the whole time, start-up and stalls in it, the speed-up is another: {some(gaps, MOST_NAMED)}."
+        others = some(gaps, MOST_NAMED)
+        yield f"By the whole time, start-up and stalls in it, the speed-up is another: {others}."
     named = [(f"{g.label}, {name_in(g, row)}", row[RUN], g) for g in groups for _, row in _own_times(g)]
     if stalled := [f"{who} {s * 100:.0f} %" for who, run, _ in named if (s := stalled_share(run))]:
         yield f"Stalls took of the time of {some(stalled, MOST_NAMED)}; a median does not show them."
@@ -231,7 +253,9 @@ def _own_times(group: Group) -> Iterator[tuple[object, pd.Series]]:
 def _records(rows: pd.DataFrame, groups: Sequence[Group]) -> Iterator[str]:
     bad = rows[(rows[table.BAD_LOSSES] > 0) & (rows[OUTCOME] != Outcome.FAILED.value)]
     if len(bad):
-        who = [f"{_who(row)} in {plural(row[table.BAD_LOSSES], 'row')}{_since(row)}" for _, row in bad.iterrows()]
+        who = [
+            f"{_who(row)} in {plural(row[table.BAD_LOSSES], 'row')}{_since(row)}" for _, row in bad.iterrows()
+        ]
         yield f"The training loss is not finite in {some(who, MOST_NAMED)}."
     spoiled = [(row, found) for _, row in rows.iterrows() if (found := spoiled_at(row[RUN]))]
     if spoiled:
@@ -258,20 +282,28 @@ def _asked(ignored: Sequence[str]) -> Iterator[str]:
         yield f"You asked to pool and compare runs whatever their {listed(sorted(ignored))}."
 
 
-def _lacking(groups: Sequence[Group], metric: ComparedMetric, reached: str) -> Iterator[str]:
-    for column, name in ((table.SPEED, "throughput"), (table.MEMORY, "peak memory"), (table.QUALITY, metric.name)):
+def _lacking(groups: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
+    for column, name in (
+        (table.SPEED, "throughput"),
+        (table.MEMORY, "peak memory"),
+        (table.QUALITY, metric.name),
+    ):
         without = [g.label for g in groups if g.n and g.rows[column].isna().all()]
         without += [f"{g.label} ({some(gone, 3)})" for g in groups if (gone := lacking(g, column))]
         if without:
             yield f"No {name} is recorded for {some(without, MOST_NAMED)}."
-    if not reached:
+
+
+def _reached(groups: Sequence[Group], metric: ComparedMetric, target: float | None) -> Iterator[str]:
+    if target is None:
         return
-    counts = [(g, int(g.rows[table.TO_TARGET].notna().sum())) for g in groups if g.n and not g.is_control]
+    name = f"The target of {metric.show_value(target)} was reached by"
+    counted = [g for g in groups if g.rows[table.QUALITY].notna().any() and not g.is_control]
+    counts = [(g, sum(len(reaching(run, target, metric)) > 0 for run in g.records)) for g in counted]
     if some_do := [f"{k} of {g.n} of {g.label}" for g, k in counts if 0 < k < g.n]:
-        yield f"{reached} was reached by {some(some_do, MOST_NAMED)}: the time to it is that of these."
-    timed = [(g, k) for g, k in counts if g.rows[table.SECONDS].notna().any() and not (g.rows[table.JUMPS] > 0).any()]
-    if none_do := [g.label for g, k in timed if not k and g.rows[table.QUALITY].notna().any()]:
-        yield f"{reached} was reached by no run of {some(none_do, MOST_NAMED)}."
+        yield f"{name} {some(some_do, MOST_NAMED)}: the time to it is that of these."
+    if none_do := [g.label for g, k in counts if not k]:
+        yield f"{name} no run of {some(none_do, MOST_NAMED)}."
 
 
 def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str]:
@@ -279,7 +311,13 @@ def _test_set(compared: Sequence[Group], metric: ComparedMetric) -> Iterator[str
     found = []
     for group in compared:
         known, mean = group.rows[table.IMAGES].dropna(), group.figures.get(table.QUALITY)
-        if metric.is_share and not metric.falls and len(known) and mean and group.rows[table.CLASSES].notna().all():
+        if (
+            metric.is_share
+            and not metric.falls
+            and len(known)
+            and mean
+            and group.rows[table.CLASSES].notna().all()
+        ):
             p, images = mean.value / 100, int(known.min())
             found.append((100 * (max(0.0, p * (1 - p)) / images) ** 0.5, images))
     if found:
@@ -292,4 +330,8 @@ def _who(row: pd.Series) -> str:
 
 
 def _since(row: pd.Series) -> str:
-    return "" if row[table.BAD_FROM] != row[table.BAD_FROM] else f", first at step {words.count(row[table.BAD_FROM])}"
+    return (
+        ""
+        if row[table.BAD_FROM] != row[table.BAD_FROM]
+        else f", first at step {words.count(row[table.BAD_FROM])}"
+    )

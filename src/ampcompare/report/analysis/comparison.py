@@ -43,13 +43,14 @@ DIFFERENT_DEVICES = "they ran on different devices"
 SHARED_MACHINE = "their runs shared the machine"
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
+EMULATES = "this processor emulates"
 
 
 @dataclass(frozen=True)
 class Claim:
     """What is shown of one question, by the interval of `estimate`: words of SIDES, and EQUIVALENT; or, where
-    nothing is, `why` it cannot be told. `is_open`: more seeds may tell; `more_seeds` how many would, None where
-    that is not known.
+    nothing is, `why` it cannot be told. `is_open`: more seeds may tell; `more_seeds`: how many; None where no
+    number is known that would.
     """
 
     question: str
@@ -67,7 +68,8 @@ class Comparison:
     `estimates` are ratios to the baseline (speed above 1: faster, memory below 1: less, energy, time to the
     target), and of quality the difference in its shown unit; `beside_control` the same against the A/A
     control's runs. `loose` names what differs in machine or software. `drift`, of a control alone, is the
-    throughput of its last runs to that of its first. `silence` is why nothing is claimed of quality.
+    throughput of its last runs to that of its first. `silence` is why nothing is claimed of quality, `stuck`
+    why the group's own says nothing while the baseline's does: it lost, be the loss shown or not.
     """
 
     group: Group
@@ -80,6 +82,7 @@ class Comparison:
     beside_control: Mapping[str, Estimate] = field(default_factory=dict)
     drift: Estimate | None = None
     silence: str = ""
+    stuck: str = ""
 
     @property
     def is_control(self) -> bool:
@@ -110,7 +113,7 @@ class Comparison:
     @property
     def lost(self) -> bool:
         """Whether quality is shown to be worse by more than the margin allows, or nothing was learned."""
-        return "worse" in self.shown and EQUIVALENT not in self.shown
+        return bool(self.stuck) or ("worse" in self.shown and EQUIVALENT not in self.shown)
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
@@ -195,6 +198,7 @@ def compare(
     """Compare a group with a baseline: speed, memory and energy on one and the same device only, times and
     energy only of runs that had it to themselves.
     """
+    silence = _silence(group, base, metric)
     found = Comparison(
         group,
         base,
@@ -203,7 +207,8 @@ def compare(
         estimates=_estimates(group, base, level),
         beside_control=_estimates(group, control, level) if control else {},
         drift=_drift(group, level) if group.is_control else None,
-        silence=_silence(group, base, metric),
+        silence=silence,
+        stuck="" if silence else learned_nothing(group, metric),
     )
     if group.is_control or group.is_unfinished or base.is_unfinished:
         return found
@@ -221,7 +226,9 @@ def _estimates(group: Group, base: Group, level: float) -> dict[str, Estimate]:
         if (group.is_unfinished or base.is_unfinished) if is_quality else not is_one_device:
             continue
         floor = max(group.floor, base.floor) if is_quality else 0.0
-        one = difference(group.sample(column), base.sample(column), log=not is_quality, by=by, resolution=floor)
+        one = difference(
+            group.sample(column), base.sample(column), log=not is_quality, by=by, resolution=floor
+        )
         if one is not None:
             bounds = (-100.0, 100.0) if is_quality and group.metric.is_share else one.bounds
             found[question] = replace(one, level=level, bounds=bounds)
@@ -249,18 +256,22 @@ def _claim(comparison: Comparison, question: str) -> Claim:
     found = comparison.estimates.get(question)
     if found is None:
         return Claim(question, None, (), _missing(comparison, question))
+    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
+        return Claim(question, found, (), f"{EMULATES} {half}")
     if question == QUALITY and comparison.silence:
         return Claim(question, found, (), comparison.silence)
     if not found.has_interval:
+        if question == QUALITY and comparison.stuck:
+            return Claim(question, found, (), comparison.stuck)
         return Claim(question, found, (), f"n = {found.n}", max(1, FEWEST - found.n), is_open=True)
     if question == QUALITY:
         return _quality(comparison, found)
-    if question == SPEED and (half := emulated([comparison.group, comparison.baseline])):
-        return Claim(question, found, (), f"this processor emulates {half}")
     shown = _sides(question, found, comparison.metric)
     beside = comparison.beside_control.get(question)
     if shown and shown[0] in GAINS and beside and shown != _sides(question, beside, comparison.metric):
-        return Claim(question, found, (), "no more than the control, nothing changed, shows here")
+        few = "" if beside.has_interval else f"the control has n = {beside.n}"
+        why = few or "no more than the control, nothing changed, shows here"
+        return Claim(question, found, (), why, is_open=True)
     if shown:
         return Claim(question, found, shown)
     return Claim(question, found, (), HOLDS_NO_CHANGE, more_seeds(found, null=1.0), is_open=True)
@@ -279,9 +290,9 @@ def _sides(question: str, found: Estimate, metric: ComparedMetric) -> tuple[str,
 
 def _quality(comparison: Comparison, found: Estimate) -> Claim:
     metric, (low, high) = comparison.metric, found.ends
-    stuck = learned_nothing(comparison.group, metric)
+    stuck = comparison.stuck
     if found.error == 0:
-        return Claim(QUALITY, found, (), f"{metric.name} never varied", is_open=True)
+        return Claim(QUALITY, found, (), f"{metric.name} never varied")
     shown = _sides(QUALITY, found, metric)
     if stuck:  # what it lost may be said; equal it can never be
         return Claim(QUALITY, found, shown if "worse" in shown else (), "" if "worse" in shown else stuck)
@@ -290,9 +301,11 @@ def _quality(comparison: Comparison, found: Estimate) -> Claim:
         shown = (*shown, EQUIVALENT)
     if shown:
         return Claim(QUALITY, found, shown)
+    differs = more_seeds(found, null=0.0)
     if margin is None:
-        return Claim(QUALITY, found, (), "no margin is set within which it would count as the same (--margin)")
-    ways = (more_seeds(found, margin=margin), more_seeds(found, null=0.0))
+        why = "no margin is set within which it would count as the same (--margin)"
+        return Claim(QUALITY, found, (), why, differs, is_open=True)
+    ways = (more_seeds(found, margin=margin), differs)
     why = f"{HOLDS_NO_CHANGE} and leaves the margin"
     return Claim(QUALITY, found, (), why, min((way for way in ways if way), default=None), is_open=True)
 
@@ -311,8 +324,8 @@ def _missing(comparison: Comparison, question: str) -> str:
 
 
 def emulated(groups: Sequence[Group | None]) -> str:
-    """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other machines;
-    nothing where none did.
+    """The half type that a CPU emulated for a run of these (`bf16`): its speed says nothing of other
+    machines; nothing where none did.
     """
     rows = [row for group in groups if group for _, row in group.rows.iterrows() if is_on_cpu(row)]
     return next((half_type(row[RUN]) for row in rows if arithmetic_of(row[RUN]) == EMULATED), "")
@@ -327,4 +340,3 @@ def failed_words(group: Group) -> str:
 def _values(keys: Sequence[str], group: Group, base: Group) -> str:
     ours, theirs = ([side.settings.get(k, NOT_SET) for k in keys] for side in (group, base))
     return some([f"{k} ({a} against {b})" for k, a, b in zip(keys, ours, theirs, strict=True)], MAX_KEYS)
-

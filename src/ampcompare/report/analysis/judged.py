@@ -1,7 +1,7 @@
 """What becomes of published figures: reproduced, not reproduced, or not to be told; with the reason.
 
-Tested is whether the published figure can be one more run like ours (a prediction interval, Bonferroni over all
-figures of the publication), and whether ours is equal to it within a margin (TOST).
+Tested is whether the published figure can be one more run like ours (a prediction interval, Bonferroni over
+all figures of the publication), and whether ours is equal to it within a margin (TOST).
 """
 
 from __future__ import annotations
@@ -82,11 +82,12 @@ def with_verdicts(rows: Sequence[Row], margins: Sequence[float], within: float, 
             why = f"{words.plural(ours.n, 'run')} of each is no measure of how runs vary; three are the least"
             found[number] = replace(row, why=why, more_runs=3 - ours.n)
             continue
-        row = replace(row, p=p_values[number], adjusted_p=min(1.0, p_values[number] * len(p_values)))
+        p, adjusted = p_values[number], min(1.0, p_values[number] * len(p_values))
+        row = replace(row, p=p, adjusted_p=adjusted)
         if equal < ALPHA:
             found[number] = replace(row, verdict=REPRODUCED, why=f"{_beside(row)}, the same {same}")
-        elif row.p < level:
-            why = f"{_beside(row)}, {_amount(row)}, p = {_p(row.adjusted_p)} over all figures"
+        elif p < level:
+            why = f"{_beside(row)}, {_amount(row)}, p = {_p(adjusted)} over all figures"
             found[number] = replace(row, verdict=REFUTED, why=why)
         else:
             more = more_to_tell(ours, theirs, margin, level)

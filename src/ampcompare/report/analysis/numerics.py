@@ -21,7 +21,7 @@ MOST_NAMED = 4
 
 
 def sentences(groups: Sequence[Group]) -> dict[str, str]:
-    """By phenomenon what it means here, of those in which something happened; under "" what is said of none."""
+    """By phenomenon what it means here, where something happened; under "" what is said of none."""
     found = {
         SCALE: " ".join(_scale(groups)),
         UNDERFLOW: _underflow(groups),
@@ -78,7 +78,8 @@ def _underflow(groups: Sequence[Group]) -> str:
             parts.append(f"{group.label} {words.of_all(with_scale)}{bare}")
     if not parts:
         return ""
-    return f"Gradient elements flushed to zero, at most: {words.some(parts, MOST_NAMED)}. What is flushed moves no weight."
+    most = words.some(parts, MOST_NAMED)
+    return f"Gradient elements flushed to zero, at most: {most}. What is flushed moves no weight."
 
 
 def _updates(groups: Sequence[Group]) -> str:
@@ -88,12 +89,18 @@ def _updates(groups: Sequence[Group]) -> str:
             continue
         ends = [found for run in group.records if (found := _at_peak_and_end(run))]
         peak, end = (float(np.mean([pair[i] for pair in ends])) for i in (0, 1))
-        parts.append(f"{group.label} {words.of_all(peak)} at the peak of the learning rate, {words.of_all(end)} at the end")
+        parts.append(
+            (
+                group.label,
+                f"{words.of_all(peak)} at the peak of the learning rate, {words.of_all(end)} at the end",
+            )
+        )
     if not parts:
         return ""
+    each = [f"{names} {shares}" for names, shares in words.by_reason(parts, MOST_NAMED)]
     return (
-        f"Weights whose update is lost to rounding: {words.some(parts, MOST_NAMED)}. Adding a small update to a "
-        "half-precision weight rounds back to the weight; stochastic rounding keeps it in the mean."
+        f"Updates lost to rounding: {'; '.join(each)}. Adding a small update to a half-precision weight "
+        "rounds back to the weight; stochastic rounding keeps it in the mean."
     )
 
 

@@ -8,7 +8,7 @@ it is).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -215,15 +215,15 @@ def _estimate(figure: Figure, group: Group, base: Group | None) -> Estimate | No
     """Ours as the relation says. Not paired by seed: who publishes shares neither seeds nor hours with us."""
     values = measured(group, figure.measured)
     kind = figure.kind
-    floor = {"resolution": max(group.floor, base.floor if base else 0.0)} if kind.is_share else {}
+    floor = max(group.floor, base.floor if base else 0.0) if kind.is_share else 0.0
     if base is None:
-        found = mean(values, **floor)
+        found = mean(values, resolution=floor)
         return found and replace(found, bounds=(0.0, 100.0) if kind.is_share else (0.0, math.inf))
     other = measured(base, figure.measured)
     other.index = pd.Index([("baseline", key) for key in other.index], tupleize_cols=False)
     if kind.is_time and kind.falls:
         values, other = other, values
-    return difference(values, other, log=not kind.is_share, **floor)
+    return difference(values, other, log=not kind.is_share, resolution=floor)
 
 
 def _differences(publication: Publication, matched: Matched) -> Iterator[str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.report import words
+from ampcompare.report.analysis.comparison import EMULATES, GAINS, NOT_FINISHED, QUALITY, SPEED, Comparison
 from ampcompare.report.analysis.comparison import MEMORY as MEMORY_USED
-from ampcompare.report.analysis.comparison import NOT_FINISHED, QUALITY, SPEED, Comparison
 from ampcompare.report.runs.checks import learned_nothing
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.statistics.estimate import Estimate
@@ -109,9 +109,7 @@ def _group(groups: Sequence[Group], term: Term) -> Group:
     raise UserError(f"--require {term.label!r}: no such group; {hint and hint + ' '}there are {known}")
 
 
-def _judged(
-    term: Term, group: Group, comparisons: Sequence[Comparison], baseline: str
-) -> tuple[bool, str]:
+def _judged(term: Term, group: Group, comparisons: Sequence[Comparison], baseline: str) -> tuple[bool, str]:
     if term.kind == FAILURES:
         outcomes = group.outcomes  # one that is still running may fail
         is_shown = outcomes.ended > 0 and outcomes.failed + outcomes.running <= term.bound
@@ -134,19 +132,23 @@ def _judged(
             f"'{EQUIVALENT}'"
         )
     if claim is None:
-        return False, NOT_FINISHED
+        return False, "it is the control" if comparison.is_control else NOT_FINISHED
     found = claim.estimate
-    if found is None or not found.has_interval or (question == QUALITY and comparison.silence):
+    is_silent = comparison.silence if question == QUALITY else claim.why.startswith(EMULATES)
+    if found is None or not found.has_interval or is_silent:
         return False, f"cannot tell: {claim.why}"
     low, high = found.ends
     assert low is not None
     assert high is not None
-    if term.kind == SPEEDUP:
-        beside = comparison.beside_control.get(SPEED)
-        holds = low >= term.bound and (term.bound < 1 or "faster" in claim.shown or beside is None)
-        return holds, f"{_span(found, words.number, (1.0, term.bound), '×')} as fast"
-    if term.kind == MEMORY:
-        return high <= term.bound, f"{_span(found, words.number, (1.0, term.bound), '×')} the memory"
+    if question != QUALITY:
+        span = _span(found, words.number, (1.0, term.bound), "×")
+        beside = comparison.beside_control.get(question)
+        # A gain must be one beside the control, too; to be no worse than so much need not.
+        is_gain = term.bound >= 1 if question == SPEED else term.bound < 1
+        holds = not is_gain or beside is None or not set(GAINS).isdisjoint(claim.shown)
+        if question == SPEED:
+            return holds and low >= term.bound, f"{span} as fast"
+        return holds and high <= term.bound, f"{span} the memory"
     said = metric.with_unit(_span(found, words.signed, (-term.bound, term.bound), ""))
     if stuck := learned_nothing(group, metric):
         return False, stuck

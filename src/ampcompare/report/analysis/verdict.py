@@ -43,9 +43,11 @@ def chip(comparison: Comparison) -> str:
         return NOT_FINISHED
     every = [comparison.claims[SPEED], comparison.claims[QUALITY]]
     known = [claim for claim in every if claim.estimate is not None]
-    if known and all(not claim.estimate.has_interval for claim in known if claim.estimate):
+    if known and not comparison.stuck and all(not c.estimate.has_interval for c in known if c.estimate):
         return "cannot tell"
-    return " · ".join(part for part in (_speed_chip(every[0]), quality_words(comparison, briefly=True)) if part)
+    return " · ".join(
+        part for part in (_speed_chip(every[0]), quality_words(comparison, briefly=True)) if part
+    )
 
 
 def _speed_chip(claim: Claim) -> str:
@@ -68,6 +70,10 @@ def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
     metric, claim = comparison.metric, comparison.claims.get(QUALITY)
     if claim is None or claim.estimate is None:
         return ""
+    if comparison.stuck and not claim.shown:
+        return (
+            f"{metric.noun} at chance" if "at chance" in comparison.stuck else f"{metric.noun} never changed"
+        )
     if comparison.silence or not claim.estimate.has_interval:
         return "" if briefly and not comparison.silence else f"{metric.noun} cannot be told"
     size = metric.size(claim.estimate.value)
@@ -75,12 +81,16 @@ def quality_words(comparison: Comparison, *, briefly: bool = False) -> str:
     moved = {"better", "worse"} & set(claim.shown)
     if EQUIVALENT in claim.shown and moved:
         margin = f"{metric.margin:g}"
-        return f"same within {margin}, {size} {side}" if briefly else f"{metric.noun} {size} {side}, within {margin}"
+        return (
+            f"same within {margin}, {size} {side}"
+            if briefly
+            else f"{metric.noun} {size} {side}, within {margin}"
+        )
     if moved:
         return f"{metric.noun} {size if briefly else metric.with_unit(size)} {side}"
     if EQUIVALENT in claim.shown:
         return f"same {metric.noun}" if briefly else f"{metric.noun} the same within {metric.tolerance}"
-    return f"{metric.noun} not settled" if "at chance" not in claim.why else f"{metric.noun} at chance"
+    return f"{metric.noun} not settled"
 
 
 def speed_words(comparison: Comparison) -> str:
@@ -129,16 +139,20 @@ def headline(
     if not claimed:
         first = compared[0].group
         return f"{_named(first.label)} has not finished: {first.outcomes.words}", first.label
-    best = _subject(claimed)
-    label = best.group.label
-    if _mostly_failed(best):
-        return f"{_named(label)}: {failed_words(best.group)}", label
-    if not any(c.shown or c.silence for c in claimed):
-        return _nothing_told(best), ""
-    parts = [speed_words(best), memory_words(best), quality_words(best)]
+    told = _subject(claimed)
+    label = told.group.label
+    if _mostly_failed(told):
+        return f"{_named(label)}: {failed_words(told.group)}", label
+    if not any(c.shown or c.silence or c.stuck for c in claimed):
+        return _nothing_told(told), ""
+    parts = [speed_words(told), memory_words(told), quality_words(told)]
     said = ", ".join(part for part in parts if part) or f"no {metric.noun} and no speed to compare"
-    others = next((c for c in claimed if c is not best and _mostly_failed(c)), None)
-    tail = f"; {failed_words(others.group).replace(' failed', '')} {_named(others.group.label)} runs failed" if others else ""
+    others = next((c for c in claimed if c is not told and _mostly_failed(c)), None)
+    tail = (
+        f"; {failed_words(others.group).replace(' failed', '')} {_named(others.group.label)} runs failed"
+        if others
+        else ""
+    )
     prefix = "" if key == BACKEND else f"{key.rpartition('.')[2]} "
     return f"{prefix}{_named(label)}: {said}{tail}", label
 
@@ -172,7 +186,11 @@ def _nothing_told(comparison: Comparison) -> str:
     more = [c.more_seeds for c in comparison.open_claims if c.more_seeds]
     if not more:
         reasons = [c.why for c in found if c.why]
-        return f"{said}" if not reasons or reasons[0].startswith(HOLDS_NO_CHANGE) else f"Cannot tell: {reasons[0]}"
+        return (
+            f"{said}"
+            if not reasons or reasons[0].startswith(HOLDS_NO_CHANGE)
+            else f"Cannot tell: {reasons[0]}"
+        )
     return f"{said}: about {max(more):,} more would"
 
 
@@ -195,7 +213,13 @@ def caption(comparisons: Sequence[Comparison], level: float, looks: int, metric:
     if not found:
         return f"Below {FEWEST} runs a side there is no interval: each line is the range that was seen."
     kinds = {e.paired for e in found}
-    how = "paired by seed" if kinds == {True} else "not paired" if kinds == {False} else "paired where seeds are shared"
+    how = (
+        "paired by seed"
+        if kinds == {True}
+        else "not paired"
+        if kinds == {False}
+        else "paired where seeds are shared"
+    )
     over = f" and {looks} planned looks" if looks > 1 else ""
     joint = f": each question's intervals hold together in {words.level(1 - ALPHA)}{over}"
     if len(held) < 2 and looks < 2:

@@ -1,3 +1,496 @@
-from ampcompare.report.foreign.reading import Reading, Wanted, read
+"""How a set of runs is read: by what was asked for, else by guess, and what was guessed is said.
 
-__all__ = ["Reading", "Wanted", "read"]
+Everything behind this reads one vocabulary (`ampcompare.metrics`): a column `samples_per_sec` of somebody's
+runs becomes `throughput/images_per_second` beside it, with its unit told. What is not there stays away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ampcompare import metrics
+from ampcompare.errors import UserError
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.records import RunRecord
+from ampcompare.records.sources import ARM
+from ampcompare.records.tree import flatten
+from ampcompare.report.foreign import names, settings
+from ampcompare.report.runs.metric import (
+    DEFAULT_METRIC,
+    ComparedMetric,
+    Unit,
+    choose_metric,
+    in_another_unit,
+    is_logged,
+    nearest_key,
+    parse_metric,
+    says_direction,
+)
+from ampcompare.report.runs.named import named_metric, told_of
+from ampcompare.report.runs.quantities import Quantities, own_quantities
+from ampcompare.report.runs.settings import BACKEND
+from ampcompare.report.words import listed, printable, short, some
+
+BASELINE = "none"  # of our own runs
+MOST_NAMES = 12
+LARGEST = 1e15  # of a step or a moment
+BLOCKS = 20  # of a run's log intervals, each with a rate of its own
+OWN_STEP = "_step"  # W&B's: one a call of log()
+OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
+OURS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
+# What W&B's client samples of a machine, the best first: keys, the factor to MiB, the least MiB that counts (a
+# GPU of which less is in use computes nothing), and what it is.
+SAMPLES = (
+    (r"gpu\.process\.\d+\.memoryAllocatedBytes", 1 / 2**20, 64, "the process on its GPUs"),
+    (r"gpu\.\d+\.memoryAllocatedBytes", 1 / 2**20, 64, "the GPUs, whatever else ran there"),
+    (r"proc\.memory\.rssMB", 1.0, 0, "the process's resident memory"),
+)
+POWER = (r"gpu\.process\.\d+\.powerWatts", r"gpu\.\d+\.powerWatts")
+READ_AS = {Unit.FRACTION: " (a fraction, 0 to 1)", Unit.PERCENT: " (in percent, 0 to 100)", Unit.PLAIN: ""}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was asked for; None leaves it to the runs."""
+
+    baseline: str | None = None
+    metric: str | None = None
+    margin: float | None = None
+    group_by: Sequence[str] | None = None
+    ignore: Sequence[str] = ()
+    throughput: str | None = None
+    memory: str | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The runs under our names, what they are compared by, and what has to be said of how they were read.
+
+    `settings` and `seeds` tell other programs' runs apart, None of our own, whose options say that; `aside`
+    are settings beside these that tell nothing.
+    """
+
+    runs: list[RunRecord]
+    settings: list[dict[str, str]] | None
+    seeds: list[str | None] | None
+    aside: frozenset[str]
+    metric: ComparedMetric
+    quantities: Quantities
+    keys: tuple[str, ...]
+    baseline: str
+    said: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
+
+
+@dataclass
+class _Taking:
+    """The runs as they become ours. `picked` is what was taken by guess, with the option that takes another."""
+
+    runs: list[RunRecord]
+    theirs: list[int]  # the numbers of those that another program recorded
+    logged: Logged
+    quantities: Quantities
+    picked: list[tuple[str, str]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    cautions: list[str] = field(default_factory=list)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether none of the runs is ours."""
+        return len(self.theirs) == len(self.runs)
+
+
+def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None = None) -> Reading:
+    """Read a set of runs. Our own are read as they say of themselves. Raises UserError for what no run has,
+    and where what is meant cannot be told.
+    """
+    theirs = [n for n, is_own in enumerate(are_ours(runs)) if not is_own]
+    taking = _Taking(list(runs), theirs, Logged(runs), own_quantities(runs))
+    metric = _metric(taking, runs, wanted, planned_margin)
+    for n in theirs:
+        taking.runs[n] = _with_clock(taking.runs[n])
+    _add_facts(taking)
+    speed, memory = (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN), (metrics.PEAK_MEMORY,) * 2
+    if (unit := _take(taking, "throughput", wanted.throughput, names.speed_of, speed)) is not None:
+        taking.quantities = replace(taking.quantities, speed=unit)
+    else:
+        _take_pace(taking)
+    if (unit := _take(taking, "memory", wanted.memory, names.memory_of, memory)) is not None:
+        taking.quantities = replace(taking.quantities, memory=unit)
+    else:
+        _take_samples(taking)
+    _take_energy(taking)
+    if taking.is_foreign:
+        kinds = {_steps_of(run)[1] for run in runs}
+        if len(kinds) == 1 and kinds != {"step"}:
+            taking.quantities = replace(taking.quantities, step=kinds.pop())
+    if taking.is_foreign:
+        told, aside = settings.tell_apart(runs, wanted.group_by, wanted.ignore), frozenset[str]()
+        baseline = _baseline(told, wanted, taking.picked)
+    else:
+        told, aside = settings.of_ours(runs, wanted.group_by, wanted.ignore)
+        baseline = wanted.baseline or (runs[0].option(ARM) if told.keys == (ARM,) else _of_fp32(runs))
+    own = None if taking.is_foreign else ()
+    took, options = listed([printable(what) for what, _ in taking.picked]), [by for _, by in taking.picked]
+    return Reading(
+        taking.runs,
+        told.settings if own is None else None,
+        told.seeds if own is None else None,
+        aside,
+        metric,
+        taking.quantities,
+        told.keys,
+        baseline,
+        (*([f"took {took}: {', '.join(options)} for another"] * bool(took)), *taking.said, *told.said),
+        (*taking.cautions, *told.cautions),
+    )
+
+
+def are_ours(runs: Sequence[RunRecord]) -> list[bool]:
+    """Whether each run was recorded by this program: it names a backend, and logs under our names or says
+    what it ran on. One that ended too early for that has the name of a backend of ours, which others use as
+    well: it counts only beside runs of ours, or where no run has a row.
+    """
+    named = [isinstance(own := run.option(BACKEND), str) and bool(own.strip()) for run in runs]
+    said = [is_named and bool(OURS & {*run.logged, *run.summary}) for run, is_named in zip(runs, named, strict=True)]
+    if not any(said) and any(run.rows for run in runs):
+        return said
+    every = zip(runs, named, said, strict=True)
+    return [known or (is_named and not run.rows and run.option(BACKEND) in REGISTRY) for run, is_named, known in every]
+
+
+def _of_fp32(runs: Sequence[RunRecord]) -> str:
+    """The baseline of our runs and of recorded loops, whose word for fp32 is their own."""
+    values = [str(run.option(BACKEND)) for run in runs]
+    meant = (str(run.option(BACKEND)) for run in runs if run.option("recorder.backend") == BASELINE)
+    return BASELINE if BASELINE in values else next(meant, BASELINE)
+
+
+def _baseline(told: settings.Told, wanted: Wanted, picked: list[tuple[str, str]]) -> str:
+    """The value that the others are compared with."""
+    if told.is_guess and told.keys == (BACKEND,) and len(told.values) == 1:  # there is nothing to compare
+        return wanted.baseline or BASELINE
+    compared = [(f"{told.keys[0]} as what is compared", "--group-by")] if told.is_guess else []
+    if wanted.baseline is not None:
+        picked[:0] = compared
+        return settings.meant_baseline(wanted.baseline, told)
+    baseline = settings.guess_baseline(told)
+    picked[:0] = [*compared, (f"{baseline} as the baseline", "--baseline")]
+    return baseline
+
+
+class Logged:
+    """What a set of runs logged: in how many of them a key is, in their rows or summaries."""
+
+    def __init__(self, runs: Sequence[RunRecord]) -> None:
+        self.runs = runs
+        self.keys: Counter[str] = Counter()
+        for run in runs:
+            self.keys.update({*run.logged, *(key for key, _ in flatten(run.summary) if not key.startswith("_"))})
+
+    def has(self, key: str) -> bool:
+        """Whether any run has it as a number."""
+        return key in self.keys and is_logged(key, self.runs)
+
+    def best(self, ranks: dict[str, Any]) -> str | None:
+        """The key that most runs have as a number, of those the lowest rank."""
+        ranked = sorted(ranks, key=lambda key: (-self.keys[key], ranks[key], len(key), key))
+        return next((key for key in ranked if self.has(key)), None)
+
+    def named(self) -> str:
+        """Some keys that the runs have, for a message: numbers, W&B's own left out."""
+        known = sorted(key for key in self.keys if not key.startswith("_"))[: 10 * MOST_NAMES]
+        return some([short(printable(key)) for key in known if self.has(key)], MOST_NAMES) or "nothing that is a number"
+
+
+def _metric(
+    taking: _Taking, runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
+) -> ComparedMetric:
+    """The metric that was asked for, else that of the runs' sweep, of our runs' task, or a guess."""
+    goal, unit, guessed = "", None, ""
+    objectives = {run.objective for run in runs}
+    swept = objectives.pop() if len(objectives) == 1 else None
+    if wanted.metric is not None:
+        key, goal, unit = parse_metric(wanted.metric, runs)
+    elif swept is not None and taking.logged.has(swept[0]) and names.is_quality(swept[0]):
+        key, goal = swept
+    elif not taking.is_foreign and (named := named_metric(runs)) is not None:
+        key = named
+    else:
+        guessed = _guess_metric(taking)
+        key = guessed or DEFAULT_METRIC  # what is not there is said of the groups
+    called, own_goal = told_of(key, runs)
+    goal, is_asked = goal or own_goal, wanted.metric is not None
+    metric = choose_metric(key, wanted.margin, runs, planned_margin, unit=unit, goal=goal, is_asked=is_asked)
+    metric, shown = replace(metric, words=called), printable(key)
+    if guessed:
+        taking.picked.append((f"{key} as the metric{READ_AS[metric.scale]}", "--metric"))
+    if (taking.is_foreign or guessed) and not goal and says_direction(key) is None:
+        taking.cautions.append(
+            f"Whether more or less {metric.name} is better is not known: more is taken as better. "
+            f"--metric {shown}:min turns it round."
+        )
+    if unit is None and (small := in_another_unit(metric, runs)):
+        whose = some([printable(run.name) for run in small])
+        taking.cautions.append(
+            f"{shown} is in percent in some runs and lies in 0 to 1 in {whose}: whether these are fractions is not "
+            f"known, and nothing is said of theirs. --metric {shown}:percent says how all are logged."
+        )
+        unread = {run.id for run in small}
+        taking.runs = [_without(run, key) if run.id in unread else run for run in taking.runs]
+    return metric
+
+
+def _without(run: RunRecord, key: str) -> RunRecord:
+    logged, summary = ({k: v for k, v in of.items() if k != key} for of in (run.logged, run.summary))
+    return replace(run, logged=logged, summary=summary)
+
+
+def _guess_metric(taking: _Taking) -> str:
+    """The key that most likely says how good a run became: what its trainer picks the best model by, else by
+    the name. Of loops under our recorder, which name none, one of what they evaluate, if it is no accuracy.
+    """
+    logged, runs = taking.logged, taking.logged.runs
+    keys = [*logged.keys]
+    if not taking.is_foreign:
+        if all(run.option("recorder") is None for run in runs) or any(DEFAULT_METRIC in run.logged for run in runs):
+            return ""
+        keys = [key for key in keys if key.startswith(metrics.EVAL) and logged.has(key)]
+    by_trainer = Counter(key for run in runs if (key := _best_by(run)))
+    if by_trainer:
+        return by_trainer.most_common(1)[0][0]
+    if taking.is_foreign and logged.has(DEFAULT_METRIC):
+        return DEFAULT_METRIC
+    key = logged.best({key: rank for key in keys if (rank := names.quality_rank(key))})
+    if key is not None or not keys:
+        return key or ""
+    if taking.is_foreign:
+        what = "which key says how good a run is cannot be told"
+        raise UserError(f"--metric: {what}; name one of those logged: {logged.named()}")
+    if len(keys) == 1:
+        return keys[0]
+    which = some([short(printable(name)) for name in sorted(keys)], MOST_NAMES)
+    taking.cautions.append(
+        f"Which of {which} says how good a run is cannot be told from the names: --metric KEY takes one."
+    )
+    return ""
+
+
+def _best_by(run: RunRecord) -> str | None:
+    """`metric_for_best_model` of Hugging Face's Trainer."""
+    said = run.option("metric_for_best_model")
+    bare = said.removeprefix("eval_") if isinstance(said, str) else ""
+    return next((k for k in (said, f"eval/{bare}", f"eval_{bare}") if bare and is_logged(k, [run])), None)
+
+
+def _with_clock(run: RunRecord) -> RunRecord:
+    """The run with our names for its step, epoch, loss and clock, where it has these under others."""
+    pairs = [
+        (metrics.STEP, (key for key in names.STEPS if len(run.values(key)))),
+        (metrics.EPOCH, (key for key in names.EPOCHS if key in run.logged)),
+        (metrics.LOSS, (key for key in names.LOSSES if key in run.logged)),
+    ]
+    added = {ours: run.logged[key] for ours, found in pairs if (key := next(found, None))}
+    if (clock := _clock(run)) is not None:
+        clocks = {metrics.ELAPSED: clock, metrics.TRAIN_SECONDS: clock}
+        run = run.adding({ours: values for ours, values in clocks.items() if ours not in run.logged})
+    return replace(run, logged=added | run.logged)
+
+
+def _clock(run: RunRecord) -> np.ndarray | None:
+    """Seconds that the run was at work, of each row. W&B's `_runtime` begins anew where a run is resumed
+    offline: the parts are added up, without what lies between them.
+    """
+    runtime, stamps = run.numbers("_runtime"), run.numbers("_timestamp")
+    rows = np.flatnonzero(np.isfinite(runtime))
+    if not len(rows):
+        return stamps - stamps[np.isfinite(stamps)][0] if np.isfinite(stamps).any() else None
+    known, gone = runtime[rows], np.diff(runtime[rows])
+    # Rows that W&B wrote in another order than they came fall by less than a second.
+    gone = np.where(gone < -1.0, np.maximum(known[1:], 0.0), np.maximum(gone, 0.0))
+    found = np.full(run.rows, np.nan)
+    found[rows] = known[0] + np.concatenate([[0.0], np.cumsum(gone)])
+    return found
+
+
+def _add_facts(taking: _Taking) -> None:
+    """Let each run record the machine that W&B saw. Where some have none, and the others had one device, none
+    has: a run that died too early to say it would be set apart from its fellows.
+    """
+    runs = taking.runs
+    lacking = [n for n in taking.theirs if not isinstance(runs[n].summary.get(metrics.ENVIRONMENT), dict)]
+    facts = {n: found for n in lacking if (found := runs[n].machine.facts)}
+    if len(facts) == len(lacking) or len({found.get("device_name") for found in facts.values()}) > 1:
+        for n, found in facts.items():
+            runs[n] = replace(runs[n], summary=runs[n].summary | {metrics.ENVIRONMENT: found})
+
+
+def _take(
+    taking: _Taking,
+    what: str,
+    asked: str | None,
+    pattern_of: Callable[[str], names.Pattern | None],
+    ours: tuple[str, str],
+) -> str | None:
+    """Put the key that was asked for, or most likely is meant, under our name, in rows or, where none has any,
+    in the summary; of our own runs only what was asked for. Returns its unit, None where there is none.
+
+    Raises UserError for a key that no run has as a number.
+    """
+    logged = taking.logged
+    if asked is not None and not logged.has(asked):
+        near = nearest_key(asked, [*logged.keys])
+        said = f"no run has it as a number; {near and near + ' '}logged: {logged.named()}"
+        raise UserError(f"--{what} {asked!r}: {said}")
+    if asked is None and any(map(logged.has, ours)):
+        return getattr(taking.quantities, "speed" if what == "throughput" else "memory")
+    found = {key: found for key in logged.keys if (found := pattern_of(key)) and found.rank is not None}
+    key = asked or (logged.best({key: one.rank for key, one in found.items()}) if taking.theirs else None)
+    if key is None:
+        return None
+    read_as = pattern_of(key) or names.Pattern("")
+    for n in taking.theirs if asked is None else range(len(taking.runs)):
+        taking.runs[n] = _renamed(taking.runs[n], key, ours, read_as.apply)
+    if asked is None:
+        taking.picked.append((f"{key}{read_as.how} as the {what}", f"--{what}"))
+    else:
+        taking.said.append(f"read {printable(key)}{read_as.how} as the {what}")
+    if re.search(r"(?:^|/)train_\w+_per_second$", key):
+        taking.cautions.append(
+            f"{key} is Hugging Face's: of the whole time of a training, evaluations and checkpoints in it."
+        )
+    return read_as.unit or (names.last_part(key) if what == "throughput" else "")
+
+
+def _renamed(run: RunRecord, key: str, ours: tuple[str, str], change: Callable[[Any], Any]) -> RunRecord:
+    values, told = run.numbers(key), run.summary_number(key)
+    summary = {k: v for k, v in run.summary.items() if k not in ours}
+    logged = {k: c for k, c in run.logged.items() if k != ours[0] or told is not None}
+    with np.errstate(all="ignore"):
+        if np.isfinite(values).any():
+            return replace(run.adding({ours[0]: change(values)}), summary=summary)
+        summary |= {} if told is None else {ours[1]: float(change(np.float64(told)))}
+    return replace(run, summary=summary, logged=logged)
+
+
+def _take_pace(taking: _Taking) -> None:
+    """Speed by the moments of rows. Where no step is logged but W&B's own, one for each call of log(), how
+    many steps a row is nobody says: rows are comparable only where all runs that finished have as many.
+    """
+    runs = {n: taking.logged.runs[n] for n in taking.theirs}
+    paces = {n: pace for n, run in runs.items() if (pace := _pace_of(run)) is not None}
+    kinds = {pace[:2] for pace in paces.values()}
+    rows = sorted(len(runs[n].values(OWN_STEP)) for n in paces if runs[n].state == "finished")
+    if not kinds:
+        return
+    key, kind = kinds.pop()
+    why = "the runs count their steps in several ways" if kinds else ""
+    if kind == "row" and rows and rows[0] < rows[-1]:
+        why = f"no step but W&B's own, of which the runs have {rows[0]:,} to {rows[-1]:,} rows"
+    if why:
+        taking.cautions.append(f"No throughput is logged, and {why}, so that no speed is given. {_SPEED}")
+        return
+    for n, (*_, rates) in paces.items():
+        taking.runs[n] = taking.runs[n].adding({metrics.THROUGHPUT: rates})
+    taking.quantities = replace(taking.quantities, speed=f"{kind}s/s")
+    counted = "W&B's own, one for each call of log()" if key == OWN_STEP else printable(key)
+    taking.cautions.append(
+        f"No throughput is logged: speed, in {kind}s/s, is taken from the moments of rows and their steps "
+        f"({counted}). What went on between two rows beside training counts as training, and nobody waited for "
+        f"the device. {_SPEED}"
+    )
+
+
+_SPEED = "--throughput KEY takes a logged one."
+
+
+def _steps_of(run: RunRecord) -> tuple[str | None, str]:
+    """The key of a run's steps, and what they count: steps, epochs, or W&B's own rows."""
+    key = next((key for key in names.STEPS if len(run.values(key)) > 1), None)
+    epochs = next((run.numbers(epoch) for epoch in names.EPOCHS if epoch in run.logged), np.empty(0))
+    steps = run.numbers(key) if key else np.empty(0)
+    if len(epochs) and len(steps):
+        of_rows = epochs[np.isfinite(steps)]
+        is_it = key == OWN_STEP or np.array_equal(of_rows, steps[np.isfinite(steps)])
+        if is_it and np.isfinite(of_rows).all() and (np.diff(of_rows) >= 1).all():
+            return key, "epoch"
+    return key, "row" if key in (None, OWN_STEP) else "step"
+
+
+def _pace_of(run: RunRecord) -> tuple[str, str, np.ndarray] | None:
+    """The key of a run's steps, what they count, and how many a second: one value a row, NaN in all but the
+    last row of each block of intervals; None where its rows do not tell.
+
+    Between two rows of one step nothing was trained: that time (an evaluation, mostly) is left out, and what
+    ends with a row without anything of training, where there is any with it. Of several intervals the first
+    is left out, which has the start in it.
+    """
+    clocks = (run.numbers(key) for key in ("_timestamp", "_runtime"))
+    clock = next((c for c in clocks if np.isfinite(c).sum() > 1), None)
+    key, kind = _steps_of(run)
+    if clock is None or key is None:
+        return None
+    steps = run.numbers(key)
+    rows = np.flatnonzero((np.abs(steps) < LARGEST) & (np.abs(clock) < LARGEST))
+    gone, done = np.diff(clock[rows]), np.diff(steps[rows])
+    is_moving = (gone > 0) & (done > 0)
+    is_training = is_moving & ~_evaluates(run)[rows[1:]]
+    inside = np.flatnonzero(is_training if is_training.any() else is_moving)
+    inside = inside[1:] if len(inside) > 2 else inside
+    rates = np.full(run.rows, np.nan)
+    for block in np.array_split(inside, min(BLOCKS, len(inside))) if len(inside) else ():
+        rates[rows[block[-1] + 1]] = done[block].sum() / gone[block].sum()
+    return (key, kind, rates) if len(inside) else None
+
+
+def _evaluates(run: RunRecord) -> np.ndarray:
+    """Mask of the rows that have something of an evaluation, and nothing of training."""
+    of = {True: np.zeros(run.rows, bool), False: np.zeros(run.rows, bool)}
+    for key in (key for key in run.logged if key[:1] != "_" and key not in (*names.STEPS, *names.EPOCHS)):
+        is_evaluation = bool(names.EVALUATION.search(names.spelled(key)))
+        if is_evaluation or names.TRAINING.search(names.spelled(key)) or key in names.LOSSES:
+            of[is_evaluation] |= np.isfinite(run.numbers(key))
+    return of[True] & ~of[False]
+
+
+def _take_samples(taking: _Taking) -> None:
+    """Peak memory from W&B's own samples, of the best kind that all runs with samples have."""
+    totals = [[_total(taking.runs[n], keys) for n in taking.theirs] for keys, *_ in SAMPLES]
+    sampled = [any(total is not None for total in of_run) for of_run in zip(*totals, strict=True)]
+    for (_, factor, least, what), of_kind in zip(SAMPLES, totals, strict=True):
+        peaks = [0.0 if total is None else float(total.max()) * factor for total in of_kind]
+        if not any(sampled) or [peak > 0 and least <= peak < LARGEST for peak in peaks] != sampled:
+            continue
+        for n, peak in zip(taking.theirs, peaks, strict=True):
+            told = {metrics.PEAK_MEMORY: peak} if peak else {}
+            taking.runs[n] = replace(taking.runs[n], summary=taking.runs[n].summary | told)
+        taking.cautions.append(
+            f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few seconds, "
+            "and what lies between two of them is not seen. --memory KEY takes a logged one."
+        )
+        return
+
+
+def _take_energy(taking: _Taking) -> None:
+    """Energy of one item: the mean power of the GPUs that W&B sampled, over the throughput."""
+    for n in taking.theirs:
+        run = taking.runs[n]
+        watts = next((total.mean() for keys in POWER if (total := _total(run, keys)) is not None), 0.0)
+        speeds = run.values(metrics.THROUGHPUT)
+        speed = run.summary_number(metrics.THROUGHPUT_MEDIAN) or (np.median(speeds) if len(speeds) else 0.0)
+        if 0 < watts < LARGEST and 0 < speed < LARGEST and run.rows and not len(run.values(metrics.ENERGY)):
+            taking.runs[n] = run.adding({metrics.ENERGY: np.append(np.full(run.rows - 1, np.nan), watts / speed)})
+
+
+def _total(run: RunRecord, keys: str) -> np.ndarray | None:
+    """The sum over GPUs, sample by sample; None without one. W&B writes a sample of all GPUs at once."""
+    samples = run.machine.samples
+    columns = [c for key, c in samples.items() if re.fullmatch(keys, key) and np.isfinite(c).any()]
+    every = np.stack(columns) if columns else np.empty((0, 0))
+    return np.nansum(every[:, np.isfinite(every).any(axis=0)], axis=0) if columns else None

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ampcompare.config.canonical import AUTO, GROUP, has_no_effect
+from ampcompare.config.canonical import AUTO, GROUP, canonical
 from ampcompare.config.options import Role
-from ampcompare.config.schema import LEAVES, with_role
+from ampcompare.config.schema import with_role
 from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
-from ampcompare.records.tree import as_text, flatten
+from ampcompare.records.tree import as_text
 from ampcompare.report.runs.groups import Group, group_runs
 from ampcompare.report.runs.hardware import is_same_card
 from ampcompare.report.runs.settings import BACKEND, FOLLOWS, differing_keys
@@ -30,7 +30,7 @@ LENGTH = ("epochs", "max_steps")
 # What a run may have otherwise without anybody calling it another experiment.
 ASIDE = ("log.", "diagnostics.", "eval.", "checkpoint.", "published.", "task.metric", "data.test_limit")
 
-Option = Callable[[str], Any]
+Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -139,62 +139,64 @@ _FOLLOWING = (*FOLLOWS[BACKEND], "published.", "environment.precision", "environ
 
 def _arm_of(publication: Publication, run: RunRecord) -> tuple[str, str]:
     """The arm of a run, or why it is of none."""
-    keys = publication.arm_keys
+    keys = {BACKEND, *publication.arm_keys}
+    ours = _ours(run)
     if _scale_of(publication, run):  # what was shrunk is as it is on purpose
-        keys = tuple(key for key in keys if not key.startswith(SHRUNK))
+        keys = {key for key in keys if not key.startswith(SHRUNK)}
         names = sorted(publication.arms, key=lambda name: name != run.option("published.arm"))
-    elif differs := list(_unlike(publication, run)):
+    elif differs := list(_unlike(publication, run, ours)):
         return "", some(differs, 3)
     else:
         names = list(publication.arms)
-    ours = _signature(keys, _of_run(run))
     for name in names:
-        option = _of_publication(publication, publication.arms[name])
-        theirs = _signature(keys, option)
-        if all(_same(ours.get(key), value) for key, value in theirs.items() if value != AUTO):
+        if not list(_differing(ours, _theirs(publication, name), keys.__contains__)):
             return name, ""
-    told = some([f"{key} {_shown(_of_run(run)(key))}" for key in keys], 3)
+    told = some([f"{key} {_shown(ours[key])}" for key in sorted(keys) if key in ours], 3)
     return "", f"{told} is none of its arms ({some(list(publication.arms), 6)})"
 
 
-def _unlike(publication: Publication, run: RunRecord) -> Iterator[str]:
+def _ours(run: RunRecord) -> Options:
+    return canonical(run.config, environment_of(run))
+
+
+def _theirs(publication: Publication, arm: str) -> Options:
+    return canonical({**publication.setting, **publication.arms[arm]})
+
+
+def _differing(ours: Options, theirs: Options, asked: Callable[[str], bool]) -> Iterator[str]:
+    """The options that are asked for and are not the same; what was left to the machine is as it came out."""
+    for key in dict.fromkeys((*theirs, *ours)):
+        if asked(key) and theirs.get(key) != AUTO and not _same(ours.get(key), theirs.get(key)):
+            yield key
+
+
+def _unlike(publication: Publication, run: RunRecord, ours: Options) -> Iterator[str]:
     """What of model and data a run has otherwise: `model.name resnet20 (published resnet50)`."""
-    theirs, ours = _of_publication(publication, {}), _of_run(run)
-    keys = dict.fromkeys((*IDENTITY, *(k for k in publication.setting if k.startswith(IDENTITY))))
-    for tree in ("model.kwargs", "data.kwargs"):
-        if _has(publication, tree) and isinstance(inner := run.option(tree), Mapping):
-            keys |= dict.fromkeys(f"{tree}.{key}" for key, _ in flatten(inner))
-    for key in keys:
-        if key == "model.stem" and theirs("model.name") not in LEAVES["model.name"].meta["choices"]:
-            continue
-        if key in NAMES and run.option(key) is None and key in publication.setting:
-            yield f"{key} not recorded (published {_shown(theirs(key))})"
-        elif key in publication.arm_keys or (key.endswith(".kwargs") and _has(publication, key)):
-            continue
-        elif not _same(ours(key), theirs(key)):
-            yield f"{key} {_shown(ours(key))} (published {_shown(theirs(key))})"
-
-
-def _has(publication: Publication, tree: str) -> bool:
-    return any(key.startswith(f"{tree}.") for key in publication.setting)
+    theirs = _theirs(publication, publication.baseline)
+    for key in NAMES:
+        if run.option(key) is None and key in publication.setting:
+            yield f"{key} not recorded (published {_shown(theirs[key])})"
+            return
+    arm_keys = publication.arm_keys
+    for key in _differing(ours, theirs, lambda key: key.startswith(IDENTITY) and key not in arm_keys):
+        yield f"{key} {_shown(ours.get(key))} (published {_shown(theirs.get(key))})"
 
 
 def _deviations(
     publication: Publication, runs: Sequence[RunRecord], scaled: bool
 ) -> Iterator[tuple[str, str]]:
     """Options that the runs have otherwise than published: (key, `batch_size 128 (published 256)`)."""
-    theirs = _of_publication(publication, {})
-    passing = with_role(Role.BOOKKEEPING, Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"}
-    for key in dict.fromkeys((*publication.setting, *LEAVES)):
-        if key in passing or key in publication.arm_keys or key.startswith((*IDENTITY, *ASIDE, GROUP)):
-            continue
-        if (scaled and key.startswith(SHRUNK)) or key == BACKEND:
-            continue
-        here = [_of_run(run)(key) for run in runs]
-        unlike = [value for value in here if theirs(key) != AUTO and not _same(value, theirs(key))]
-        if unlike:
-            said = some(list(dict.fromkeys(_shown(value) for value in here)), 3)
-            yield key, f"{key} {said} (published {_shown(theirs(key))})"
+    theirs = _theirs(publication, publication.baseline)
+    passing = with_role(Role.REPEAT, Role.MAY_DIFFER) - {"max_steps"} | {BACKEND, *publication.arm_keys}
+    aside = (*IDENTITY, *ASIDE, GROUP, *(SHRUNK if scaled else ()))
+    every = [_ours(run) for run in runs]
+
+    def counts(key: str) -> bool:
+        return key not in passing and not key.startswith(aside)
+
+    for key in dict.fromkeys(key for ours in every for key in _differing(ours, theirs, counts)):
+        said = some(list(dict.fromkeys(_shown(ours.get(key)) for ours in every)), 3)
+        yield key, f"{key} {said} (published {_shown(theirs.get(key))})"
 
 
 def _scale_of(publication: Publication, run: RunRecord) -> str:
@@ -210,61 +212,10 @@ def _scale_of(publication: Publication, run: RunRecord) -> str:
     return " ".join(told)
 
 
-def _signature(keys: Sequence[str], option: Option) -> dict[str, Any]:
-    """What tells arms apart: the backend, and of the arms' keys those that have an effect."""
-    name = as_text(option(BACKEND))
-    telling = [key for key in keys if key != BACKEND and not has_no_effect(key, name)]
-    return {BACKEND: name, **{key: option(key) for key in telling}}
-
-
-def _of_run(run: RunRecord) -> Option:
-    """The options of a run: what it did not record has the default, what was
-    left to the machine is as it came out there.
-    """
-
-    def option(key: str) -> Any:
-        value = run.option(key, _MISSING)
-        if value is _MISSING:
-            value = _default(key)
-        if value == AUTO:
-            value = environment_of(run).get(key.rpartition(".")[2], value)
-        return _resolved(key, value, option)
-
-    return option
-
-
-def _of_publication(publication: Publication, arm: Mapping[str, Any]) -> Option:
-    def option(key: str) -> Any:
-        value = {**publication.setting, **arm}.get(key, _MISSING)
-        return _resolved(key, _default(key) if value is _MISSING else value, option)
-
-    return option
-
-
-_MISSING = object()
-
-
-def _default(key: str) -> Any:
-    leaf = LEAVES.get(key)
-    return None if leaf is None else leaf.default
-
-
-def _resolved(key: str, value: Any, option: Option) -> Any:
-    """What null stands for, where it stands for a value of its own."""
-    leaf = LEAVES.get(key)
-    said = leaf.meta["null_is"] if leaf and value is None else None
-    return said(option) if said else value
-
-
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
-        return one is other or (one in (None, {}) and other in (None, {}))
-    if as_text(one) == as_text(other):
-        return True
+    """Whether two values are one, however they are written: 0.1 is 1e-1."""
     try:
-        return float(one) == float(other)
+        return as_text(one) == as_text(other) or float(one) == float(other)
     except (TypeError, ValueError, OverflowError):
         return False
 

@@ -272,5 +272,3 @@ def _varying(settings_of: Settings, compared: str, ignored: Collection[str]) -> 
         by_value.setdefault(settings.get(compared, NOT_SET), []).append(settings)
     varying = {key for alike in by_value.values() for key in differing_keys(alike) if key in ignored}
     return sorted(k for k in varying if not k.startswith(follows(compared)))
-
-

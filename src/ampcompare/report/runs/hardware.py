@@ -28,7 +28,9 @@ def is_same_card(published: str, devices: Iterable[str]) -> bool:
 
 
 def _is_one(one: Words, other: Words) -> bool:
-    return one[0] == other[0] and all(not a or not b or a == b for a, b in zip(one[1:], other[1:], strict=True))
+    return one[0] == other[0] and all(
+        not a or not b or a == b for a, b in zip(one[1:], other[1:], strict=True)
+    )
 
 
 def _words(name: str) -> Words:

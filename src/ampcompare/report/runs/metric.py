@@ -20,6 +20,7 @@ GOALS = {metrics.HIGHER: MAXIMIZE, metrics.LOWER: MINIMIZE}
 PERCENT_WORDS = frozenset({"percent", "percentage", "pct"})
 ACCURACY_WORDS = frozenset({"acc", "acc1", "acc5", "top1", "top5"})  # parts of a name; "accuracy" in any part
 MAX_NAMES = 12
+GOAL_WORDS = {"min": MINIMIZE, "max": MAXIMIZE, MINIMIZE: MINIMIZE, MAXIMIZE: MAXIMIZE}
 
 
 class Unit(Enum):
@@ -28,6 +29,9 @@ class Unit(Enum):
     FRACTION = "fraction"  # logged as 0..1, shown in percent
     PERCENT = "percent"  # logged as 0..100, shown as it is
     PLAIN = "plain"
+
+
+UNIT_WORDS = {unit.value: unit for unit in Unit}
 
 
 @dataclass(frozen=True)
@@ -170,34 +174,24 @@ def says_direction(key: str) -> str | None:
     return GOALS.get(better)
 
 
-def split_goal(key: str, goal: str | None, runs: Sequence[RunRecord]) -> tuple[str, str]:
-    """The key and the goal of `val_acc:max` (`:min`, `:maximize`, `:minimize`), or the goal given beside it.
+def parse_metric(said: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit | None]:
+    """Key, goal and unit of `KEY[:min|:max][:percent|:fraction|:plain]`; what is not said is empty, and None.
 
-    A key that a run has as it stands is that key, whatever it ends with. Raises UserError for another goal.
+    A key that a run has as it stands is that key, whatever it ends with. Raises UserError for another word.
     """
-    if goal is not None and goal not in (MAXIMIZE, MINIMIZE):
-        raise UserError(f"--goal {goal!r}: expected {MAXIMIZE} or {MINIMIZE}")
-    head, _, said = key.rpartition(":")
-    if (
-        head
-        and said in (MAXIMIZE[:3], MINIMIZE[:3], MAXIMIZE, MINIMIZE)
-        and not any(key in r.logged for r in runs)
-    ):
-        own = MAXIMIZE if said.startswith("max") else MINIMIZE
-        if goal not in (None, own):
-            raise UserError(f"--metric {key!r} and --goal {goal}: say it once")
-        return head, own
-    return key, goal or ""
-
-
-def as_unit(said: str | None) -> Unit | None:
-    """The unit of `--unit`. Raises UserError."""
-    if said is None:
-        return None
-    known = {unit.value: unit for unit in Unit}
-    if said not in known:
-        raise UserError(f"--unit {said!r}: expected percent (0..100), fraction (0..1) or plain")
-    return known[said]
+    key, goal, unit = said, "", None
+    while not is_logged(key, runs) and (head := key.rpartition(":")[0]):
+        word = key.rpartition(":")[2]
+        if word in GOAL_WORDS and not goal:
+            goal = GOAL_WORDS[word]
+        elif word in UNIT_WORDS and unit is None:
+            unit = UNIT_WORDS[word]
+        elif is_logged(head, runs):
+            raise UserError(f"--metric {said!r}: expected {head}:min or :max, and :percent, :fraction or :plain")
+        else:
+            break
+        key = head
+    return key, goal, unit
 
 
 def choose_metric(
@@ -217,11 +211,10 @@ def choose_metric(
     """
     if margin is not None and not 0 < margin < float("inf"):
         raise UserError(f"--margin {margin:g}: expected a number above 0, in the unit of the metric as shown")
-    is_there = any(key in run.logged or run.summary_number(key) is not None for run in runs)
-    if is_asked and key != DEFAULT_METRIC and not is_there:
+    if is_asked and key != DEFAULT_METRIC and not is_logged(key, runs):
         names = {str(name) for run in runs for name in (*run.logged, *dict(flatten(run.summary)))}
         logged = sorted(name for name in names if not name.startswith("_"))
-        near = did_you_mean(key, logged, 0.5)
+        near = nearest_key(key, logged)
         known = ", ".join(logged[:MAX_NAMES]) or "nothing"
         raise UserError(f"--metric {key!r}: no run has it; {near and near + ' '}logged: {known}")
     values = list(_values(key, runs))
@@ -231,13 +224,26 @@ def choose_metric(
     return replace(chosen, margin=next((m for m in (margin, planned, default) if m is not None), None))
 
 
+def nearest_key(asked: str, keys: Sequence[str]) -> str:
+    """`did you mean eval/accuracy?` for `acc`; nothing where no key is near."""
+    inside = min((key for key in keys if asked.lower() in key.lower()), key=len, default="")
+    return did_you_mean(asked, keys, 0.5) or (inside and f"did you mean {inside}?")
+
+
+def is_logged(key: str, runs: Sequence[RunRecord]) -> bool:
+    """Whether any of the runs has a number under a key, in its rows or its summary."""
+    return any(len(run.values(key)) or run.summary_number(key) is not None for run in runs)
+
+
 def _check_unit(key: str, unit: Unit | None, values: Sequence[float]) -> None:
-    if unit in (Unit.FRACTION, Unit.PERCENT) and "loss" in metrics.parts_of(key.rpartition("/")[2]):
-        raise UserError(f"--unit {unit.value}: {key} is a loss, which is no share; leave --unit out")
-    most = {Unit.FRACTION: 1.0, Unit.PERCENT: 100.0}.get(unit or Unit.PLAIN, math.inf)
-    if values and (max(values) > most or (unit in (Unit.FRACTION, Unit.PERCENT) and min(values) < 0)):
+    if unit not in (Unit.FRACTION, Unit.PERCENT):
+        return
+    if "loss" in metrics.parts_of(key.rpartition("/")[2]):
+        raise UserError(f"--metric {key}:{unit.value}: a loss is no share; leave :{unit.value} out")
+    most = 1.0 if unit is Unit.FRACTION else 100.0
+    if values and (max(values) > most or min(values) < 0):
         found = f"{min(values):g} to {max(values):g}"
-        raise UserError(f"--unit {(unit or Unit.PLAIN).value}: {key} is logged as {found}; leave --unit out")
+        raise UserError(f"--metric {key}:{unit.value}: it is logged as {found}; leave :{unit.value} out")
 
 
 def unit_of(key: str, values: Iterable[float]) -> Unit:

@@ -9,8 +9,8 @@ from ampcompare import metrics
 from ampcompare.config import task
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
+from ampcompare.report.runs.metric import DEFAULT_METRIC, GOALS, is_logged
 from ampcompare.report.runs.table import environment_of
-from ampcompare.report.runs.metric import DEFAULT_METRIC, GOALS, says_accuracy
 from ampcompare.report.words import plural, printable, short, some
 
 
@@ -21,7 +21,7 @@ def named_metric(runs: Sequence[RunRecord]) -> str | None:
     """
     found: dict[str, list[str]] = {}
     for run in runs:
-        if (key := named_by(run)) is not None:
+        if (key := _named_by(run)) is not None:
             found.setdefault(key, []).append(printable(run.name))
     if len(found) > 1:
         each = some([f"{printable(key)} ({plural(len(n), 'run')}: {some(n, 2)})" for key, n in found.items()])
@@ -30,35 +30,19 @@ def named_metric(runs: Sequence[RunRecord]) -> str | None:
     return next(iter(found), None)
 
 
-def named_by(run: RunRecord) -> str | None:
+def _named_by(run: RunRecord) -> str | None:
     """The key that a run is compared by, as it recorded it; of an older run the accuracy, if it has one."""
-    said = _task_of(run).get("metric")
+    said, loss = _task_of(run).get("metric"), run.option("task.loss")
     if isinstance(said, str) and said:
         return said
-    loss = run.option("task.loss")
     if isinstance(loss, str) and loss:  # a record that breaks off before it says more
         return task.compared_key(loss, run.option("task.metrics"), run.option("task.metric"))
-    has_default = len(run.values(DEFAULT_METRIC)) or run.summary_number(DEFAULT_METRIC) is not None
-    return DEFAULT_METRIC if has_default else None
-
-
-def classifies(run: RunRecord) -> bool:
-    """Whether a run's task has an accuracy, as far as its record says: of one that says nothing it has."""
-    scores = _task_of(run).get("metrics")
-    if isinstance(scores, Mapping) and scores:
-        return any(isinstance(key, str) and says_accuracy(key) for key in scores)
-    loss = run.option("task.loss")
-    given = run.option("task.metrics")
-    if not isinstance(loss, str) or not loss or loss == task.CROSS_ENTROPY:
-        return True
-    return any(says_accuracy(name) for name in task.metrics_of(loss, given))
+    return DEFAULT_METRIC if is_logged(DEFAULT_METRIC, [run]) else None
 
 
 def told_of(key: str, runs: Sequence[RunRecord]) -> tuple[str, str]:
     """What the runs call a metric that is not ours, and its goal; nothing where they do not say."""
-    if metrics.find(key):
-        return "", ""
-    for run in runs:
+    for run in () if metrics.find(key) else runs:
         every = _task_of(run).get("metrics")
         said = every.get(key) if isinstance(every, Mapping) else None
         if isinstance(said, Mapping):

@@ -14,6 +14,7 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import find_option, with_role
 from ampcompare.data import sources
 from ampcompare.records import RunRecord
+from ampcompare.records.sources import ARM
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report.runs.table import (
     DEVICE,
@@ -46,6 +47,7 @@ HASHES = ("_source", "_fingerprint")  # and, by how their keys end, hashes of co
 # What differs because what is compared does: a backend has other settings, a wider network more parameters.
 FOLLOWS: Mapping[str, tuple[str, ...]] = {
     BACKEND: ("precision.", "environment.backend_source"),
+    ARM: (BACKEND, "precision.", "environment.backend_source"),
     "model": ("environment.model_",),
     "data": ("environment.data_",),
 }

@@ -58,7 +58,10 @@ def table_of(
         place = (str(run.paths[0].parent.parent) if run.paths else f"{run.entity}/{run.project}", run.id)
         numbers[place] = numbers.get(place, 0) + 1
         index.append(place if numbers[place] == 1 else (place[0], f"{run.id} ({numbers[place]})"))
-    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(index, names=("source", "id")))
+    frame = pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(index, names=("source", "id")))
+    # As objects: in a column of text pandas turns None into NaN, and all unknown seeds would be one.
+    seeds_of = pd.Series([row[SEED] for row in rows], index=frame.index, dtype=object)
+    return frame.assign(**{SEED: seeds_of})
 
 
 def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
@@ -81,7 +84,7 @@ def _row(run: RunRecord, metric: ComparedMetric, seed: Any) -> dict[str, Any]:
         SPEED: _images_per_second(run),
         STEP_TIME: _summary(run, metrics.STEP_TIME_P50),
         STEP_TIME_95: _summary(run, metrics.STEP_TIME_P95),
-        MEMORY: _figure(run, metrics.PEAK_MEMORY),
+        MEMORY: _above_0(_figure(run, metrics.PEAK_MEMORY)),
         ENERGY: _history(run, metrics.ENERGY, np.median),
         SKIPPED: _figure(run, metrics.SKIPPED),
         SECONDS: _figure(run, metrics.TRAIN_SECONDS),
@@ -188,11 +191,15 @@ def with_target(rows: pd.DataFrame, target: float | None, metric: ComparedMetric
     return rows.assign(**{TO_TARGET: [_seconds_to(row, target, metric) for _, row in rows.iterrows()]})
 
 
+def reaching(run: RunRecord, target: float, metric: ComparedMetric) -> np.ndarray:
+    """The numbers of the rows in which the metric is at `target` (shown unit) or better."""
+    values, slack = run.numbers(metric.key) * metric.factor, 1e-9 * max(1.0, abs(target))
+    return np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
+
+
 def _seconds_to(row: pd.Series, target: float, metric: ComparedMetric) -> float:
     run = row[RUN]
-    values, clock = run.numbers(metric.key) * metric.factor, run.numbers(metrics.TRAIN_SECONDS)
-    slack = 1e-9 * max(1.0, abs(target))
-    there = np.flatnonzero((values <= target + slack) if metric.falls else (values >= target - slack))
+    there, clock = reaching(run, target, metric), run.numbers(metrics.TRAIN_SECONDS)
     if row[JUMPS] or not len(there):
         return math.nan
     known = clock[: there[0] + 1]
@@ -258,7 +265,12 @@ def _images_per_second(run: RunRecord) -> float:
         windows = run.numbers(metrics.THROUGHPUT)[steady_rows(run)]
         windows = windows[np.abs(windows) <= LARGEST]
         found = float(np.median(windows)) if len(windows) else math.nan
-    return found if found >= 1 / LARGEST else math.nan
+    return _above_0(found)
+
+
+def _above_0(value: float) -> float:
+    """A figure of which ratios are taken."""
+    return value if value >= 1 / LARGEST else math.nan
 
 
 def _best_accuracy(run: RunRecord) -> float:

@@ -88,6 +88,8 @@ def more_to_tell(ours: Estimate, theirs: Theirs, margin: float, level: float) ->
     off = max(0.0, below, above)
     apart = replace(ours, log=False, value=off, level=1 - level)
     if off < margin:
+        if theirs.error is not None and off + quantile(1 - level / 2, theirs.df) * theirs.error >= margin:
+            return None  # theirs stays as uncertain as it is however often ours are run
         return more_seeds(replace(apart, level=0.9), margin=margin)
     # Theirs stays as uncertain as it is however often ours are run: the difference must be seen beyond that.
     own = theirs.error if theirs.error is not None else (ours.spread or 0.0) / math.sqrt(theirs.runs)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
-import numpy as np
 from scipy.special import betaincinv, gammaincinv, nctdtr, stdtrit
 
 from ampcompare.report.statistics.estimate import ALPHA, Estimate
@@ -13,6 +13,7 @@ from ampcompare.report.statistics.estimate import ALPHA, Estimate
 POWER = 0.9  # at which further seeds are planned
 BOUND = 0.8  # of the deviation that is planned with: with the plain one half of the plans fall short
 MOST = 1000  # seeds beyond which no number is named
+FARTHEST = 30.0  # deviations; from 36 on SciPy's non-central t is NaN here and there
 
 
 def joint_level(groups: int, looks: int = 1) -> float:
@@ -31,8 +32,8 @@ def more_seeds(found: Estimate, *, null: float | None = None, margin: float | No
     Planned with the estimate for the truth and the upper 80 % bound of its deviation (Browne 1995), by the
     non-central t. None where nothing is known of the deviation, or where no number up to 1,000 would do.
     """
-    error, spread, spread_df = found.error, found.spread, found.spread_df
-    if not error or not spread or not spread_df:
+    spread, spread_df = found.spread, found.spread_df
+    if not spread or not spread_df:
         return None
     if margin is not None:
         distances = [found.center + margin, margin - found.center]
@@ -43,12 +44,15 @@ def more_seeds(found: Estimate, *, null: float | None = None, margin: float | No
     sizes = found.sizes or (found.n, found.n)
     now = found.n if found.paired else 2 / (1 / sizes[0] + 1 / sizes[1])
     worst = spread * math.sqrt(spread_df / (2 * float(gammaincinv(spread_df / 2, 1 - BOUND))))
-    seeds = now + np.arange(1, MOST + 1)
-    degrees = (found.df or spread_df) * (seeds - 1) / max(now - 1, 1)
-    limit = stdtrit(degrees, (1 + found.level) / 2)
-    missed = sum(nctdtr(degrees, np.minimum(d / (worst / np.sqrt(seeds)), 100.0), limit) for d in distances)
-    enough = np.flatnonzero(missed <= 1 - POWER)
-    return int(enough[0]) + 1 if len(enough) else None
+
+    def is_enough(more: int) -> bool:
+        seeds = now + more
+        df = (found.df or spread_df) * (seeds - 1) / max(now - 1, 1)
+        limit, error = stdtrit(df, (1 + found.level) / 2), worst / math.sqrt(seeds)
+        return sum(nctdtr(df, min(d / error, FARTHEST), limit) for d in distances) <= 1 - POWER
+
+    more = bisect_left(range(1, MOST + 1), True, key=is_enough) + 1  # power rises with every seed
+    return more if more <= MOST else None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ far from 1.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -32,11 +33,11 @@ def mean(a: pd.Series, *, log: bool = False, resolution: float = 0.0) -> Estimat
     scaled = np.log(values) if log else values
     made = Estimate(float(np.exp(scaled.mean())) if log else float(scaled.mean()), seen, n, log=log)
     if n == 1:
-        made = _with(made, value=seen[0])
+        made = replace(made, value=seen[0])
     if n < FEWEST:
         return made
     spread = max(_deviation(scaled), resolution)
-    return _with(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
+    return replace(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
 def difference(
@@ -59,7 +60,7 @@ def difference(
     if by and len(common) >= (FEWEST if fewer >= FEWEST else 1) and 2 * len(common) >= fewer:
         pairs = (scaled[0][common] - scaled[1][common]).to_numpy(float)
         largest = max(float(side[common].abs().max()) for side in scaled)
-        return _estimate(pairs, len(common), log, sizes, by, resolution, largest)
+        return _paired(pairs, log, sizes, by, max(_deviation(pairs, largest), resolution))
     ours, theirs = (side.to_numpy(float) for side in scaled)
     value, seen = ours.mean() - theirs.mean(), (ours.min() - theirs.max(), ours.max() - theirs.min())
     made = _made(value, seen, fewer, log, sizes)
@@ -69,20 +70,17 @@ def difference(
     errors = [s / math.sqrt(n) for s, n in zip(deviations, sizes, strict=True)]
     nexts = [s * math.sqrt(1 + 1 / n) for s, n in zip(deviations, sizes, strict=True)]
     df, spread_df = (_satterthwaite(parts, sizes) for parts in (errors, nexts))
-    return _with(
+    return replace(
         made, error=math.hypot(*errors), df=df, spread=math.hypot(*deviations), spread_df=spread_df
     )
 
 
-def _estimate(
-    pairs: np.ndarray, n: int, log: bool, sizes: tuple[int, int], by: str, resolution: float, largest: float
-) -> Estimate:
+def _paired(pairs: np.ndarray, log: bool, sizes: tuple[int, int], by: str, spread: float) -> Estimate:
+    n = len(pairs)
     made = _made(pairs.mean(), (pairs.min(), pairs.max()), n, log, sizes, by)
     if n < FEWEST:
         return made
-    deviation = _deviation(pairs)
-    spread = max(0.0 if deviation <= ROUNDING * largest else deviation, resolution)
-    return _with(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
+    return replace(made, error=spread / math.sqrt(n), df=n - 1.0, spread=spread, spread_df=n - 1.0)
 
 
 def _made(
@@ -92,13 +90,9 @@ def _made(
     made = Estimate(float(value), (least, most), n, log=log, sizes=sizes, by=by)
     if not log:
         return made
-    return _with(
+    return replace(
         made, value=made.from_scale(float(value)), seen=(made.from_scale(least), made.from_scale(most))
     )
-
-
-def _with(made: Estimate, **changes: object) -> Estimate:
-    return Estimate(**{**vars(made), **changes})  # type: ignore[arg-type]
 
 
 def _known(a: pd.Series, log: bool) -> np.ndarray:
@@ -110,8 +104,10 @@ def _is_known(a: pd.Series, log: bool) -> pd.Series:
     return values & (a.astype(float) > 0) if log else values
 
 
-def _deviation(values: np.ndarray) -> float:
-    return 0.0 if values.min() == values.max() else float(values.std(ddof=1))
+def _deviation(values: np.ndarray, largest: float = 0.0) -> float:
+    """The standard deviation, 0 where it is only the rounding of figures as large as `largest`."""
+    deviation = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return 0.0 if deviation <= ROUNDING * max(largest, float(np.abs(values).max())) else deviation
 
 
 def _satterthwaite(parts: list[float], sizes: tuple[int, int]) -> float:

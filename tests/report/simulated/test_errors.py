@@ -1,0 +1,188 @@
+"""How often a report claims what is not so: experiments of which nothing differs in truth, all through
+`analyse_runs`. Sixty of each in every run of the tests; the slow ones hold the rates themselves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from report.simulated.records import experiment, record
+from scipy import stats
+
+from ampcompare.records import RunRecord
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis.analysis import Analysis
+from ampcompare.report.analysis.comparison import EQUIVALENT, MEMORY, QUALITY, SPEED
+from ampcompare.report.runs.checks import leaves_out
+from ampcompare.report.statistics.family import joint_level
+from ampcompare.sweeps.order import in_blocks
+
+FEW, MANY = 60, 1_000
+RUN_TO_RUN = 0.005  # standard deviation of the logarithm of throughput
+MARGIN = 0.5
+DRIFT = 0.03
+Chance = np.random.Generator
+
+
+def cases(*slow: tuple, fast: tuple) -> list:
+    """Parameters with their number of sets: few in every run of the tests, many where time allows."""
+    return [(*fast, FEW), *(pytest.param(*case, MANY, marks=pytest.mark.slow) for case in slow)]
+
+
+def most(sets: int, share: float = 0.05) -> float:
+    """The number of wrong sets that a true rate of `share` exceeds in one case of a hundred."""
+    return float(stats.binom.ppf(0.99, sets, share))
+
+
+def nothing_differs(chance: Chance, k: int, n: int, margin: float = 0.0) -> list[np.ndarray]:
+    """Speeds, memory, accuracies (backends, seeds): seeds and runs differ, backends do not, or (`margin`)
+    by a loss or gain of just the margin."""
+    sides = chance.normal(0, 1, (3, k + 1, n)) + chance.normal(0, 1, (3, 1, n))
+    truth = margin * np.sign(chance.normal(0, 1, (k + 1, 1))) * (np.arange(k + 1) > 0)[:, None]
+    return [np.exp(4.6 + RUN_TO_RUN * sides[0]), 4000 + 3 * sides[1], 93 + 0.1 * sides[2] + truth]
+
+
+def claimed(analysis: Analysis) -> set[str]:
+    """The questions of which a difference is claimed of any group."""
+    claims = [claim for c in analysis.comparisons for claim in c.claims.values()]
+    return {claim.question for claim in claims if set(claim.shown) - {EQUIVALENT}}
+
+
+def differs(values: np.ndarray, level: float, margin: float | None = None) -> np.ndarray:
+    """The rule for many sets at once, of paired differences (..., seeds): whether the interval lies on one
+    side of no difference, or within `margin` of it."""
+    n = values.shape[-1]
+    half = stats.t.ppf((1 + level) / 2, n - 1) * values.std(-1, ddof=1) / np.sqrt(n)
+    center = np.abs(values.mean(-1))
+    return center > half if margin is None else center + half < margin
+
+
+def check(wrong: Counter[str], sets: int, share: float = 0.05) -> None:
+    print({name: count / sets for name, count in wrong.items()})
+    assert max(wrong.values(), default=0) <= most(sets, share), wrong
+
+
+@pytest.mark.parametrize(("k", "n", "sets"), cases((1, 3), (3, 5), fast=(2, 4)))
+def test_a_difference_is_claimed_of_each_question_in_at_most_one_set_in_twenty(k, n, sets):
+    """And it is claimed where the rule says so, which `test_the_rule_errs...` holds to more."""
+    chance, wrong = np.random.default_rng([k, n]), Counter()
+    for _ in range(sets):
+        speeds, peaks, quality = nothing_differs(chance, k, n)
+        found = claimed(analyse_runs(experiment(speeds, peaks, quality)))
+        sides = {SPEED: np.log(speeds), MEMORY: np.log(peaks), QUALITY: quality}
+        assert found == {q for q, s in sides.items() if differs(s[1:] - s[0], joint_level(k)).any()}
+        wrong.update(found)
+    check(wrong, sets)
+
+
+@pytest.mark.parametrize("looks", [(3,), (5,), (3, 6, 10), (6, 10)])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_the_rule_errs_in_at_most_55_sets_of_1000(k, looks):
+    """Forty thousand sets of `k` groups that share a baseline, each question over all groups and looks."""
+    logs = np.random.default_rng([k, *looks]).normal(size=(k + 1, 40_000, looks[-1]))
+    level, found = joint_level(k, len(looks)), {}
+    for truth, margin in ((0.0, None), (5.0, 5.0)):
+        every = [differs(truth + logs[1:, :, :n] - logs[0, :, :n], level, margin).any(0) for n in looks]
+        found[margin] = float(np.any(every, 0).mean())
+    print(found)
+    assert max(found.values()) <= 0.055
+
+
+@pytest.mark.parametrize(("k", "n", "sets"), cases((2, 5), fast=(1, 4)))
+def test_equality_is_claimed_of_a_loss_of_the_margin_in_at_most_one_set_in_twenty(k, n, sets):
+    chance, wrong = np.random.default_rng(3), Counter()
+    for _ in range(sets):
+        every = nothing_differs(chance, k, n, MARGIN)
+        found = analyse_runs(experiment(*every), margin=MARGIN)
+        is_wrong = EQUIVALENT in {word for c in found.comparisons for word in c.shown}
+        assert is_wrong == differs(every[-1][1:] - every[-1][0], joint_level(k), MARGIN).any()
+        wrong.update({EQUIVALENT} if is_wrong else {})
+    check(wrong, sets)
+
+
+@pytest.mark.parametrize(("looks", "sets"), cases(((3, 6, 10),), fast=((3, 5),)))
+def test_looks_together_err_in_at_most_one_set_in_twenty(looks, sets):
+    """A sweep that is looked at as planned, and ends with the first claim."""
+    chance, wrong = np.random.default_rng(looks), Counter()
+    for _ in range(sets):
+        every = nothing_differs(chance, len(looks) - 1, looks[-1])
+        at_a_look = set()
+        for n in looks:
+            runs = experiment(*(side[:, :n] for side in every), plan={"looks": list(looks)})
+            at_a_look |= claimed(analyse_runs(runs))
+        wrong.update(at_a_look)
+    check(wrong, sets)
+
+
+def drifting(chance: Chance, name: str, k: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithms of throughput, and each run's number in time, on a machine that slows by 3 % over the whole;
+    the order is drawn within each seed, or (no name) one backend comes behind the other."""
+    order = in_blocks(name, range(k + 1), range(n)) if name else np.ndindex(k + 1, n)
+    places = np.empty((k + 1, n))
+    for moment, run in enumerate(order):
+        places[run] = moment
+    return chance.normal(0, RUN_TO_RUN, places.shape) - DRIFT * places / (places.size - 1), places
+
+
+@pytest.mark.parametrize(("k", "n", "sets"), cases((2, 5), fast=(1, 3)))
+def test_in_a_drawn_order_drift_passes_for_a_difference_in_at_most_seven_of_a_hundred(k, n, sets):
+    chance, wrong = np.random.default_rng([k, n, 1]), Counter()
+    for i in range(sets):
+        logs, places = drifting(chance, f"sweep {i}", k, n)
+        found = claimed(analyse_runs(experiment(100 * np.exp(logs), places=places)))
+        assert ("speed" in found) == differs(logs[1:] - logs[0], joint_level(k)).any()
+        wrong.update(found)
+    check(wrong, sets, 0.07)
+
+
+@pytest.mark.parametrize(("k", "n"), [(1, 3), (1, 10), (2, 5), (3, 3), (3, 7)])
+def test_by_the_rule_drift_passes_in_at_most_70_of_1000_drawn_sweeps(k, n):
+    chance = np.random.default_rng([k, n])
+    logs = np.array([drifting(chance, f"sweep {i}", k, n)[0] for i in range(1_000)])
+    drawn = differs(logs[:, 1:] - logs[:, :1], joint_level(k)).any(1).mean()
+    in_rows = np.array([drifting(chance, "", k, n)[0] for _ in range(200)])
+    print(drawn)
+    assert drawn <= 0.07
+    assert differs(in_rows[:, 1:] - in_rows[:, :1], joint_level(k)).any(1).mean() > 0.3  # why it is drawn
+
+
+def with_control(chance: Chance, k: int, n: int, drift: float) -> list[RunRecord]:
+    """The baseline and `k` backends between bookends: each seed of the control once at either end."""
+    runs, total = [], (k + 3) * n
+    order = [("none", seed, "first") for seed in range(n)]
+    backends = ["none", "native", "apex_o1", "fp16"][: k + 1]
+    order += [(backend, seed, "") for backend, seed in in_blocks("sweep", backends, range(n))]
+    order += [("none", seed, "last") for seed in range(n)]
+    for place, (backend, seed, arm) in enumerate(order):
+        speed = 100 * np.exp(chance.normal(0, RUN_TO_RUN) - drift * place / (total - 1))
+        one = record(backend, seed, speed=speed, place=place, plan={"control": "bookends"})
+        one.id += arm
+        one.config["plan"] |= {"arm": arm} if arm else {}
+        runs.append(one)
+    return runs
+
+
+def alarms(analysis: Analysis) -> bool:
+    (control,) = [c for c in analysis.comparisons if c.is_control]
+    return leaves_out(control.drift, 1.0)
+
+
+@pytest.mark.parametrize(("k", "n", "sets"), cases((1, 4), fast=(1, 3)))
+def test_the_control_alarms_without_a_drift_in_at_most_one_sweep_in_twenty(k, n, sets):
+    chance, wrong = np.random.default_rng([k, n, 8]), Counter()
+    for _ in range(sets):
+        found = analyse_runs(with_control(chance, k, n, 0.0))
+        wrong.update(claimed(found) | ({"alarm"} if alarms(found) else set()))
+    check(wrong, sets)
+
+
+def test_the_control_sees_a_drift_and_holds_gains_back():
+    """All that is faster than the baseline must be so than its control, too: of noise less is claimed."""
+    chance = np.random.default_rng(9)
+    analyses = [analyse_runs(with_control(chance, 1, 4, DRIFT)) for _ in range(8)]
+    assert sum(map(alarms, analyses)) >= 7
+    for analysis in analyses:
+        assert alarms(analysis) == any("the control changed" in remark for remark in analysis.remarks)
+    assert not any(c.is_faster for analysis in analyses for c in analysis.comparisons)

@@ -1,0 +1,213 @@
+"""The comparison as a table: what its cells say, where marks lie, and that all outputs show the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from support.fakes import full, make
+from support.foreign import several
+from support.known_runs import BASE, FAST, FASTER, SAME, SPEED, less, runs
+
+from ampcompare import metrics
+from ampcompare.precision.backends import REGISTRY
+from ampcompare.report import analyse_runs
+from ampcompare.report.axis import ABSURD, Mark, axis_of
+from ampcompare.report.exports import COMPARED, to_csv, to_json
+from ampcompare.report.tables import comparison_table, runs_table
+from ampcompare.report.text import LONGEST_WORD, print_table, to_markdown
+
+RECORDS = [
+    *runs("none", BASE),
+    *runs("native", SAME, FAST),
+    *runs("apex_o1", less(1.2), (1.8, 1.82, 1.85, 1.8, 1.81)),
+    *runs("fp16", SAME, FASTER, failed=(1, 2, 4)),
+]
+ENDS = st.tuples(*[st.floats(-50, 50)] * 3).map(sorted)
+
+
+def printed(analysis, width: int = 80) -> list[str]:
+    screen = io.StringIO()
+    print_table(analysis, Console(file=screen, width=width))
+    return screen.getvalue().splitlines()
+
+
+def rows_of(analysis) -> dict:
+    return {row.label: row for row in comparison_table(analysis).rows}
+
+
+def flat(text: str) -> str:
+    return " ".join(text.replace("\\", "").split())
+
+
+@given(st.lists(ENDS, min_size=1, max_size=5), st.booleans())
+def test_an_axis_holds_no_change_and_every_interval_whole(ends, log):
+    shown = math.exp if log else float
+    marks = [Mark(*(shown(v) for v in (middle, low, high))) for low, middle, high in ends]
+    widths = sorted(high - low for low, _, high in ends)
+    axis = axis_of(marks, 1.0 if log else 0.0, str, log=log)
+    assert axis.holds(axis.null)
+    assert all(axis.holds(mark.value) for mark in marks)
+    if all(wider <= ABSURD * narrower for narrower, wider in pairwise(widths)):
+        assert all(axis.holds(end) for mark in marks for end in (mark.low, mark.high))
+    places = [axis.place(tick) for tick, _ in axis.ticks]
+    assert places == sorted(places)
+    assert 1 <= len(places) <= 4
+    assert all(0 < place < 1 for place in places)
+
+
+def test_an_axis_ends_before_an_interval_that_is_absurdly_wide():
+    marks = [Mark(1.77, 1.38, 2.26), Mark(1.5, 1e-9, 1e9), Mark(0.5, 0.0, math.inf)]
+    axis = axis_of(marks, 1.0, "{:g}×".format, log=True)
+    assert axis.holds(1.38)
+    assert axis.holds(2.26)
+    assert not any(axis.holds(end) for end in (1e-9, 1e9, math.inf))
+    assert (axis.place(math.inf), axis.place(0.0)) == (1.0, 0.0)
+    assert [label for _, label in axis.ticks] == ["0.5×", "1×", "2×"]
+
+
+def test_the_baseline_is_shown_as_it_is_and_others_beside_it():
+    base, native, slow, failed = rows_of(analyse_runs(RECORDS)).values()
+    cells = [base.cells[key] for key in ("speed", "memory", "quality")]
+    assert [(c.text, c.unit, c.span, c.mark) for c in cells] == [
+        ("40.8", "images/s", "", None),
+        ("9,200", "MiB", "", None),
+        ("93.20 %", "", "", None),
+    ]
+    speed = native.cells["speed"]
+    assert (speed.text, speed.span, speed.also) == ("1.90×", "1.90 to 1.91", "77.6 images/s")
+    assert speed.claim == "faster"
+    assert native.cells["quality"].claim == "equivalent"
+    assert slow.cells["quality"].claim == "worse"
+    assert failed.runs == "2 of 5 runs, 3 failed (15 to 95 %)"
+    assert [row.look for row in (base, native, slow, failed)] == ["base", "good", "bad", "bad"]
+
+
+def test_one_ratio_has_one_form_everywhere():
+    """It was `4.66× slower`, `0.215×` and `4.7× slower` on one page."""
+    analysis = analyse_runs([*runs("none", BASE), *runs("apex_o1", SAME, (8.6, 8.8, 9.1, 8.6, 8.8))])
+    assert "0.215× as fast" in analysis.headline
+    for text in ("\n".join(printed(analysis)), to_markdown(analysis)):
+        assert text.count("0.215×") >= 2
+        assert not any(other in text for other in ("4.6", "4.7", "× slower"))
+
+
+def test_below_three_runs_a_side_all_outputs_say_that_they_cannot_tell():
+    analysis = analyse_runs([*runs("none", BASE[:2]), *runs("native", SAME[:2], FAST)])
+    cell = rows_of(analysis)["native"].cells["speed"]
+    assert (cell.text, cell.span, cell.claim) == ("1.90×", "seen 1.900 to 1.902", "cannot tell: n = 2")
+    assert cell.mark.is_seen
+    assert not any("paired" in line for line in printed(analysis))
+    said = [flat("\n".join(printed(analysis))), flat(to_markdown(analysis))]
+    for text in said:
+        assert "Two seeds do not tell" in text
+        assert (
+            "Cannot tell, because n = 2: speed, peak memory, accuracy and time to 93.00 % of native" in text
+        )
+        assert "±" not in text.partition("Below")[0].replace("±0.00", "")
+    content = json.loads(to_json(analysis))["groups"][1]
+    assert content["verdict"] == "cannot tell"
+    speedup = content["compared"]["speedup"]
+    assert (speedup["low"], speedup["why"], speedup["shown"]) == (None, "n = 2", [])
+    assert speedup["method"] == "n = 2, no interval"
+
+
+def test_what_is_not_compared_is_not_said_to_be_missing():
+    other = [*runs("none", BASE, device="Another"), *runs("native", SAME, FAST)]
+    cell = rows_of(analyse_runs(other))["native"].cells["speed"]
+    assert (cell.text, cell.unit, cell.mark) == ("77.6", "images/s", None)
+    assert cell.claim.startswith("not compared: ")
+    without = runs("native", SAME, FAST)
+    for run in without:
+        for key in (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN):
+            run.logged.pop(key, None)
+            run.summary.pop(key, None)
+    cell = rows_of(analyse_runs([*runs("none", BASE), *without]))["native"].cells["speed"]
+    assert (cell.text, cell.claim) == ("–", "")
+
+
+def test_energy_and_time_to_target_have_columns_where_they_were_recorded():
+    keys = [column.key for column in comparison_table(analyse_runs(RECORDS)).columns]
+    assert keys == ["speed", "memory", "quality", "time"]
+    slow = rows_of(analyse_runs(RECORDS))["apex_o1"]
+    assert slow.cells["time"].text == "not reached"
+    everything = analyse_runs([make(b, seed, edit=full) for b in ("none", "native") for seed in (1, 2, 3)])
+    table = comparison_table(everything)
+    assert [column.head for column in table.columns][3:] == ["energy per image", "time to 93.00 %"]
+    assert table.rows[1].cells["energy"].text == "+25 %"
+
+
+def test_time_to_target_is_the_mean_that_its_ratio_is_of():
+    """A mean and a median stood side by side: 26 min 56 s of 16 min 11 s."""
+    analysis = analyse_runs(RECORDS)
+    base, native = (rows_of(analysis)[label] for label in ("none", "native"))
+    assert (base.cells["time"].text, native.cells["time"].also) == ("10 min 24 s", "5 min 28 s")
+    assert native.cells["time"].mark.value == pytest.approx((5 * 60 + 28.42) / (10 * 60 + 24), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_every_output_shows_the_same_figures():
+    from ampcompare.report.page.render import render_page
+
+    analysis = analyse_runs(RECORDS)
+    texts = {
+        "terminal": flat("\n".join(printed(analysis, 200))),
+        "markdown": flat(to_markdown(analysis)),
+        "page": flat(render_page(analysis).decode().partition("<table")[2]),
+    }
+    for row in comparison_table(analysis).rows:
+        for cell in row.cells.values():
+            for text in (cell.text, cell.span, cell.also, row.chip, row.runs):
+                assert [name for name, output in texts.items() if text not in output] == []
+    groups = json.loads(to_json(analysis))["groups"]
+    table = list(csv.DictReader(io.StringIO(to_csv(analysis))))
+    for group, line in zip(groups, table, strict=True):
+        found = analysis.comparison(group["label"])
+        for name, question in COMPARED.items() if found else ():
+            if estimate := found.estimates.get(question):
+                told = group["compared"][name]
+                assert (told["value"], told["low"], told["high"]) == (estimate.value, *estimate.ends)
+                assert float(line[name]) == estimate.value
+                assert line[f"{name}_low"] == ("" if estimate.low is None else str(estimate.low))
+
+
+def test_a_run_is_shown_as_it_was_recorded():
+    run = make("none", 1.0)
+    run.problems.append("Torn at byte 33.")
+    table = runs_table(analyse_runs([run, make("native", name="a\x1b[31mb", state="failed")]))
+    first, second = (dict(zip(table.heads, row, strict=True)) for row in table.rows)
+    assert (first["seed"], first["problems"]) == ("1", "Torn at byte 33.")
+    assert first["peak MiB"] == "9,200"
+    assert second["outcome"].startswith("failed: ")
+    assert "\x1b" not in second["run"]
+
+
+def test_the_terminals_table_fits_80_columns_and_cuts_no_figure_and_no_name():
+    slow = [make("native", seed, config={"backend": "native_bf16"}) for seed in (1, 2)]
+    for run in slow:
+        run.summary[SPEED] = 1.0
+    for records in (RECORDS, [*RECORDS, *slow]):
+        lines = printed(analyse_runs(records))
+        assert max(len(line) for line in lines) <= 80
+        assert "…" not in "".join(lines)
+    assert any(line.startswith("native_bf16 ") for line in lines)
+    assert max(len(name) for name in REGISTRY) <= LONGEST_WORD
+
+
+def test_no_head_is_broken_within_a_word():
+    records = several(3)
+    for run in records:
+        run.logged["metrics/val_balanced_accuracy"] = run.logged.pop("val_acc")
+        run.summary["metrics/val_balanced_accuracy"] = run.summary.pop("val_acc")
+    lines = printed(analyse_runs(records))
+    rule = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    assert {"precision", "speed", "peak", "verdict", "balanced"} <= {*" ".join(lines[:rule]).split()}, lines[
+        :rule
+    ]
