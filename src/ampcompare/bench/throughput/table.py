@@ -28,6 +28,7 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
+from ampcompare.report.charts.draw import SCHEMA
 
 COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "merged", "busy", "MiB")
 BASELINES = ("seed-style", "plain")
