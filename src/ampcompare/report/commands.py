@@ -95,10 +95,10 @@ def workspace(
     baseline: Annotated[str | None, typer.Option(metavar="VALUE", help="As for report.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be saved, as JSON.")] = False,
 ) -> None:
-    """Make or update a W&B view with the report's charts."""
+    """Make or update a W&B view of live panels, with the page of the report."""
     from ampcompare.records import load_runs
     from ampcompare.report import analyse_runs
-    from ampcompare.report.on_wandb.workspace import as_json, save, split_target
+    from ampcompare.report.on_wandb import as_json, save, split_target
 
     entity, project = split_target(target)
     analysis = analyse_runs(load_runs(runs or [f"wandb:{entity}/{project}"]), baseline)

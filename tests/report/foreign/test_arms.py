@@ -83,7 +83,11 @@ def test_a_folder_that_is_called_so_is_no_name(logs: Path):
 
 
 def test_runs_of_ours_have_arms_too_whatever_their_backends_are_called():
-    runs = [make(b, seed, config={"arm": arm}) for arm, b in (("old", "none"), ("new", "native")) for seed in (1, 2)]
+    runs = [
+        make(b, seed, config={"arm": arm})
+        for arm, b in (("old", "none"), ("new", "native"))
+        for seed in (1, 2)
+    ]
     analysis = analyse_runs(runs)
     assert (analysis.keys, analysis.baseline_value) == (("arm",), "old")
     assert analysis.comparison("new").refusal == ""

@@ -181,11 +181,24 @@ _OUTPUT = (
 _PLACE = "(?:dirs?|dirpath|directory|path|folder|file|filename|root|name|id|url|title|location|tag|time)"
 _WEIGHTS = "(?:checkpoint|ckpt)s?(?:_(?:path|file|filename|name))?"  # written, or what a training begins with
 _KINDS = (  # of what fits several the first
-    ("", re.compile(rf".*/(?:{_WEIGHTS}|(?:.*_)?(?:init|initial|pretrained|resume|load|from|restore|input|source"
-                    r"|weights|base|data)_\w+)")),
-    (CIRCUMSTANCE, re.compile(rf".*/{_HOST}|(?:.*_)?git(?:_.*)?/(?:.*_)?(?:hash|branch)|.*/(?:.*_)?git_(?:hash|branch)")),
+    (
+        "",
+        re.compile(
+            rf".*/(?:{_WEIGHTS}|(?:.*_)?(?:init|initial|pretrained|resume|load|from|restore|input|source"
+            r"|weights|base|data)_\w+)"
+        ),
+    ),
+    (
+        CIRCUMSTANCE,
+        re.compile(rf".*/{_HOST}|(?:.*_)?git(?:_.*)?/(?:.*_)?(?:hash|branch)|.*/(?:.*_)?git_(?:hash|branch)"),
+    ),
     (EITHER, re.compile(rf".*/{_OUTPUT}")),
-    (NAME, re.compile(rf".*/(?:.*_)?(?:{_OUTPUT}|default)_(?:\w+_)?{_PLACE}|(?:(?:.*_)?{_OUTPUT})?/(?:name|id|title|time)")),
+    (
+        NAME,
+        re.compile(
+            rf".*/(?:.*_)?(?:{_OUTPUT}|default)_(?:\w+_)?{_PLACE}|(?:(?:.*_)?{_OUTPUT})?/(?:name|id|title|time)"
+        ),
+    ),
     (NAME, re.compile(r"/group|.*/group_name|.*/job_type")),
 )
 

@@ -158,11 +158,17 @@ def are_ours(runs: Sequence[RunRecord]) -> list[bool]:
     well: it counts only beside runs of ours, or where no run has a row.
     """
     named = [isinstance(own := run.option(BACKEND), str) and bool(own.strip()) for run in runs]
-    said = [is_named and bool(OURS & {*run.logged, *run.summary}) for run, is_named in zip(runs, named, strict=True)]
+    said = [
+        is_named and bool(OURS & {*run.logged, *run.summary})
+        for run, is_named in zip(runs, named, strict=True)
+    ]
     if not any(said) and any(run.rows for run in runs):
         return said
     every = zip(runs, named, said, strict=True)
-    return [known or (is_named and not run.rows and run.option(BACKEND) in REGISTRY) for run, is_named, known in every]
+    return [
+        known or (is_named and not run.rows and run.option(BACKEND) in REGISTRY)
+        for run, is_named, known in every
+    ]
 
 
 def _of_fp32(runs: Sequence[RunRecord]) -> str:
@@ -192,7 +198,9 @@ class Logged:
         self.runs = runs
         self.keys: Counter[str] = Counter()
         for run in runs:
-            self.keys.update({*run.logged, *(key for key, _ in flatten(run.summary) if not key.startswith("_"))})
+            self.keys.update(
+                {*run.logged, *(key for key, _ in flatten(run.summary) if not key.startswith("_"))}
+            )
 
     def has(self, key: str) -> bool:
         """Whether any run has it as a number."""
@@ -206,7 +214,10 @@ class Logged:
     def named(self) -> str:
         """Some keys that the runs have, for a message: numbers, W&B's own left out."""
         known = sorted(key for key in self.keys if not key.startswith("_"))[: 10 * MOST_NAMES]
-        return some([short(printable(key)) for key in known if self.has(key)], MOST_NAMES) or "nothing that is a number"
+        return (
+            some([short(printable(key)) for key in known if self.has(key)], MOST_NAMES)
+            or "nothing that is a number"
+        )
 
 
 def _metric(
@@ -259,7 +270,9 @@ def _guess_metric(taking: _Taking) -> str:
     logged, runs = taking.logged, taking.logged.runs
     keys = [*logged.keys]
     if not taking.is_foreign:
-        if all(run.option("recorder") is None for run in runs) or any(DEFAULT_METRIC in run.logged for run in runs):
+        if all(run.option("recorder") is None for run in runs) or any(
+            DEFAULT_METRIC in run.logged for run in runs
+        ):
             return ""
         keys = [key for key in keys if key.startswith(metrics.EVAL) and logged.has(key)]
     by_trainer = Counter(key for run in runs if (key := _best_by(run)))
@@ -485,7 +498,9 @@ def _take_energy(taking: _Taking) -> None:
         speeds = run.values(metrics.THROUGHPUT)
         speed = run.summary_number(metrics.THROUGHPUT_MEDIAN) or (np.median(speeds) if len(speeds) else 0.0)
         if 0 < watts < LARGEST and 0 < speed < LARGEST and run.rows and not len(run.values(metrics.ENERGY)):
-            taking.runs[n] = run.adding({metrics.ENERGY: np.append(np.full(run.rows - 1, np.nan), watts / speed)})
+            taking.runs[n] = run.adding(
+                {metrics.ENERGY: np.append(np.full(run.rows - 1, np.nan), watts / speed)}
+            )
 
 
 def _total(run: RunRecord, keys: str) -> np.ndarray | None:

@@ -187,7 +187,9 @@ def parse_metric(said: str, runs: Sequence[RunRecord]) -> tuple[str, str, Unit |
         elif word in UNIT_WORDS and unit is None:
             unit = UNIT_WORDS[word]
         elif is_logged(head, runs):
-            raise UserError(f"--metric {said!r}: expected {head}:min or :max, and :percent, :fraction or :plain")
+            raise UserError(
+                f"--metric {said!r}: expected {head}:min or :max, and :percent, :fraction or :plain"
+            )
         else:
             break
         key = head

@@ -1,0 +1,47 @@
+"""What would be saved on W&B, serialised without a server (tests/online/test_client.py saves it)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.fakes import full, make
+
+from ampcompare import metrics
+from ampcompare.errors import UserError
+from ampcompare.report import analyse_runs
+from ampcompare.report.analysis.analysis import CHARTS_JOB
+from ampcompare.report.on_wandb import as_json, split_target
+
+
+@pytest.mark.slow
+def test_the_view_has_live_panels_grouped_by_backend_and_the_finding_as_text():
+    runs = [make(b, seed, edit=full) for b in ("none", "native") for seed in (1, 2, 3)]
+    analysis = analyse_runs(runs)
+    content = json.loads(as_json(analysis, "someone", "p"))
+    assert analysis.headline in content["verdict"]
+    view = content["view"]
+    assert view["runset_settings"]["groupby"] == [{"name": "backend"}]
+    (section,) = view["sections"]
+    lines = {
+        panel["y"][0]: panel["groupby"]["name"]
+        for panel in section["panels"]
+        if "y" in panel and "x" in panel and isinstance(panel["y"], list)
+    }
+    shown = (metrics.EVAL_ACCURACY, metrics.LOSS, metrics.THROUGHPUT, metrics.SCALE)
+    assert {key: lines[key] for key in shown} == dict.fromkeys(shown, "backend")
+    assert [panel["media_keys"] for panel in section["panels"] if "media_keys" in panel] == [["page"]]
+
+
+def test_the_run_with_the_page_is_no_training_run():
+    kept = make("none", job_type=CHARTS_JOB)
+    kept.job_type = CHARTS_JOB
+    assert [g.label for g in analyse_runs([kept, make("native")]).groups] == ["native"]
+    with pytest.raises(UserError, match="no training runs"):
+        analyse_runs([kept])
+
+
+@pytest.mark.parametrize("target", ["project", "a/b/c", "/p", "e/", ""])
+def test_target_of_another_form_is_one_line(target):
+    with pytest.raises(UserError, match="ENTITY/PROJECT"):
+        split_target(target)
