@@ -258,7 +258,7 @@ def test_training_loads_none_of_the_reports_libraries(tmp_path: Path, quick_over
     words = ["--config=demo", *quick_overrides, f"output_dir={tmp_path}"]
     code = (
         f"import sys, run_experiment; assert run_experiment.main({words!r}) == 0; "
-        "report = {'altair', 'vl_convert', 'jinja2', 'pandas', 'scipy', 'typer'}; "
+        "report = {'vl_convert', 'jinja2', 'pandas', 'scipy', 'typer'}; "
         "found = report & set(sys.modules); assert not found, found"
     )
     root = Path(__file__).resolve().parents[1]

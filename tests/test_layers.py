@@ -38,7 +38,7 @@ FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 REPORT_FLOORS = ("statistics", "runs", "foreign", "analysis", "charts", "page")
 
 TORCH = {"torch", "torchvision"}
-REPORT_LIBRARIES = {"altair", "jinja2", "joblib", "optuna", "pandas", "scipy", "typer", "vl_convert"}
+REPORT_LIBRARIES = {"jinja2", "joblib", "optuna", "pandas", "scipy", "typer", "vl_convert"}
 # What runs where someone only looks at records, and what runs while something trains.
 READING = {"records", "report", "published", "reproduce", "sweeps", "cli", "__main__"}
 READING |= {"errors", "metrics", "plugins", "wandb_client"}

@@ -169,25 +169,10 @@ def test_runs_of_other_arguments_or_another_size_are_apart(net: None):
     runs = load_runs(["runs"])
     assert sorted(r.config["environment"]["model_parameters"] for r in runs) == [24674, 24674, 49338]
     groups = analyse_runs(runs).groups
-    assert [(g.label, len(g.runs)) for g in groups] == [("none · width 8", 2), ("none · width 16", 1)]
+    assert [(g.label, len(g.all_rows)) for g in groups] == [("none · width 8", 2), ("none · width 16", 1)]
     of = {"model_source": "abc", "model_parameters": 5}
     here = identify(load_config(None, []), "cpu", 1, **of)
     assert differences(here, here | {"model_parameters": 6}) == ["model_parameters (6 there, 5 here)"]
-
-
-def test_runs_from_before_parameters_were_counted_are_pooled_with_those_after(net: None):
-    for seed in (1, 2, 3):
-        train("model.name=./net.py:build", "epochs=1", f"seed={seed}")
-    runs = load_runs(["runs"])
-    for run_record in runs:
-        del run_record.summary["environment"]  # the config has it too
-    before, one, other = (run_record.config["environment"] for run_record in runs)
-    del before["model_parameters"]
-    assert len(analyse_runs(runs).groups) == 1
-    one["model_parameters"] += 1
-    assert len(analyse_runs(runs).groups) == 3  # it may be like one or the other
-    other["model_parameters"] += 1
-    assert len(analyse_runs(runs).groups) == 1
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ LONG_EXTRA_SECONDS = 60  # start-up, search, and an evaluation every ten epochs
 TESTING = ("pytest", "hypothesis", "omegaconf", "wandb", "rich", "pandas")
 BENCHING = ("typer", "rich", "omegaconf")
 TRAINING = ("wandb", "omegaconf", "rich")
-REPORTING = ("typer", "rich", "pandas", "scipy", "protobuf", "jinja2", "altair", "vl-convert-python")
+REPORTING = ("typer", "rich", "pandas", "scipy", "protobuf", "jinja2", "vl-convert-python")
 
 
 @dataclass(frozen=True)

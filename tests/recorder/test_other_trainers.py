@@ -56,7 +56,7 @@ def read(folder: Path, *samples: float) -> dict[str, RunRecord]:
         assert found.tolist()[: len(samples)] == pytest.approx(list(samples))
     groups = analyse_runs(runs).groups
     assert sum(group.n for group in groups) == len(runs)
-    return {group.label: group.runs[0].run for group in groups}
+    return {group.label: group.records[0] for group in groups}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -76,8 +76,8 @@ def test_hostile_names_stay_text_in_every_table():
 def test_no_control_character_of_any_name_reaches_terminal_or_markdown(name):
     runs = [make(b, seed, steps=20, epochs=2) for b in ("none", "native") for seed in range(2)]
     failed = make("native", 7, state="failed", name=name, steps=20, epochs=2)
-    failed.config["seed"] = failed.config["backend"] = name
-    analysis, screen = analyse_runs([*runs, failed]), io.StringIO()
+    failed.config["seed"] = failed.config["model"] = name
+    analysis, screen = analyse_runs([*runs, failed], group_by=("backend", "model")), io.StringIO()
     print_table(analysis, Console(file=screen, width=80))
     for text in (to_markdown(analysis), screen.getvalue()):
         assert any(part in text for part in ("31mred", "RTL", "b  c", "b c", "b\N{REPLACEMENT CHARACTER}"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
+from ampcompare.report.charts.draw import VEGA_LITE
 
 CONFIDENCE = 0.95
 
@@ -77,11 +78,12 @@ def write_results(
     head: Mapping[str, Any],
     body: Mapping[str, Any],
     markdown: str,
-    make_chart: Callable[[], Any] | None = None,
+    make_chart: Callable[[], dict[str, Any]] | None = None,
 ) -> list[Path]:
     """`NAME-DEVICE-DATE.json` with everything, `.md` for readers, and the chart's `.svg`. Raises UserError.
 
-    The chart comes last: what was measured is kept also where Altair or its renderer is not installed.
+    `make_chart` gives it as Vega-Lite. It comes last: what was measured is kept also where its renderer is
+    not installed.
     """
     device = re.sub(r"[^a-z0-9]+", "-", str(head["environment"]["device_name"]).lower()).strip("-")[:40]
     day = re.sub(r"[^0-9T]", "", head["date"].partition("+")[0])
@@ -92,7 +94,10 @@ def write_results(
         paths[0].write_text(json.dumps({**head, **body}, indent=1, default=_plain) + "\n")
         paths[1].write_text(f"{markdown.rstrip()}\n\n{machine_words(head)}\n")
         if make_chart is not None:
-            make_chart().save(str(folder / f"{stem}.svg"))
+            import vl_convert
+
+            drawn = vl_convert.vegalite_to_svg(make_chart(), vl_version=VEGA_LITE)
+            (folder / f"{stem}.svg").write_text(drawn, "utf-8")
             paths.append(folder / f"{stem}.svg")
     except ImportError as problem:
         print(f"no chart of {paths[0]}: {problem}", file=sys.stderr)

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ampcompare.errors import UserError, one_line, reason
+from ampcompare.records.sources import split_arm
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.outputs import PAGE_NAME, prepare_folder, write_report
 from ampcompare.report.publish import publish
@@ -67,7 +68,8 @@ def watch_report(request: Request, console: Console, port: int) -> None:
         last_line = line
 
     try:
-        watch(request.sources, folder, build, lambda line: _say(console, line), port)
+        places = [split_arm(source)[1] for source in request.sources]
+        watch(places, folder, build, lambda line: _say(console, line), port)
     finally:
         if latest:
             _tell(write_report(latest[0], folder, request.formats), folder, console)

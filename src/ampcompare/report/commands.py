@@ -12,7 +12,8 @@ def report(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP); TensorBoard or CSV logs.",
+            help="Folders of runs, .wandb files, wandb:ENTITY/PROJECT(/SWEEP), TensorBoard or CSV logs; "
+            "NAME=SOURCE names the arm that it is.",
         ),
     ],
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder for the report.")] = "report",

@@ -14,6 +14,7 @@ from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import COLUMNS, ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
 from ampcompare.report.analysis.published import Reproduction
+from ampcompare.report.analysis.require import Answer
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.quantities import OWN
@@ -49,7 +50,7 @@ def to_json(analysis: Analysis) -> str:
         "metric_shown_times": metric.factor,
         "margin": metric.margin,
         "target": analysis.target,
-        "plan": _plan(analysis),
+        "plan": vars(analysis.plan) if analysis.plan.is_there else None,
         "confidence": analysis.level,
         "intervals": analysis.caption,
         "group_by": list(analysis.keys),
@@ -62,16 +63,7 @@ def to_json(analysis: Analysis) -> str:
     if units != OWN:  # what stands under images_per_second, peak_mib and joules_per_image then
         content["units"] = {"throughput": units.speed, "memory": units.memory or None, "energy": units.energy}
     if analysis.required:
-        content["requirements"] = [
-            {
-                "group": answer.term.label,
-                "term": answer.term.text,
-                **_named(answer.term, "kind", "bound"),
-                "shown": answer.is_shown,
-                "why": answer.why,
-            }
-            for answer in analysis.requirements
-        ]
+        content["requirements"] = [_requirement(answer) for answer in analysis.requirements]
     if analysis.best is not None:
         content["best_of_each"] = _best(analysis.best)
     if analysis.published is not None:
@@ -177,24 +169,22 @@ def _estimate(found: Estimate | None) -> dict[str, Any] | None:
     }
 
 
-def _plan(analysis: Analysis) -> dict[str, Any] | None:
-    plan = analysis.plan
-    return _named(plan, "margin", "target", "looks", "max_seeds", "control") if plan.is_there else None
+def _requirement(answer: Answer) -> dict[str, Any]:
+    term = answer.term
+    asked = {"group": term.label, "term": term.text, "kind": term.kind, "bound": term.bound}
+    return asked | {"shown": answer.is_shown, "why": answer.why}
 
 
 def _best(best: BestOfEach) -> dict[str, Any]:
-    rows = [
-        {
-            "label": one.group.label,
-            "value": one.group.value,
-            "tried": one.tried,
-            "settings": dict(one.settings),
-            "quality": _estimate(one.group.figures.get(COLUMNS[QUALITY])),
-            "speedup": one.comparison and _estimate(one.comparison.estimates.get(SPEED)),
-            "quality_difference": one.comparison and _estimate(one.comparison.estimates.get(QUALITY)),
+    rows = []
+    for one in best.candidates:
+        quality, beside = one.group.figures.get(COLUMNS[QUALITY]), one.comparison and one.comparison.estimates
+        named = {"label": one.group.label, "value": one.group.value, "tried": one.tried}
+        named |= {"settings": dict(one.settings), "quality": _estimate(quality)}
+        named |= {
+            name: _estimate((beside or {}).get(COMPARED[name])) for name in ("speedup", "quality_difference")
         }
-        for one in best.candidates
-    ]
+        rows.append(named)
     return {"tuned": list(best.keys), "sentence": best.sentence, "best": rows}
 
 
@@ -214,30 +204,18 @@ def _run(row: pd.Series, group: Group) -> dict[str, Any]:
 
 
 def _published(beside: Reproduction) -> dict[str, Any]:
-    rows = [
-        {
-            "figure": row.figure.name,
-            "measured": row.figure.measured,
-            "relation": row.relation.figure,
-            "arm": row.arm,
-            "group": group.label if (group := beside.matched.arms.get(row.arm)) else None,
-            "printed": row.printed,
-            "published": row.theirs and _named(row.theirs, "value", "low", "high"),
-            "ours": _estimate(row.ours),
-            "verdict": row.verdict,
-            "because": row.why,
-            **_named(row, "p", "adjusted_p", "more_runs"),
-        }
-        for row in beside.rows
-    ]
+    rows = []
+    for row in beside.rows:
+        group = beside.matched.arms.get(row.arm)
+        told = {"figure": row.figure.name, "measured": row.figure.measured, "relation": row.relation.figure}
+        told |= {"arm": row.arm, "group": group and group.label, "printed": row.printed}
+        told |= {"published": row.theirs and _named(row.theirs, "value", "low", "high")}
+        told |= {"ours": _estimate(row.ours), "verdict": row.verdict, "because": row.why}
+        rows.append(told | _named(row, "p", "adjusted_p", "more_runs"))
     names = ("name", "title", "source", "url", "date", "hardware", "software", "note", "setting", "baseline")
-    return _named(beside.publication, *names) | {
-        "verdict": beside.headline,
-        "refuted": beside.is_refuted,
-        "differs_in": list(beside.differences),
-        "left_out": list(beside.matched.left_out),
-        "rows": rows,
-    }
+    about = _named(beside.publication, *names) | {"verdict": beside.headline, "refuted": beside.is_refuted}
+    left_out = list(beside.matched.left_out)
+    return about | {"differs_in": list(beside.differences), "left_out": left_out, "rows": rows}
 
 
 def _named(thing: Any, *names: str) -> dict[str, Any]:

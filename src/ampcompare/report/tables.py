@@ -118,7 +118,7 @@ def comparison_table(analysis: Analysis) -> Table:
     """A row a group, the baseline's first; columns of energy and time to target only where recorded."""
     groups = sorted(analysis.groups, key=lambda g: g.value != analysis.baseline_value)
     always = (SPEED, MEMORY, QUALITY)
-    asked = [q for q in COLUMNS if q in always or any(COLUMNS[q] in g.figures for g in groups)]
+    asked = [q for q in COLUMNS if q in always or any(q in c.estimates for c in analysis.comparisons)]
     rows = tuple(_row(group, asked, analysis) for group in groups)
     keys = [words.printable(key.rpartition(".")[2] or key) for key in analysis.keys]
     columns = tuple(Column(q, _head(q, analysis), _axis(q, rows, analysis.metric)) for q in asked)

@@ -16,7 +16,8 @@ from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.exports import to_csv, to_json, to_markdown
+from ampcompare.report.exports import to_csv, to_json
+from ampcompare.report.text import to_markdown
 from ampcompare.report.page.render import render_page
 
 KNOWN = [key for key, _ in flatten(plan("native")["config"])]

@@ -28,6 +28,7 @@ from ampcompare.config.load import load_config
 from ampcompare.config.schema import LEAVES, Config
 from ampcompare.errors import UserError
 from ampcompare.metrics import ARITHMETIC, EMULATED, UNKNOWN
+from ampcompare.report.charts.draw import SCHEMA
 
 COLUMNS = ("backend", "execution", "batch", "images/s", "speed-up", "of limit", "merged", "busy", "MiB")
 BASELINES = ("seed-style", "plain")
@@ -269,17 +270,26 @@ def _kernels(rows: list[Combination]) -> str:
     return "\n\n## Where the time of a step goes\n\n" + "\n\n".join(parts) if parts else ""
 
 
-def _chart(rows: list[Combination]) -> Any:
-    import altair as alt
-
+def _chart(rows: list[Combination]) -> dict[str, Any]:
     values = []
     for row in rows:
-        rate = {"images/s": row.rate.median, "low": row.rate.low, "high": row.rate.high}
+        rate = {"rate": row.rate.median, "low": row.rate.low, "high": row.rate.high}
         values.append({"backend": row.backend, "run": f"{row.execution}, batch {row.batch_size}", **rate})
-    base = alt.Chart(alt.Data(values=values)).encode(y=alt.Y("backend:N", sort=None, title=None))
-    bars = base.mark_bar(height=12).encode(x=alt.X("images/s:Q", title="images per second"))
-    spans = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title="images per second"), x2="high:Q")
-    return alt.layer(bars, spans).properties(width=460).facet(row=alt.Row("run:N", title=None, sort=None))
+
+    def channel(field: str, kind: str, **more: Any) -> dict[str, Any]:
+        return {"field": field, "type": kind, **more}
+
+    rate = channel("rate", "quantitative", title="images per second")
+    low = channel("low", "quantitative", title="images per second")
+    bars = {"mark": {"type": "bar", "height": 12}, "encoding": {"x": rate}}
+    spans = {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {"x": low, "x2": {"field": "high"}}}
+    backend = channel("backend", "nominal", sort=None, title=None)
+    return {
+        "$schema": SCHEMA,
+        "data": {"values": values},
+        "facet": {"row": channel("run", "nominal", sort=None, title=None)},
+        "spec": {"width": 460, "encoding": {"y": backend}, "layer": [bars, spans]},
+    }
 
 
 def device_type(device: str) -> str:

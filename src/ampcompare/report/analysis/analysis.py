@@ -207,8 +207,14 @@ class Analysis:
         if self.reproduce is None:
             return None
         points = self.metric.margin if self.metric.is_share and self.metric.margin else POINTS
-        publication = load(self.reproduce)
-        return set_beside(publication, self, within=self.within, points=points)
+
+        def pool(numbers: list[int]) -> list[Group]:
+            settings, floor = [self.settings[n] for n in numbers], self.groups[0].floor
+            rows = self.table.iloc[numbers]
+            return group_runs(rows, settings, self.metric, (BACKEND,), self.ignored, floor)
+
+        runs = list(self.table[RUN])
+        return set_beside(load(self.reproduce), runs, pool, within=self.within, points=points)
 
 
 def _change(control: Comparison, question: str) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from ampcompare.published.printed import Printed
 from ampcompare.published.publication import Figure, Publication
+from ampcompare.records import RunRecord
 from ampcompare.report import words
 from ampcompare.report.analysis.judged import (
     ELSEWHERE,
@@ -26,16 +26,13 @@ from ampcompare.report.analysis.judged import (
     Row,
     with_verdicts,
 )
-from ampcompare.report.runs.arms import Matched, match
+from ampcompare.report.runs.arms import Matched, Pool, match
 from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.measured import measured
 from ampcompare.report.runs.table import environment_of, is_on_cpu
 from ampcompare.report.statistics.agreement import Theirs, quantile
 from ampcompare.report.statistics.estimate import Estimate
 from ampcompare.report.statistics.samples import difference, mean
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 WITHIN = 0.1  # of a ratio: what still counts as the same
 POINTS = 0.5  # the same of an accuracy, beyond its own rounding
@@ -97,12 +94,17 @@ class Reproduction:
 
 
 def set_beside(
-    publication: Publication, analysis: Analysis, *, within: float = WITHIN, points: float = POINTS
+    publication: Publication,
+    runs: Sequence[RunRecord],
+    pool: Pool,
+    *,
+    within: float = WITHIN,
+    points: float = POINTS,
 ) -> Reproduction:
-    """The runs beside the publication. `within` is the margin of ratios (0.1: 10 %), `points` that of
+    """The runs, and what `pool` makes groups of, beside the publication. `within` is the margin of ratios (0.1: 10 %), `points` that of
     accuracies. Raises UserError where no run is of its model, its data and one of its arms.
     """
-    matched = match(publication, analysis)
+    matched = match(publication, runs, pool)
     rows = [row for figure in publication.figures for row in _rows(publication, figure, matched)]
     margins = [points if row.figure.kind.is_share else math.log1p(within) for row in rows]
     judged = with_verdicts(rows, margins, within, points)

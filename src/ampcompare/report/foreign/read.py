@@ -248,7 +248,8 @@ def _metric(
         whose = some([printable(run.name) for run in small])
         taking.cautions.append(
             f"{shown} is in percent in some runs and lies in 0 to 1 in {whose}: whether these are "
-            f"fractions is not known, and nothing is said of theirs. --metric {shown}:percent says how all are logged."
+            f"fractions is not known, and nothing is said of theirs. --metric {shown}:percent says how all "
+            "are logged."
         )
         unread = {run.id for run in small}
         taking.runs = [_without(run, key) if run.id in unread else run for run in taking.runs]

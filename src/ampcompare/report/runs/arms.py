@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampcompare.config.canonical import AUTO, GROUP, canonical
 from ampcompare.config.options import Role
@@ -13,14 +13,11 @@ from ampcompare.errors import UserError
 from ampcompare.published.publication import Publication
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import as_text
-from ampcompare.report.runs.groups import Group, group_runs
+from ampcompare.report.runs.groups import Group
 from ampcompare.report.runs.hardware import is_same_card
 from ampcompare.report.runs.settings import BACKEND, FOLLOWS, differing_keys
-from ampcompare.report.runs.table import RUN, device_words, environment_of
+from ampcompare.report.runs.table import device_words, environment_of
 from ampcompare.report.words import by_reason, plural, printable, short, some
-
-if TYPE_CHECKING:
-    from ampcompare.report.analysis.analysis import Analysis
 
 NAMES = ("model.name", "data.source")  # without which nothing is known of a run
 IDENTITY = ("model.name", "model.stem", "model.kwargs", "data.source", "data.kwargs", "data.train_limit")
@@ -31,6 +28,7 @@ LENGTH = ("epochs", "max_steps")
 ASIDE = ("log.", "diagnostics.", "eval.", "checkpoint.", "published.", "task.metric", "data.test_limit")
 
 Options = Mapping[str, Any]
+Pool = Callable[[list[int]], list[Group]]  # the groups of the runs of these numbers
 
 
 @dataclass(frozen=True)
@@ -59,13 +57,13 @@ class Matched:
         return any(key in self.deviations for key in LENGTH)
 
 
-def match(publication: Publication, analysis: Analysis) -> Matched:
+def match(publication: Publication, runs: Sequence[RunRecord], pool: Pool) -> Matched:
     """The runs of each arm. Where they are of several settings, those of the one that has the baseline, the
     published card, and most of the arms. Raises UserError where none is of this model, these data and an arm.
     """
     by_arm: dict[str, list[int]] = {}
     refused: list[tuple[str, str]] = []
-    for number, run in enumerate(analysis.table[RUN]):
+    for number, run in enumerate(runs):
         arm, why = _arm_of(publication, run)
         if arm:
             by_arm.setdefault(arm, []).append(number)
@@ -76,17 +74,12 @@ def match(publication: Publication, analysis: Analysis) -> Matched:
         raise UserError(
             f"{publication.name}: none of {plural(len(refused), 'run')} is of it: {short(reasons, 300)}"
         )
-    found = {arm: _groups(analysis, numbers) for arm, numbers in by_arm.items()}
+    found = {
+        arm: [group for group in pool(numbers) if not group.is_control and group.n]
+        for arm, numbers in by_arm.items()
+    }
     left_out = [f"{names}: {why}" for names, why in by_reason(refused, 3)]
     return _of_one_setting(publication, found, left_out)
-
-
-def _groups(analysis: Analysis, numbers: Sequence[int]) -> list[Group]:
-    floor = analysis.groups[0].floor
-    settings = [analysis.settings[number] for number in numbers]
-    rows = analysis.table.iloc[list(numbers)]
-    groups = group_runs(rows, settings, analysis.metric, (BACKEND,), analysis.ignored, floor)
-    return [group for group in groups if not group.is_control and group.n]
 
 
 def _of_one_setting(

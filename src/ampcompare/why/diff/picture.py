@@ -6,10 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import altair as alt
-
 from ampcompare.errors import UserError
-from ampcompare.report.charts.pictures import FONT, PPI, vl_version
+from ampcompare.report.charts.draw import FONT, PPI, SCHEMA, VEGA_LITE, Spec
 from ampcompare.why.diff.answer import Difference
 from ampcompare.why.diff.as_json import write
 from ampcompare.why.diff.compare import Errors
@@ -26,7 +24,7 @@ def check_kind(path: Path) -> None:
         raise UserError(f"--plot {path}: expected a file that ends in .png, .svg or .html")
 
 
-def chart(found: Difference) -> alt.Chart:
+def chart(found: Difference) -> Spec:
     """The heat map: colour is the relative error against fp64, by powers of ten; black is not finite."""
     rows = [
         {
@@ -44,30 +42,43 @@ def chart(found: Difference) -> alt.Chart:
     ]
     columns = [f"{what}, {side.label}" for what in WHAT for side in found.sides]
     modules = list(dict.fromkeys(f"{line.title} {line.kind}" for line in found.lines))
-    x: Any = alt.X("column:N", sort=columns, title=None, scale=alt.Scale(domain=columns))
-    x.axis = alt.Axis(orient="top", labelAngle=-35, labelLimit=220, domain=False, ticks=False)
-    y: Any = alt.Y("module:N", sort=modules, title=None, scale=alt.Scale(domain=modules))
-    y.axis = alt.Axis(labelLimit=320, domain=False, ticks=False)
-    scale = alt.Scale(type="log", domain=[FLOOR, 1], clamp=True, scheme="viridis", reverse=True)
-    legend = alt.Legend(title="relative error", format="~e", orient="bottom", gradientLength=240)
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, tooltip=["module:N", "column:N", "text:N"])
-    known = base.transform_filter("datum.error >= 0").mark_rect()
-    colour = alt.Color("error:Q", scale=scale, legend=legend)
-    broken = base.transform_filter("datum.error < 0").mark_rect(color="black")
     names = " and ".join(side.label for side in found.sides)
     where = [
         f"{found.network} on {found.data}, {found.samples} samples, seed {found.seed}",
         f"{found.environment['device_name']}, PyTorch {found.environment['torch']}",
         "its own: of the module alone, on fp64's inputs; black: not finite",
     ]
-    title = alt.Title(f"Errors of {names} against fp64", subtitle=where, anchor="start", frame="bounds")
-    return (
-        alt.layer(known.encode(color=colour), broken)
-        .properties(width=COLUMN * len(columns), height=ROW * len(modules), title=title, background="white")
-        .configure(font=FONT)
-        .configure_view(stroke=None)
-        .configure_axis(labelFontSize=10.5)
-    )
+
+    def nominal(field: str, order: list[str], **axis: Any) -> Spec:
+        shown = {"title": None, "domain": False, "ticks": False, **axis}
+        scale = {"domain": order}
+        return {"field": field, "type": "nominal", "sort": order, "scale": scale, "axis": shown}
+
+    scale = {"type": "log", "domain": [FLOOR, 1], "clamp": True, "scheme": "viridis", "reverse": True}
+    legend = {"title": "relative error", "format": "~e", "orient": "bottom", "gradientLength": 240}
+    colour = {"field": "error", "type": "quantitative", "scale": scale, "legend": legend}
+    known = {"transform": [{"filter": "datum.error >= 0"}], "mark": "rect", "encoding": {"color": colour}}
+    broken = {"transform": [{"filter": "datum.error < 0"}], "mark": {"type": "rect", "color": "black"}}
+    return {
+        "$schema": SCHEMA,
+        "title": {
+            "text": f"Errors of {names} against fp64",
+            "subtitle": where,
+            "anchor": "start",
+            "frame": "bounds",
+        },
+        "width": COLUMN * len(columns),
+        "height": ROW * len(modules),
+        "background": "white",
+        "config": {"font": FONT, "view": {"stroke": None}, "axis": {"labelFontSize": 10.5}},
+        "data": {"values": rows},
+        "encoding": {
+            "x": nominal("column", columns, orient="top", labelAngle=-35, labelLimit=220),
+            "y": nominal("module", modules, labelLimit=320),
+            "tooltip": [{"field": field, "type": "nominal"} for field in ("module", "column", "text")],
+        },
+        "layer": [known, broken],
+    }
 
 
 def _shown(errors: Errors, what: str) -> tuple[float | None, str]:
@@ -90,12 +101,11 @@ def write_picture(found: Difference, path: Path) -> None:
     """Write the heat map as the file's name says. Raises UserError."""
     import vl_convert
 
-    drawn, kind = chart(found), path.suffix.lower().lstrip(".")
+    spec, kind = chart(found), path.suffix.lower().lstrip(".")
     if kind == "html":
-        content = drawn.to_html(inline=True).encode()
+        content = vl_convert.vegalite_to_html(spec, vl_version=VEGA_LITE, bundle=True).encode()
     elif kind == "svg":
-        content = vl_convert.vegalite_to_svg(drawn.to_dict(), vl_version=vl_version()).encode()
+        content = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE).encode()
     else:
-        spec = drawn.to_dict()
-        content = vl_convert.vegalite_to_png(spec, vl_version=vl_version(), ppi=PPI, scale=1)
+        content = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, ppi=PPI, scale=1)
     write(path, content, "--plot")
