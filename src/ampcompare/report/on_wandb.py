@@ -91,6 +91,8 @@ def save(
     import wandb
     import wandb_workspaces.reports.v2 as wr
 
+    where: dict[str, Any] = {"entity": entity, "project": project}
+    refusals: tuple[type[Exception], ...] = (*api_errors(), ValueError)  # ValueError: no such project
     try:
         found = list(wandb.Api().runs(f"{entity}/{project}", filters={"name": PAGE_RUN}))
         known = dict(found[0].summary) if found else {}
@@ -100,14 +102,12 @@ def save(
             view = saved
         urls = {WORKSPACE: view.save().url}
         if with_report:
-            report = _saved(wr.Report, known.get(REPORT)) or wr.Report(entity=entity, project=project)
+            report = _saved(wr.Report, known.get(REPORT)) or wr.Report(**where)
             report.title, report.description, report.width = REPORT_TITLE, analysis.headline, "fluid"
-            grid = wr.PanelGrid(
-                runsets=[wr.Runset(entity=entity, project=project)], panels=panels_of(analysis)
-            )
+            grid = wr.PanelGrid(runsets=[wr.Runset(**where)], panels=panels_of(analysis))
             report.blocks = [wr.MarkdownBlock(text=to_markdown(analysis)), grid]
             urls[REPORT] = report.save().url
-    except (*api_errors(), ValueError) as problem:  # the last of a project that is not there
+    except refusals as problem:
         advice = f"check the name and `{as_typed('wandb', 'login')}`"
         what = f"W&B does not take it: {api_reason(problem)}; {advice}"
         raise UserError(f"{entity}/{project}: {what}") from None

@@ -47,7 +47,8 @@ LOSSES = (
 @dataclass(frozen=True)
 class Pattern:
     """What a key is taken as: `unit` is that of the figure, empty for its own, `factor` what makes it of the
-    logged one; the duration of a step (`is_duration`) divides it. The lowest `rank` is taken, None by no guess.
+    logged one, which the duration of a step (`is_duration`) divides. The lowest `rank` is taken; None: by no
+    guess.
     """
 
     unit: str
@@ -218,8 +219,8 @@ def looks_like_label(text: str) -> bool:
 
 _AMOUNTS = _one_of(
     "batch bs lr rate epochs? steps? iters? iterations width depth decay wd dropout momentum warmup layers?"
-    " hidden dim size heads length beta beta1 beta2 temperature alpha gamma eps epsilon clip smoothing channels"
-    " accum accumulation"
+    " hidden dim size heads length beta beta1 beta2 temperature alpha gamma eps epsilon clip smoothing"
+    " channels accum accumulation"
 )
 
 

@@ -44,8 +44,8 @@ BLOCKS = 20  # of a run's log intervals, each with a rate of its own
 OWN_STEP = "_step"  # W&B's: one a call of log()
 OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
 OURS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
-# What W&B's client samples of a machine, the best first: keys, the factor to MiB, the least MiB that counts (a
-# GPU of which less is in use computes nothing), and what it is.
+# What W&B's client samples of a machine, the best first: keys, the factor to MiB, the least MiB that counts
+# (a GPU of which less is in use computes nothing), and what it is.
 SAMPLES = (
     (r"gpu\.process\.\d+\.memoryAllocatedBytes", 1 / 2**20, 64, "the process on its GPUs"),
     (r"gpu\.\d+\.memoryAllocatedBytes", 1 / 2**20, 64, "the GPUs, whatever else ran there"),
@@ -90,7 +90,7 @@ class Reading:
 
 @dataclass
 class _Taking:
-    """The runs as they become ours. `picked` is what was taken by guess, with the option that takes another."""
+    """The runs as they become ours; `picked` has what was taken by guess, and the option for another."""
 
     runs: list[RunRecord]
     theirs: list[int]  # the numbers of those that another program recorded
@@ -127,21 +127,18 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
         _take_samples(taking)
     _take_energy(taking)
     if taking.is_foreign:
-        kinds = {_steps_of(run)[1] for run in runs}
-        if len(kinds) == 1 and kinds != {"step"}:
+        if len(kinds := {_steps_of(run)[1] for run in runs}) == 1 and kinds != {"step"}:
             taking.quantities = replace(taking.quantities, step=kinds.pop())
-    if taking.is_foreign:
         told, aside = settings.tell_apart(runs, wanted.group_by, wanted.ignore), frozenset[str]()
         baseline = _baseline(told, wanted, taking.picked)
     else:
         told, aside = settings.of_ours(runs, wanted.group_by, wanted.ignore)
         baseline = wanted.baseline or (runs[0].option(ARM) if told.keys == (ARM,) else _of_fp32(runs))
-    own = None if taking.is_foreign else ()
     took, options = listed([printable(what) for what, _ in taking.picked]), [by for _, by in taking.picked]
     return Reading(
         taking.runs,
-        told.settings if own is None else None,
-        told.seeds if own is None else None,
+        told.settings,
+        told.seeds,
         aside,
         metric,
         taking.quantities,
@@ -250,8 +247,9 @@ def _metric(
     if unit is None and (small := in_another_unit(metric, runs)):
         whose = some([printable(run.name) for run in small])
         taking.cautions.append(
-            f"{shown} is in percent in some runs and lies in 0 to 1 in {whose}: whether these are fractions is not "
-            f"known, and nothing is said of theirs. --metric {shown}:percent says how all are logged."
+            f"{shown} is in percent in some runs and lies in 0 to 1 in {whose}: whether these are "
+            f"fractions is not known, and nothing is said of theirs. --metric {shown}:percent says how all "
+            "are logged."
         )
         unread = {run.id for run in small}
         taking.runs = [_without(run, key) if run.id in unread else run for run in taking.runs]
@@ -351,8 +349,8 @@ def _take(
     pattern_of: Callable[[str], names.Pattern | None],
     ours: tuple[str, str],
 ) -> str | None:
-    """Put the key that was asked for, or most likely is meant, under our name, in rows or, where none has any,
-    in the summary; of our own runs only what was asked for. Returns its unit, None where there is none.
+    """Put the key that was asked for, or most likely is meant, under our name, in rows or, where none has
+    any, in the summary; of our own runs only what was asked for. Returns its unit, None where there is none.
 
     Raises UserError for a key that no run has as a number.
     """
@@ -415,8 +413,8 @@ def _take_pace(taking: _Taking) -> None:
     counted = "W&B's own, one for each call of log()" if key == OWN_STEP else printable(key)
     taking.cautions.append(
         f"No throughput is logged: speed, in {kind}s/s, is taken from the moments of rows and their steps "
-        f"({counted}). What went on between two rows beside training counts as training, and nobody waited for "
-        f"the device. {_SPEED}"
+        f"({counted}). What went on between two rows beside training counts as training, and nobody waited "
+        f"for the device. {_SPEED}"
     )
 
 
@@ -484,8 +482,8 @@ def _take_samples(taking: _Taking) -> None:
             told = {metrics.PEAK_MEMORY: peak} if peak else {}
             taking.runs[n] = replace(taking.runs[n], summary=taking.runs[n].summary | told)
         taking.cautions.append(
-            f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few seconds, "
-            "and what lies between two of them is not seen. --memory KEY takes a logged one."
+            f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few "
+            "seconds, and what lies between two of them is not seen. --memory KEY takes a logged one."
         )
         return
 

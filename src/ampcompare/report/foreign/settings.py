@@ -35,13 +35,14 @@ Columns = Mapping[str, tuple[str, ...]]  # of each setting the values of all run
 
 @dataclass(frozen=True)
 class Told:
-    """What tells the runs apart. `settings` and `seeds` are those of each run, in order; `keys` what is
-    compared and named, by guess or not; `said` and `cautions` are sentences on what was found and left out.
+    """What tells the runs apart. `settings` and `seeds` are those of each run, in order, None of our own;
+    `keys` what is compared and named, by guess or not; `said` and `cautions` are sentences on what was
+    found and left out.
     """
 
     keys: tuple[str, ...]
-    settings: list[dict[str, str]]
-    seeds: list[str | None]
+    settings: list[dict[str, str]] | None
+    seeds: list[str | None] | None
     said: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
     is_guess: bool = False
@@ -49,7 +50,7 @@ class Told:
     @property
     def values(self) -> list[str]:
         """The values of the compared key, each once, in the order of the runs."""
-        return list(dict.fromkeys(one.get(self.keys[0], NOT_SET) for one in self.settings))
+        return list(dict.fromkeys(one.get(self.keys[0], NOT_SET) for one in self.settings or ()))
 
 
 def tell_apart(runs: Sequence[RunRecord], asked: Sequence[str] | None, ignored: Sequence[str] = ()) -> Told:
@@ -85,8 +86,8 @@ def tell_apart(runs: Sequence[RunRecord], asked: Sequence[str] | None, ignored: 
 def of_ours(
     runs: Sequence[RunRecord], asked: Sequence[str] | None, ignored: Sequence[str]
 ) -> tuple[Told, frozenset[str]]:
-    """What our own runs are compared by; and, of loops of somebody's own under our recorder, the settings that
-    are none of our options and tell no runs apart, with a sentence on them.
+    """What our own runs are compared by; and, of loops of somebody's own under our recorder, the settings
+    that are none of our options and tell no runs apart, with a sentence on them.
     """
     columns = _columns(runs)
     keys = tuple(asked or [ARM if ARM in columns else BACKEND])
@@ -98,7 +99,7 @@ def of_ours(
     free = [key for key in theirs if key not in seeds]
     aside = _aside(columns, BACKEND, free, [run.option("seed") for run in runs])
     dropped = frozenset([*seeds, *(key for group in aside.values() for key in group)])
-    return Told(keys, [], [], _of_arms(columns), _note(aside)), dropped
+    return Told(keys, None, None, _of_arms(columns), _note(aside)), dropped
 
 
 def _columns(runs: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
@@ -246,8 +247,8 @@ def _goes_with(column: Sequence[str], leader: Sequence[str]) -> bool:
 
 
 def guess_baseline(told: Told) -> str:
-    """The value that the others are most likely compared with: the first of the arms that somebody named; full
-    precision, what is off, else what does not say half precision, else the value that comes first.
+    """The value that the others are most likely compared with: the first of the arms that somebody named;
+    full precision, what is off, else what does not say half precision, else the value that comes first.
     """
     if told.keys[0] == ARM:
         return told.values[0]
