@@ -15,7 +15,7 @@ from ampcompare.report.analysis.published import POINTS_ABOVE, SPEED
 from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
 from ampcompare.report.statistics.samples import difference
 
-PAGES = 150
+PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
 SPEEDS = Figure("speed", "images_per_second", "", {})
 ACCURACY = Figure("accuracy", "final_accuracy", "", {})
