@@ -15,7 +15,7 @@ from ampcompare.report.analysis.published import POINTS_ABOVE, SPEED
 from ampcompare.report.statistics.agreement import Theirs, more_to_tell, p_differs, p_equal
 from ampcompare.report.statistics.samples import difference
 
-PAGES = 150
+PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
 SPEEDS = Figure("speed", "images_per_second", "", {})
 ACCURACY = Figure("accuracy", "final_accuracy", "", {})
@@ -98,12 +98,12 @@ def test_an_accuracy_off_by_three_points_is_refuted():
 def test_what_lies_at_the_margin_is_seldom_called_reproduced(off):
     """Without noise of theirs: the error of two one-sided tests at 5 %."""
     rng, found = np.random.default_rng(int(100 * off)), []
-    for _ in range(PAGES):
+    for _ in range(3 * PAGES):
         base, _ = times(rng, 1.0, 0.02, 5)
         ours, _ = times(rng, 1.6, 0.02, 5)
         theirs = Theirs(1.6 * off, 1.6 * off, 1.6 * off)
         found.append(p_equal(apart(ours, base), theirs, math.log(1.1)) < 0.05)
-    assert np.mean(found) <= 0.085
+    assert np.mean(found) <= 0.075
 
 
 def test_the_runs_that_are_named_tell_in_most_cases():
