@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ampcompare.report.analysis.published import Reproduction
 
 THEIRS, OURS = "published", "these runs"
-BLUE = "#0072b2"
+BLUE = "#2a86c8"
 ROW = 30  # pixels
 
 
