@@ -8,8 +8,8 @@ python run_experiment.py --config demo backend=apex_o1 optimizer.lr=0.05
 The same as `ampcompare run`.
 
 What it attains with docs/results/2026-11-22-xeon-amx/accuracy/sweep.yaml: ResNet20, all of CIFAR-10 (as
-JPEG), 5 epochs, on 2 cores of an Intel Xeon with AMX; torch 2.14.1, wandb 0.31.0; n = 5 each, intervals at 98.33 %.
-The time is that of 250,000 images at the speed measured apart, one run at a time. More: docs/results.md.
+JPEG), 5 epochs, on 2 cores of an Intel Xeon with AMX; torch 2.14.1, wandb 0.31.0; n = 5 each, intervals at
+98.33 %. The time is that of 250,000 images at the speed measured apart, one run at a time: docs/results.md.
 
 backend=none         78.50 % (78.11 to 78.90)   7.5 min (6.5 to 8.7)
 backend=native_bf16  78.54 % (78.25 to 78.83)   4.3 min (3.5 to 5.1)

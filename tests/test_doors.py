@@ -111,7 +111,10 @@ def test_the_report_gives_it_a_group_of_its_own_and_pools_one_source_only(here: 
     for words in (("backend=none",), (MINE,), (MINE, "seed=1")):
         train(*words)
     analysis = analyse_runs(load_runs(["runs"]))
-    assert [(group.label, len(group.all_rows)) for group in analysis.groups] == [("none", 1), ("mine_bf16", 2)]
+    assert [(group.label, len(group.all_rows)) for group in analysis.groups] == [
+        ("none", 1),
+        ("mine_bf16", 2),
+    ]
     assert analysis.styles["mine_bf16"].meaning == "autocast, no scaling, bf16"
     (comparison,) = analysis.comparisons
     assert not comparison.refusal

@@ -120,7 +120,7 @@ def test_a_regression_is_compared_by_its_error_which_is_better_when_lower(
         assert "accuracy" not in said.replace("training accuracy", "")  # a chart for which nothing is there
         for word in (" points", "by guessing", "binomial", "eval MAE, %"):
             assert word not in said, word
-    assert "eval/mae" in terminal
+    assert "eval MAE" in terminal
     assert '"metric_better": "lower"' in Path("report/comparison.json").read_text()
 
 

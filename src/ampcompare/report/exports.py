@@ -13,6 +13,7 @@ from ampcompare import __version__, metrics
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import COLUMNS, ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
+from ampcompare.report.analysis.judged import Row
 from ampcompare.report.analysis.published import Reproduction
 from ampcompare.report.analysis.require import Answer
 from ampcompare.report.runs import table
@@ -42,9 +43,9 @@ def to_json(analysis: Analysis) -> str:
         "undecided": [
             {"label": label, **_named(c, "question", "why", "more_seeds")} for label, c in analysis.undecided
         ],
-        "notes": list(analysis.notes),
+        "notes": analysis.notes,
         "numerics": analysis.sentences,
-        "cautions": list(analysis.remarks),
+        "cautions": analysis.remarks,
         "metric": metric.key,
         "metric_better": metrics.LOWER if metric.falls else metrics.HIGHER,
         "metric_shown_times": metric.factor,
@@ -53,10 +54,10 @@ def to_json(analysis: Analysis) -> str:
         "plan": vars(analysis.plan) if analysis.plan.is_there else None,
         "confidence": analysis.level,
         "intervals": analysis.caption,
-        "group_by": list(analysis.keys),
+        "group_by": analysis.keys,
         "baseline": None if analysis.baseline is None else analysis.baseline.value,
         "setting": analysis.setting.words,
-        "devices": list(analysis.setting.devices),
+        "devices": analysis.setting.devices,
         "groups": _groups(analysis),
         "runs": [_run(row, analysis.group_of(place)) for place, row in analysis.table.iterrows()],
     }
@@ -133,7 +134,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
     return {
         "baseline": found.baseline and found.baseline.label,
         "not_compared_because": found.refusal or None,
-        "differs_in": list(found.loose),
+        "differs_in": found.loose,
         **{name: _claimed(found, question) for name, question in COMPARED.items()},
         "quality_unit": found.metric.unit or None,
         "quality_kept": found.keeps_quality,
@@ -148,11 +149,7 @@ def _claimed(found: Comparison, question: str) -> dict[str, Any] | None:
     figure = _estimate(found.estimates.get(question))
     if figure is None and claim is None:
         return None
-    told = (
-        {"shown": list(claim.shown), "why": claim.why or None, "more_seeds": claim.more_seeds}
-        if claim
-        else {}
-    )
+    told = {"shown": claim.shown, "why": claim.why or None, "more_seeds": claim.more_seeds} if claim else {}
     return (figure or {"value": None}) | told | ({"beside_control": _estimate(beside)} if beside else {})
 
 
@@ -164,7 +161,7 @@ def _estimate(found: Estimate | None) -> dict[str, Any] | None:
         **_named(found, "value", "low", "high", "n"),
         "method": found.basis,
         "confidence": found.level if found.has_interval else None,
-        "seen": list(found.seen),
+        "seen": found.seen,
         "next_run": after and {"low": after[0], "high": after[1]},
     }
 
@@ -178,14 +175,12 @@ def _requirement(answer: Answer) -> dict[str, Any]:
 def _best(best: BestOfEach) -> dict[str, Any]:
     rows = []
     for one in best.candidates:
-        quality, beside = one.group.figures.get(COLUMNS[QUALITY]), one.comparison and one.comparison.estimates
-        named = {"label": one.group.label, "value": one.group.value, "tried": one.tried}
-        named |= {"settings": dict(one.settings), "quality": _estimate(quality)}
-        named |= {
-            name: _estimate((beside or {}).get(COMPARED[name])) for name in ("speedup", "quality_difference")
-        }
-        rows.append(named)
-    return {"tuned": list(best.keys), "sentence": best.sentence, "best": rows}
+        beside = one.comparison.estimates if one.comparison else {}
+        row = {"label": one.group.label, "value": one.group.value, "tried": one.tried}
+        row |= {"quality": _estimate(one.group.figures.get(COLUMNS[QUALITY])), "settings": dict(one.settings)}
+        row |= {"speedup": _estimate(beside.get(SPEED)), "quality_difference": _estimate(beside.get(QUALITY))}
+        rows.append(row)
+    return {"tuned": best.keys, "sentence": best.sentence, "best": rows}
 
 
 def _run(row: pd.Series, group: Group) -> dict[str, Any]:
@@ -204,18 +199,30 @@ def _run(row: pd.Series, group: Group) -> dict[str, Any]:
 
 
 def _published(beside: Reproduction) -> dict[str, Any]:
-    rows = []
-    for row in beside.rows:
-        group = beside.matched.arms.get(row.arm)
-        told = {"figure": row.figure.name, "measured": row.figure.measured, "relation": row.relation.figure}
-        told |= {"arm": row.arm, "group": group and group.label, "printed": row.printed}
-        told |= {"published": row.theirs and _named(row.theirs, "value", "low", "high")}
-        told |= {"ours": _estimate(row.ours), "verdict": row.verdict, "because": row.why}
-        rows.append(told | _named(row, "p", "adjusted_p", "more_runs"))
     names = ("name", "title", "source", "url", "date", "hardware", "software", "note", "setting", "baseline")
-    about = _named(beside.publication, *names) | {"verdict": beside.headline, "refuted": beside.is_refuted}
-    left_out = list(beside.matched.left_out)
-    return about | {"differs_in": list(beside.differences), "left_out": left_out, "rows": rows}
+    return _named(beside.publication, *names) | {
+        "verdict": beside.headline,
+        "refuted": beside.is_refuted,
+        "differs_in": beside.differences,
+        "left_out": beside.matched.left_out,
+        "rows": [_judged(row, beside.matched.arms.get(row.arm)) for row in beside.rows],
+    }
+
+
+def _judged(row: Row, group: Group | None) -> dict[str, Any]:
+    return {
+        "figure": row.figure.name,
+        "measured": row.figure.measured,
+        "relation": row.relation.figure,
+        "arm": row.arm,
+        "group": group and group.label,
+        "printed": row.printed,
+        "published": row.theirs and _named(row.theirs, "value", "low", "high"),
+        "ours": _estimate(row.ours),
+        "verdict": row.verdict,
+        "because": row.why,
+        **_named(row, "p", "adjusted_p", "more_runs"),
+    }
 
 
 def _named(thing: Any, *names: str) -> dict[str, Any]:

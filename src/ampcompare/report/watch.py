@@ -18,7 +18,7 @@ from ampcompare.records.sources import READERS, split_arm
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
-REST = 4.0  # of the processor's time of the last build: the runs that are watched may be measured on this machine
+REST = 4.0  # of the processor time of the last build: the runs that are watched may be measured here
 AGEING_SECONDS = 30  # a run that stops writing is taken for dead after a while
 
 

@@ -26,7 +26,10 @@ def test_a_search_is_answered_by_the_best_of_each_and_not_by_refusals():
     assert "which flatters it" in said
     assert "not compared" not in " ".join(analysis.remarks).lower()
     assert analysis.headline.startswith("Best of 20 learning rates each: native ")
-    assert [(one.group.value, one.tried) for one in analysis.best.candidates] == [("none", 20), ("native", 20)]
+    assert [(one.group.value, one.tried) for one in analysis.best.candidates] == [
+        ("none", 20),
+        ("native", 20),
+    ]
 
 
 def test_the_best_of_a_metric_that_falls_is_the_lowest():

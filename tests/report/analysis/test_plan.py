@@ -26,7 +26,9 @@ def test_margin_target_and_levels_are_those_of_the_plan():
     assert (analysis.metric.margin, analysis.target) == (1.0, 50.0)
     assert "the same within 1 point" in analysis.headline
     assert analysis.level == 1 - 0.05 / 2  # two looks share the 5 %
-    assert "planned: margin 1 point, target 50.00 %, looks at 3 and 5 seeds, 5 seeds at most" in analysis.basis
+    assert (
+        "planned: margin 1 point, target 50.00 %, looks at 3 and 5 seeds, 5 seeds at most" in analysis.basis
+    )
     assert "Not as planned" not in " ".join(analysis.remarks)
 
 

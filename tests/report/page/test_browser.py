@@ -43,7 +43,7 @@ def test_page_draws_every_chart_without_a_word_on_the_console_and_without_a_requ
 def test_page_of_four_backends_is_short(reader):
     words = reader.page.evaluate("document.querySelector('main').innerText").split()
     assert len(words) <= 1000
-    assert reader.page.evaluate("document.documentElement.scrollHeight") <= 2100
+    assert reader.page.evaluate("document.documentElement.scrollHeight") <= 2000
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -285,7 +285,9 @@ def test_figures_that_are_missing_runs_that_do_not_pair_and_odd_records_are_name
     assert "No peak memory is recorded for native." in said(
         analyse_runs([make("none"), make("native", edit=no_memory)])
     )
-    assert "is not finite in native_resnet50 (" in said(analyse_runs([make("none"), make("native", edit=nan)]))
+    assert "is not finite in native_resnet50 (" in said(
+        analyse_runs([make("none"), make("native", edit=nan)])
+    )
     assert "goes backwards" in said(analyse_runs([make("none", edit=back)]))
     assert "has problems" in said(analyse_runs([make("none", problems=("Torn.",))]))
     alone = analyse_runs([*runs("none", BASE), *runs("native", SAME[:4], FAST)])

@@ -85,7 +85,9 @@ def test_a_loop_that_logs_no_accuracy_is_compared_by_what_its_evaluations_gave(t
     scores = {taken: 0.8} | others.get(taken, {})
     analysis = analyse_runs([recorded(seed, **scores) for seed in (1, 2)])
     assert analysis.metric.key == f"eval/{taken}"
-    assert analysis.groups[0].figures["quality"].value == pytest.approx(scores[taken] * analysis.metric.factor)
+    assert analysis.groups[0].figures["quality"].value == pytest.approx(
+        scores[taken] * analysis.metric.factor
+    )
     assert any(f"took eval/{taken} as the metric" in line for line in analysis.said)
     is_known = taken != "wombats"
     assert any("more is taken as better" in line for line in analysis.remarks) is not is_known

@@ -17,8 +17,8 @@ from ampcompare.records.tree import flatten
 from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.exports import to_csv, to_json
-from ampcompare.report.text import to_markdown
 from ampcompare.report.page.render import render_page
+from ampcompare.report.text import to_markdown
 
 KNOWN = [key for key, _ in flatten(plan("native")["config"])]
 GROUPS = ["model", "data", "precision"]

@@ -150,5 +150,6 @@ def test_speed_is_compared_of_the_runs_that_were_alone():
     ours, theirs = (one.group.figures["images_per_second"].value for one in (found, alone))
     assert ours == pytest.approx(theirs)
     assert [line for line in analysis.remarks if "shared" in line] == [
-        "Runs shared the machine with others of these (none: 1 of 4 and native: 1 of 4): their times do not count."
+        "Runs shared the machine with others of these (none: 1 of 4 and native: 1 of 4): their times do not "
+        "count."
     ]

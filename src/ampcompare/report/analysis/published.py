@@ -101,8 +101,8 @@ def set_beside(
     within: float = WITHIN,
     points: float = POINTS,
 ) -> Reproduction:
-    """The runs, and what `pool` makes groups of, beside the publication. `within` is the margin of ratios (0.1: 10 %), `points` that of
-    accuracies. Raises UserError where no run is of its model, its data and one of its arms.
+    """The runs, and what `pool` makes groups of, beside the publication. `within` is the margin of ratios
+    (0.1: 10 %), `points` that of accuracies. Raises UserError where no run is of its model, its data and one of its arms.
     """
     matched = match(publication, runs, pool)
     rows = [row for figure in publication.figures for row in _rows(publication, figure, matched)]

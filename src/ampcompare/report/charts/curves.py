@@ -125,7 +125,8 @@ def line_chart(
     fewest = min(len(row["x"]) for row in rows)
     fields = ["x", "y", *(["low", "high"] if with_range else [])]
     labels = list(dict.fromkeys(line.label for line in drawn))
-    y_axis = quantity("y", **({} if least is None else {"domainMin": least}))
+    begins: Spec = {} if least is None else {"domainMin": least}
+    y_axis = quantity("y", **begins)
     layers: list[Spec] = []
     if with_range:
         ends = {"y": y_axis | {"field": "low"}, "y2": {"field": "high"}, "fillOpacity": if_picked(0.14, 0.03)}

@@ -31,7 +31,11 @@ def chart(
     title: str, subtitle: str, layers: Sequence[Spec], values: Sequence[Mapping[str, Any]], **more: Any
 ) -> Spec:
     """One chart of layers over `values`; `more` are further entries of the specification."""
-    found = {"$schema": SCHEMA, "title": {"text": title, "subtitle": subtitle}, "background": "transparent"}
+    found: Spec = {
+        "$schema": SCHEMA,
+        "title": {"text": title, "subtitle": subtitle},
+        "background": "transparent",
+    }
     found |= {"width": "container", "height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}}
     found |= {"data": {"values": list(values)}, "params": [{"name": PICK, "value": None}]}
     return found | {"layer": list(layers)} | more
@@ -68,7 +72,13 @@ def if_picked(full: float, faint: float) -> Spec:
 
 def config(ink: str, soft: str, line: str, font: str) -> Spec:
     """The look of a chart in these colours."""
-    axis = {"labelColor": soft, "titleColor": soft, "gridColor": line, "domainColor": line, "tickColor": line}
+    axis: Spec = {
+        "labelColor": soft,
+        "titleColor": soft,
+        "gridColor": line,
+        "domainColor": line,
+        "tickColor": line,
+    }
     axis |= {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "domain": False}
     axis |= {"ticks": False, "labelPadding": 5, "titlePadding": 6, "labelOverlap": True}
     found: Spec = {"font": font, "axis": axis, "axisX": {"grid": False}, "view": {"stroke": None}}

@@ -57,7 +57,7 @@ def largest_activations(of: Analysis) -> Spec | None:
     end["encoding"] = {"x": x, "color": {"value": GREY}}
     is_beyond = any(len(run.nonfinite(key)) for _, run in runs for key in keys)
     subtitle = f"dashed: {END:,}, the end of fp16{'; inf left out' if is_beyond else ''}"
-    more = {"height": max(HEIGHT, ROW * len(order))}
+    more: Spec = {"height": max(HEIGHT, ROW * len(order))}
     more["encoding"] = {"color": by_backend(labels, of.styles, "colour")}
     return chart("Largest activations by layer", subtitle, [end, dots], rows, **more)
 

@@ -24,12 +24,11 @@ def published_ratios(beside: Reproduction) -> Spec | None:
         head = {"row": f"{row.arm}: {row.relation.figure}", "verdict": row.verdict}
         for source, found in ((THEIRS, row.theirs), (OURS, row.ours)):
             if found is not None and found.value > 0:
-                low, high = (found.low, found.high) if found.low else (found.value, found.value)
-                ends = {"x": found.value, "low": low, "high": high}
+                ends = {"x": found.value, "low": found.low or found.value, "high": found.high or found.value}
                 rows.append(head | {"from": source} | {key: shortened(value) for key, value in ends.items()})
     if not rows:
         return None
-    colour = {"field": "from", "type": "nominal", "legend": None}
+    colour: Spec = {"field": "from", "type": "nominal", "legend": None}
     colour["scale"] = {"domain": [THEIRS, OURS], "range": [GREY, BLUE]}
     y = {"field": "row", "type": "nominal", "sort": None, "axis": {"title": None, "labelLimit": 240}}
     offset = {"field": "from", "type": "nominal", "sort": [THEIRS, OURS]}
@@ -39,7 +38,7 @@ def published_ratios(beside: Reproduction) -> Spec | None:
     spans = {"mark": {"type": "rule", "strokeWidth": 2.5}}
     spans["encoding"] = {"x": x | {"field": "low"}, "x2": {"field": "high"}, "y": y, "yOffset": offset}
     marks = {"mark": {"type": "point", "filled": True, "size": 80, "opacity": 1}}
-    shape = {"field": "from", "type": "nominal", "legend": None}
+    shape: Spec = {"field": "from", "type": "nominal", "legend": None}
     shape["scale"] = {"domain": [THEIRS, OURS], "range": ["diamond", "circle"]}
     marks["encoding"] = {"x": x, "y": y, "yOffset": offset, "shape": shape, "tooltip": tips}
     same = {"data": {"values": [{"x": 1}]}, "mark": {"type": "rule"}}
