@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError, reason
-from ampcompare.records.sources import READERS
+from ampcompare.records.sources import READERS, split_arm
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0  # between two readings of the sizes of the files, at least
@@ -92,7 +92,7 @@ def watch(
 def signature(sources: Sequence[str]) -> tuple[Any, ...]:
     """Something that changes when the records do (their names, sizes, times), and every so often anyway."""
     files = []
-    for path in (path for source in sources for path in _records(source)):
+    for path in (path for source in sources for path in _records(split_arm(source)[1])):
         try:
             status = os.stat(path)
         except OSError:  # deleted since it was listed, or no path of this machine at all
