@@ -41,11 +41,6 @@ def mib(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
-def percent(fraction: float | None) -> str:
-    """A fraction 0..1 as `93.62 %`."""
-    return NOTHING if fraction is None else f"{fraction * 100:.2f} %"
-
-
 def in_percent(value: float | None) -> str:
     """A figure that is in percent already, as `93.62 %`."""
     return NOTHING if value is None else f"{value:.2f} %"

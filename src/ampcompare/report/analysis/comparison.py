@@ -169,7 +169,11 @@ def _compare_fitting(
             group, None, metric, f"{names} would both do; they differ in {listed(keys[:MAX_KEYS])}"
         )
     base = nearest_ones[0]
-    control = None if group.is_control else next((c for c in controls if is_repeated(base, c)), None)
+    control = (
+        None
+        if group.is_control
+        else next((c for c in controls if c.outcomes.finished and is_repeated(base, c)), None)
+    )
     return compare(group, base, metric, level, control, loose=tuple(gaps[base.label]))
 
 

@@ -220,7 +220,7 @@ def caption(comparisons: Sequence[Comparison], level: float, looks: int, metric:
         if kinds == {False}
         else "paired where seeds are shared"
     )
-    over = f" and {looks} planned looks" if looks > 1 else ""
+    over = f", over {looks} planned looks" if looks > 1 else ""
     joint = f": each question's intervals hold together in {words.level(1 - ALPHA)}{over}"
     if len(held) < 2 and looks < 2:
         joint = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -11,7 +11,7 @@ from ampcompare import metrics
 from ampcompare.errors import UserError, did_you_mean
 from ampcompare.records import RunRecord
 from ampcompare.records.tree import flatten
-from ampcompare.report.words import amount, in_percent, number, percent
+from ampcompare.report.words import amount, in_percent, number
 
 DEFAULT_METRIC = metrics.EVAL_ACCURACY
 ACCURACY_MARGIN = 0.5  # percentage points; what differs less is the same for most uses
@@ -125,24 +125,6 @@ class ComparedMetric:
         """The margin with its unit: `0.5 points`; nothing where there is none."""
         return "" if self.margin is None else self.with_unit(f"{self.margin:g}")
 
-    @property
-    def show(self) -> Callable[[float | None], str]:
-        """Shows a value that was logged as a reader wants it: `93.62 %`."""
-        by_unit = {Unit.FRACTION: percent, Unit.PERCENT: in_percent, Unit.PLAIN: number}
-        return by_unit[self.scale]
-
-    @property
-    def is_default(self) -> bool:
-        """Whether the margin is the one that is taken where nobody names any."""
-        return self.margin == (ACCURACY_MARGIN if self.is_share else None)
-
-    @property
-    def whose_margin(self) -> str:
-        """The margin in a sentence: `your margin of 0.3`, `the default margin of 0.5 points`."""
-        if self.is_default:
-            return f"the default margin of {self.tolerance}"
-        return "" if self.margin is None else f"your margin of {self.margin:g}"
-
     def with_unit(self, difference: str) -> str:
         """A difference with its unit: `0.5 points`, `1 point`, `0.1`."""
         unit = "point" if self.unit == "points" and difference == "1" else self.unit
@@ -152,10 +134,6 @@ class ComparedMetric:
         """How large a difference is, without its sign and unit: `0.37`, `0.0041`."""
         text = amount(difference, 2) if self.is_share else number(abs(difference))
         return text if float(text.replace(",", "")) else number(abs(difference), 2)
-
-    def as_share(self, value: float) -> float | None:
-        """A logged value as a fraction 0..1; None of a metric that is none."""
-        return value * self.factor / 100 if self.is_share else None
 
     def as_shown(self, value: float) -> float:
         """A value as somebody gave it, in the shown unit: of a fraction both 0.93 and 93 may be said."""

@@ -40,11 +40,6 @@ class Quantities:
         return f"peak {self.memory or 'memory'}"
 
     @property
-    def memory_axis(self) -> str:
-        """Memory on an axis."""
-        return self.memory or "memory, as logged"
-
-    @property
     def energy(self) -> str:
         """The unit of energy: `J per image`."""
         return f"J per {self.item}"
