@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 MOST_TICKS = 4
-LEAST_GAP = 0.22  # of the axis, between two ticks: nearer labels would overlap
+LEAST_GAP = 0.3  # of the axis, between two ticks: nearer labels would overlap
 ABSURD = 20  # times the widest of the others: such an interval ends in an arrow, its ends are said in words
 EDGE = 0.04  # of the axis, left free at either end
 LARGEST = 1e250  # of a ratio; beyond it, and below its inverse, is no end at all
