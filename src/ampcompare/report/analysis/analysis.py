@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ampcompare.errors import UserError, did_you_mean
+from ampcompare.errors import UserError
 from ampcompare.published.publication import load
 from ampcompare.records import RunRecord
 from ampcompare.report.analysis import verdict
@@ -23,6 +23,7 @@ from ampcompare.report.analysis.plan import Plan, deviations, plan_of, planned_w
 from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
 from ampcompare.report.foreign.read import Wanted, read
+from ampcompare.report.foreign.settings import nearest
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
 from ampcompare.report.runs.ending import Outcome
@@ -328,7 +329,7 @@ def _meant(baseline: str, groups: Sequence[Group], key: str, *, is_asked: bool) 
     if len(shown) == 1:
         return shown.pop()
     if is_asked:
-        hint, known = did_you_mean(baseline, values, 0.5), ", ".join(dict.fromkeys(values))
+        hint, known = nearest(baseline, values), ", ".join(dict.fromkeys(values))
         raise UserError(f"--baseline {baseline!r}: no run has it; {hint and hint + ' '}there are {known}")
     return baseline
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ampcompare.records.sources import ARM
 from ampcompare.report import words
 from ampcompare.report.analysis.best import BestOfEach
 from ampcompare.report.analysis.comparison import (
@@ -153,7 +154,7 @@ def headline(
         if others
         else ""
     )
-    prefix = "" if key == BACKEND else f"{key.rpartition('.')[2]} "
+    prefix = "" if key in (BACKEND, ARM) else f"{key.rpartition('.')[2]} "
     return f"{prefix}{_named(label)}: {said}{tail}", label
 
 

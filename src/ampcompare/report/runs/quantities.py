@@ -16,17 +16,12 @@ MIB = "MiB"
 @dataclass(frozen=True)
 class Quantities:
     """`speed` is the unit of throughput, `memory` that of memory, empty where nobody said one; `step` is what
-    rows are counted by. `speed_from`, `memory_from`, `energy_from` and `time_from` say where the figures of
-    other people's runs come from; empty: as our own runs measure them.
+    rows are counted by.
     """
 
     speed: str = IMAGES
     memory: str = MIB
     step: str = "optimizer step"
-    speed_from: str = ""
-    memory_from: str = ""
-    energy_from: str = ""
-    time_from: str = ""
 
     @property
     def item(self) -> str:
@@ -47,10 +42,6 @@ class Quantities:
     def show_memory(self, value: float | None) -> str:
         """A peak in a cell, without its unit."""
         return mib(value) if self.memory == MIB else number(value)
-
-    def memory_words(self, value: float) -> str:
-        """A peak in a sentence: `5,400 MiB peak memory`."""
-        return " ".join(part for part in (self.show_memory(value), self.memory, "peak memory") if part)
 
 
 OWN = Quantities()

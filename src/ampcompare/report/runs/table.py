@@ -275,7 +275,8 @@ def _above_0(value: float) -> float:
 
 def _best_accuracy(run: RunRecord) -> float:
     best = _summary(run, metrics.BEST_ACCURACY)
-    return _history(run, metrics.EVAL_ACCURACY, np.max) if math.isnan(best) else best
+    best = _history(run, metrics.EVAL_ACCURACY, np.max) if math.isnan(best) else best
+    return best if 0 <= best <= 1 else math.nan  # another program's may be in percent
 
 
 def _bad_losses(run: RunRecord) -> tuple[int, float]:
