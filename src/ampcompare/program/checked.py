@@ -82,7 +82,8 @@ def wrong_file(path: Path, lines: Sequence[str]) -> UserError:
 
 
 def _line(error: ErrorDetails) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])[1:]
+    parts = [part for part in error["loc"] if part != "[key]"]  # of a key that is wrong itself
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)[1:]
     why, value = error["msg"], error["input"]
     is_shown = not (isinstance(value, Mapping) or why.startswith(("missing", "no such key")))
     line = f"{path}{f'={value!r}' if is_shown else ''}: {why}" if path else why
