@@ -134,6 +134,7 @@ def test_without_a_backend_the_first_varied_key_is_compared():
 
 def test_seeds_alone_come_in_their_order():
     assert points(sweep(seed=[3, 1, 2], epochs=[4])) == [(3, 4), (1, 4), (2, 4)]
+    assert points(sweep(seed=[3, 1, 2])) == [(3,), (1,), (2,)]
 
 
 def test_order_is_another_for_another_name():

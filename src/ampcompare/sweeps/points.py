@@ -10,13 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ampcompare.sweeps.distributions import Parameter, nested
 from ampcompare.sweeps.order import orders
-
-if TYPE_CHECKING:
-    from ampcompare.sweeps.file import Sweep
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
@@ -88,31 +85,41 @@ def count_of(parameters: Sequence[Parameter]) -> int:
     return math.prod(p.grid_size() for p in parameters)
 
 
-def points_of(sweep: Sweep) -> list[Point]:
-    """Every run of a grid. With a `run_cap` the last points of the grid are left out, its control is not."""
-    axes, found = sweep.axes, list[Point]()
-    blocks = _blocks(axes, sweep.cells)
-    drawn = enumerate(orders(sweep.name, len(blocks[0]), len(blocks)))
-    cells = [cell for block in blocks for cell in block if cell]
+def points_of(
+    name: str,
+    axes: Axes,
+    *,
+    added: Sequence[Sequence[Any]] = (),
+    control: bool = False,
+    run_cap: int | None = None,
+    cells: Cells | None = None,
+    in_blocks: bool = True,
+) -> list[Point]:
+    """Every run of a grid: `added` are further groups of seeds, in the order of their coming. A `run_cap`
+    leaves out the last points of the grid, not its control. Without blocks they are in the file's order.
+    """
+    found: list[Point] = []
+    blocks = _blocks(axes, cells)
+    drawn = enumerate(orders(name, len(blocks[0]), len(blocks)))
+    runs = [cell for block in blocks for cell in block if cell is not None]
     compared = axes.compared.key if axes.compared else ""
-    control = next((cell for cell in cells if cell.get(compared, 0) == axes.baseline), cells[0])
-    added = [Parameter((SEED,), "categorical", {"values": group}) for group in sweep.added if group]
-    for seed in [axes.seed, *added]:
+    baseline = next((cell for cell in runs if cell.get(compared, 0) == axes.baseline), runs[0])
+    for seed in [axes.seed, *(Parameter((SEED,), "categorical", {"values": s}) for s in added if s)]:
         seeds = range(seed.grid_size() if seed else 1)
         grid: list[tuple[int, Cell, int | None]] = []
-        if sweep.hyperband:  # which compares runs in passing: in the order of the file
-            grid = sorted(((n, cell, None) for n in seeds for cell in cells), key=_in_file(axes))
-        else:
+        if in_blocks:
             for n, block in product(seeds, blocks):
                 number, order = next(drawn)
-                grid += [(n, cell, number) for arm in order if (cell := block[arm])]
-        around = seeds if sweep.control else ()
-        room = None if sweep.run_cap is None else sweep.run_cap - len(found) - 2 * len(around)
+                grid += [(n, cell, number) for arm in order if (cell := block[arm]) is not None]
+        else:
+            grid = sorted(((n, cell, None) for n in seeds for cell in runs), key=_in_file(axes))
+        around = seeds if control else ()
+        room = None if run_cap is None else run_cap - len(found) - 2 * len(around)
         if room is not None and room <= 0:
             break
-        found += [_point(axes, seed, control, n, arm=FIRST) for n in around]
+        found += [_point(axes, seed, baseline, n, arm=FIRST) for n in around]
         found += [_point(axes, seed, cell, n, block=number) for n, cell, number in grid[:room]]
-        found += [_point(axes, seed, control, n, arm=LAST) for n in around]
+        found += [_point(axes, seed, baseline, n, arm=LAST) for n in around]
     return [replace(point, place=place) for place, point in enumerate(found)]
 
 
