@@ -176,7 +176,7 @@ def _sweep(file: Path, out: Path, storage: str | None) -> int:
 
 
 def _search(file: Path, out: Path, storage: str | None) -> Any:
-    from ampcompare.sweeps.file.sweep import read_sweep
+    from ampcompare.sweeps.file import read_sweep
     from ampcompare.sweeps.search import Search
     from ampcompare.sweeps.storage import sqlite_url
 

@@ -24,7 +24,7 @@ from ampcompare.experiment import run
 from ampcompare.records import RunRecord, load_runs
 from ampcompare.report import analyse_runs
 from ampcompare.sweeps.check import problems_of
-from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.methods import METHODS, Method
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url

@@ -167,7 +167,7 @@ def test_a_sweep_takes_it_without_torch_and_trains_it(here: Path):
     )
     check = (
         "import sys; from ampcompare.sweeps.check import problems_of; "
-        "from ampcompare.sweeps.file.sweep import read_sweep; "
+        "from ampcompare.sweeps.file import read_sweep; "
         "assert problems_of(read_sweep('sweep.yaml'), []) == []; assert 'torch' not in sys.modules"
     )
     done = command(sys.executable, "-c", check)

@@ -16,7 +16,7 @@ from ampcompare.config.arguments import parse
 from ampcompare.config.load import LEAVES, load_config
 from ampcompare.errors import UserError
 from ampcompare.program.place import as_typed
-from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.file import read_sweep
 
 DOORS = ", pkg.mod:Name, ./file.py:Name"
 BACKENDS = (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ampcompare import entrypoint
 from ampcompare.errors import UserError
-from ampcompare.published.publication import PUBLICATION_KEYS, Publication, load, names
+from ampcompare.published.publication import Publication, load, names
 
 PAPER: dict[str, Any] = {
     "title": "A paper",
@@ -54,6 +54,14 @@ def refusal(path: Path) -> str:
     return said.removeprefix(f"{path}: ")
 
 
+def taken(path: Path) -> tuple[Publication | None, str]:
+    """What was read, or what is said of it."""
+    try:
+        return load(str(path)), ""
+    except UserError as problem:
+        return None, str(problem)
+
+
 def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
     found = load(str(written(tmp_path, PAPER)))
     assert (found.name, found.runs, found.images, found.gflop) == ("paper", 1, None, None)
@@ -64,45 +72,48 @@ def test_a_file_is_read_by_its_path_and_named_after_it(tmp_path):
 
 
 def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: pytest.Subtests):
+    lines = "expected lines of the form key: value"
     for key, value, said in [
-        ("titel", "x", "the file: titel: no such key; did you mean title?"),
-        ("figures.time.valeus", {}, "figures.time: valeus: no such key; did you mean values?"),
-        ("charts.0.pannels", [], "charts, number 1: pannels: no such key; did you mean panels?"),
-        ("charts.0.panels.0.colour", "red", "charts, number 1: colour: no such key; known are kind, x, y,"),
-        ("title", ..., "title: None; expected a text"),
-        ("source", [], "source: []; expected a text"),
-        ("baseline", ..., "baseline: None; expected one of the arms: fp32, half"),
-        ("baseline", "O1", "baseline: 'O1'; expected one of the arms: fp32, half"),
-        ("baseline", ["fp32"], "baseline: ['fp32']; expected one of the arms"),
-        ("arms", {}, "arms: 0 of them; expected 1 to 20"),
-        ("arms", {str(n): {} for n in range(21)}, "arms: 21 of them; expected 1 to 20"),
-        ("arms", {"a\nb": {}}, "arms: 'a\\nb': expected a name of 1 to 60 characters, in one line"),
-        ("arms", {"": {}}, "arms: '': expected a name of 1 to 60 characters, in one line"),
-        ("figures", {"\x1b[31m": {}}, "figures: '\\x1b[31m': expected a name of 1 to 60 characters"),
-        ("arms", ["fp32"], "arms: expected lines of the form key: value"),
-        ("arms.half", "fp16", "arms.half: expected lines of the form key: value"),
-        ("arms.half", {1: 2}, "arms.half: expected lines of the form key: value"),
-        ("setting", [1], "setting: expected lines of the form key: value"),
-        ("tiny", "tiny", "tiny: expected lines of the form key: value"),
-        ("runs", 0, "runs: 0; expected a whole number above 0"),
-        ("runs", True, "runs: True; expected a whole number above 0"),
-        ("images", 1.5, "images: 1.5; expected a whole number above 0"),
-        ("gflop", float("nan"), "gflop: nan; expected the 10^9 operations of an image"),
-        ("gflop", "7", "gflop: '7'; expected the 10^9 operations of an image"),
-        ("figures.time.measured", "wall", "figures.time.measured: 'wall'; expected one of seconds,"),
-        ("figures.time.measured", {}, "figures.time.measured: {}; expected one of seconds,"),
-        ("figures.time.unit", "MiB", "figures.time.unit: 'MiB'; expected one of s, min, h,"),
-        ("figures.time.unit", ["s"], "figures.time.unit: ['s']; expected one of s, min, h,"),
-        ("figures.time.values", {}, "figures.time.values: empty; expected a figure of each arm"),
+        ("titel", "x", "titel: no such key; did you mean title?"),
+        ("figures.time.valeus", {}, "figures.time.valeus: no such key; did you mean values?"),
+        ("charts.0.pannels", [], "charts[0].pannels: no such key; did you mean panels?"),
+        ("charts.0.panels.0.colour", "red", "charts[0].panels[0].colour: no such key; expected one of kind,"),
+        ("title", ..., "title: missing"),
+        ("source", [], "source=[]: expected a text"),
+        ("source", "", "source='': expected a text"),
+        ("baseline", ..., "baseline: missing"),
+        ("baseline", "O1", "baseline='O1': expected one of the arms: fp32, half"),
+        ("baseline", ["fp32"], "baseline=['fp32']: expected a text"),
+        ("arms", {}, "arms: expected 1 or more of them"),
+        ("arms", {str(n): {} for n in range(21)}, "arms: expected at most 20 of them"),
+        ("arms", {"a\nb": {}}, "arms.a b='a\\nb': expected a name of 1 to 60 characters, in one line"),
+        ("arms", {"": {}}, "arms.='': expected a name of 1 to 60 characters, in one line"),
+        ("arms", ["fp32"], f"arms=['fp32']: {lines}"),
+        ("arms.half", "fp16", f"arms.half='fp16': {lines}"),
+        ("arms.half", {1: 2}, "arms.half[1]=1: expected a text"),
+        ("setting", [1], f"setting=[1]: {lines}"),
+        ("tiny", "tiny", f"tiny='tiny': {lines}"),
+        ("runs", 0, "runs=0: expected at least 1"),
+        ("runs", True, "runs=True: expected a whole number"),
+        ("images", 1.5, "images=1.5: expected a whole number"),
+        ("gflop", float("nan"), "gflop=nan: expected a number"),
+        ("gflop", 0, "gflop=0: expected a number above 0"),
+        ("figures.time.measured", "wall", "figures.time.measured='wall': expected 'seconds',"),
+        ("figures.time.unit", "MiB", "figures.time.unit='MiB': expected one of s, min, h, which fit seconds"),
+        ("figures.time.unit", ["s"], "figures.time.unit=['s']: expected a text"),
+        ("figures.time.values", {}, "figures.time.values: expected 1 or more of them"),
         ("figures.time.values", {"O1": "2"}, "figures.time.values.O1: no such arm; there are fp32, half"),
-        ("figures.time.values.half", "fast", "figures.time.values.half: 'fast' is no figure; expected one"),
-        ("figures.time.values.half", None, "figures.time.values.half: None is no figure"),
-        ("figures.time.values.half", {"value": 1}, "figures.time.values.half.low: None; expected a number"),
+        ("figures.time.values.half", "fast", "figures.time.values.half='fast': is no figure; expected it"),
+        ("figures.time.values.half", None, "figures.time.values.half=None: is no figure"),
         ("charts", {}, "charts: expected a list"),
-        ("charts.0.panels", [], "charts, number 1: expected a list of panels"),
-        ("charts.0.panels.0.kind", "pie", "charts, number 1: kind 'pie'; expected bar or line"),
-        ("charts.0.panels.0.figure", "cost", "charts, number 1: figure 'cost': there is none of that name"),
-        ("charts.0.panels.0.curve", "train/loss", "charts, number 1: expected a figure or a curve, one of"),
+        ("charts.0.panels", [], "charts[0].panels=[]: expected 1 or more of them"),
+        ("charts.0.panels.0.kind", "pie", "charts[0].panels[0].kind='pie': expected 'bar' or 'line'"),
+        ("charts.0.panels.0.figure", "cost", "charts: figure 'cost': there is none of that name"),
+        (
+            "charts.0.panels.0.curve",
+            "train/loss",
+            "charts[0].panels[0]: expected a figure or a curve",
+        ),
     ]:
         with subtests.test(key=key, value=value, said=said):
             assert refusal(written(tmp_path, changed(key, value))).startswith(said)
@@ -123,8 +134,18 @@ def test_what_is_wrong_in_a_file_is_one_line_with_its_key(tmp_path, subtests: py
         "!!python/object:os.x {}",
     ],
 )
-def test_what_is_no_publication_at_all_is_one_line(tmp_path, content):
-    assert refusal(written(tmp_path, content))
+def test_what_is_no_publication_at_all_is_refused_with_its_file(tmp_path, content):
+    with pytest.raises(UserError, match=r"paper\.yaml"):
+        load(str(written(tmp_path, content)))
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path):
+    content = changed("runs", 0) | {"gflop": "7", "titel": "x"}
+    with pytest.raises(UserError) as refused:
+        load(str(written(tmp_path, content)))
+    first, *rest = str(refused.value).splitlines()
+    assert first.endswith("paper.yaml: 3 things are wrong, nothing was started:")
+    assert [line.split(":")[0].split("=")[0].strip() for line in rest] == ["runs", "gflop", "titel"]
 
 
 VALUES = st.recursive(
@@ -132,7 +153,13 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), inner),
     max_leaves=5,
 )
-PLACES = [*PUBLICATION_KEYS, "arms.fp32", "figures.time", "figures.time.values", "figures.time.values.half"]
+PLACES = [
+    *Publication.model_fields,
+    "arms.fp32",
+    "figures.time",
+    "figures.time.values",
+    "figures.time.values.half",
+]
 PLACES += [f"figures.time.{key}" for key in ("measured", "what", "unit")]
 PLACES += ["charts.0", "charts.0.title", "charts.0.panels", "charts.0.panels.0"]
 
@@ -149,12 +176,8 @@ def test_anything_at_any_key_is_a_publication_or_one_line(tmp_path_factory, key,
     place[int(last) if isinstance(place, list) else last] = value
     path = tmp_path_factory.getbasetemp() / "anything.yaml"
     path.write_text(yaml.safe_dump(content))
-    try:
-        found: Publication | None = load(str(path))
-    except UserError as problem:
-        found = None
-        said = str(problem)
-    assert found is not None or (said.startswith(f"{path}") and "\n" not in said)
+    found, said = taken(path)
+    assert found.baseline in found.arms if found else said.startswith(f"{path}")
 
 
 @pytest.mark.parametrize("key", ["optimizer.rl", "modle", "precision", "arms"])

@@ -24,7 +24,7 @@ from ampcompare.report.page.render import render_page
 from ampcompare.reproduce.as_sweep import Repetition
 from ampcompare.reproduce.listing import forecast, in_words, lines, seconds_there
 from ampcompare.sweeps.answer import report
-from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.file import read_sweep
 
 SMALL = ("device=cpu", "wandb.mode=offline", "max_steps=6", "log.every=2", "log.warmup_steps=1")
 SMALL += ("data.train_limit=64", "data.test_limit=32", "batch_size=8", "diagnostics.every=null")
@@ -141,7 +141,7 @@ def test_wrong_use_is_one_line_and_starts_nothing(paper, capsys, monkeypatch, su
         (("{paper}", "--network", "big"), "published.network='big': expected one of tiny"),
         (("{paper}", "--seeds", "0"), "see ampcompare reproduce --help"),
         (("{paper}", "epoch=1"), "epoch: no such key; did you mean epochs?"),
-        (("{paper}", "seed=1"), "seed=1: the sweep varies seed"),
+        (("{paper}", "seed=[1,x]"), "parameters.seed: seed='x': expected"),
         (("{paper}", "--out", "a", "output_dir=b"), "--out a: output_dir=b says it too; leave one out"),
         (("{paper}", "--out", "{paper}"), "paper.yaml"),
         (("--scale", "0.5"), "--scale 0.5: of which publication? give its name"),

@@ -11,8 +11,8 @@ from typing import IO
 
 import yaml
 
-from ampcompare.sweeps.file.parameters import Parameter
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.distributions import Parameter
+from ampcompare.sweeps.file import Sweep
 from support.quick import ROOT
 from support.wandb_server.clients import wait_until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ampcompare.sweeps.file.parameters import DISTRIBUTIONS
+from ampcompare.sweeps.distributions import DISTRIBUTIONS
 
 # What W&B's published schema of a sweep says about keys: which there are, and that there are no others.
 _PARAMETER = {

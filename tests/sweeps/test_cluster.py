@@ -20,7 +20,7 @@ from ampcompare.records import load_runs
 from ampcompare.sweeps.cluster.array import planned_run
 from ampcompare.sweeps.cluster.words import minutes, of_report, parameters
 from ampcompare.sweeps.definition import definition
-from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.file import read_sweep
 
 pytestmark = pytest.mark.slow
 

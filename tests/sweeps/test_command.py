@@ -8,7 +8,7 @@ import sys
 import pytest
 from wandb.sdk.launch.sweeps import utils as wandb_utils
 
-from ampcompare.sweeps.file.command import ARGS_FORMS, DEFAULT_COMMAND, build_command, macro_problem
+from ampcompare.sweeps.command import ARGS_FORMS, DEFAULT_COMMAND, build_command, macro_problem
 
 PARAMETERS = {
     "backend": "native",

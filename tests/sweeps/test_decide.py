@@ -12,8 +12,8 @@ from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look, next_seeds
-from ampcompare.sweeps.file.parameters import Parameter
-from ampcompare.sweeps.file.sweep import Hyperband, Objective, Sweep
+from ampcompare.sweeps.distributions import Parameter
+from ampcompare.sweeps.file import Hyperband, Objective, Sweep
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
 
@@ -61,7 +61,7 @@ class Looker:
         self.decisions = Decisions(search, LOOKS, self.look, self.said.append, threading.Event())
 
     def look(self) -> Look:
-        seeds = self.search.sweep.points.seeds
+        seeds = self.search.sweep.seeds
         self.asked.append(seeds)
         return Look(seeds >= self.decided_at, (f"looked at {seeds}",))
 

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from ampcompare.sweeps.display import SweepDisplay
-from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.worker import Job
 
 

@@ -15,8 +15,8 @@ from support.sweep_schema import SCHEMA
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import load_runs
 from ampcompare.sweeps.check import problems_of
-from ampcompare.sweeps.file.sweep import read_sweep
-from ampcompare.sweeps.plan import plan_of
+from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.prepare import plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "sweeps").glob("*.yaml"))
@@ -92,7 +92,7 @@ def test_the_plan_of_a_file_is_that_of_every_run(monkeypatch):
     sweep = read_sweep(ROOT / "sweeps" / "compare_backends.yaml")
     plan = plan_of(sweep, [])
     assert (plan.margin, plan.looks, plan.max_seeds, plan.control) == (0.5, [3, 6, 10], 10, "none")
-    assert sweep.grid_point(0)["plan"] == {"margin": 0.5, "looks": [3, 6, 10], "max_seeds": 10}
+    assert sweep.points[0].parameters["plan"] == {"margin": 0.5, "looks": [3, 6, 10], "max_seeds": 10}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import yaml
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
 
@@ -123,7 +123,7 @@ def test_added_seeds_have_a_control_of_their_own(begin):
 def test_the_control_is_one_run_a_seed_whatever_else_is_varied(begin):
     search = begin(control=True, parameters={"lr": [0.1, 0.2]})
     assert search.total() == 2 * 2 * 2 + 2 * 2
-    runs = [search.sweep.points.point(i) for i in range(search.total())]
+    runs = search.sweep.points
     assert {run.parameters["lr"] for run in runs if run.arm} == {0.1}
 
 

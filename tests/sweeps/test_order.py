@@ -5,19 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from itertools import permutations
+from itertools import islice, permutations
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.quick import ROOT
 
-from ampcompare.sweeps import order
-from ampcompare.sweeps.file.parameters import Parameter
-from ampcompare.sweeps.file.sweep import Hyperband, Sweep
-from ampcompare.sweeps.order import GPUS, drawn, in_blocks
+from ampcompare.sweeps.distributions import Parameter
+from ampcompare.sweeps.file import Hyperband, Sweep
+from ampcompare.sweeps.order import GPUS, in_blocks, orders
 
 NAMES = st.text(max_size=20)
 
@@ -29,23 +27,21 @@ def sweep(**values) -> Sweep:
 
 
 def points(of: Sweep) -> list[tuple]:
-    return [tuple(of.grid_point(i).values()) for i in range(of.total())]
+    return [tuple(point.parameters.values()) for point in of.points]
+
+
+def drawn(name: str, values: int, blocks: int, combinations: int = 1) -> list[tuple[int, ...]]:
+    """The orders of the first blocks."""
+    return [tuple(order) for order in islice(orders(name, values, combinations), blocks)]
 
 
 @given(NAMES, st.integers(1, 9), st.integers(0, 30), st.integers(1, 4))
 def test_a_block_has_each_value_once(name, values, block, combinations):
-    assert sorted(drawn(name, values, block, combinations)) == list(range(values))
-
-
-@given(NAMES, st.integers(1, 6), st.integers(0, 20))
-def test_order_does_not_depend_on_who_asks_for_what_before(name, values, block):
-    straight = [drawn(name, values, i) for i in range(block + 1)]
-    order._draws.cache_clear()  # another worker, that begins at that block
-    assert drawn(name, values, block) == straight[block]
+    assert sorted(drawn(name, values, block + 1, combinations)[block]) == list(range(values))
 
 
 def test_another_process_draws_the_same():
-    code = "from ampcompare.sweeps.order import drawn; print([drawn('mine', 5, b, 2) for b in range(9)])"
+    code = "from ampcompare.sweeps.order import in_blocks; print([*in_blocks('mine', 'abcde', range(9))])"
     command = [sys.executable, "-c", code]
     seen = {
         subprocess.run(
@@ -57,27 +53,17 @@ def test_another_process_draws_the_same():
         ).stdout
         for salt in ("1", "2")
     }
-    assert seen == {f"{[drawn('mine', 5, b, 2) for b in range(9)]}\n"}
+    assert seen == {f"{[*in_blocks('mine', 'abcde', range(9))]}\n"}
 
 
 def test_order_that_was_drawn_once_stays_that_for_good():
     """A sweep that goes on after an update has to find its runs where they were."""
-    assert [drawn("compare_backends", 3, b) for b in range(4)] == [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)]
-    assert [drawn("näme", 4, b, 2) for b in range(3)] == [(3, 0, 2, 1), (1, 3, 0, 2), (0, 2, 1, 3)]
-
-
-def test_threads_at_once_draw_the_same():
-    found: list[list] = []
-    threads = [Thread(target=lambda: found.append([drawn("t", 4, b) for b in range(200)])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(one == found[0] for one in found)
+    assert drawn("compare_backends", 3, 4) == [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2)]
+    assert drawn("näme", 4, 3, 2) == [(3, 0, 2, 1), (1, 3, 0, 2), (0, 2, 1, 3)]
 
 
 def test_each_value_comes_to_each_place_equally_often():
-    blocks = [drawn(f"sweep {i}", 3, block) for i in range(1000) for block in range(3)]
+    blocks = [order for i in range(1000) for order in drawn(f"sweep {i}", 3, 3)]
     for block in range(3):
         counts = Counter(blocks[block::3])
         places = [
@@ -100,32 +86,32 @@ def stays(orders: list[tuple[int, ...]], values: int) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("values", range(1, 9))
 def test_from_three_blocks_on_no_value_keeps_to_one_gpu(values):
     for name in map(str, range(40)):
-        orders = [drawn(name, values, block) for block in range(6)]
+        found = drawn(name, values, 6)
         for blocks in (3, 4, 6):
-            assert not stays(orders[:blocks], values), (name, blocks)
+            assert not stays(found[:blocks], values), (name, blocks)
 
 
 @pytest.mark.parametrize("values", [1, 2, 3, 4, 5])
 def test_of_two_blocks_as_few_values_keep_to_one_gpu_as_can_be(values):
     """Two and three GPUs at once cannot be served by two blocks of two values: one of four has to give."""
     for name in map(str, range(20)):
-        first = drawn(name, values, 0)
+        first, second = drawn(name, values, 2)
         least = min(len(stays([first, other], values)) for other in permutations(range(values)))
-        assert len(stays([first, drawn(name, values, 1)], values)) == least
+        assert len(stays([first, second], values)) == least
 
 
 def test_values_move_between_gpus_at_each_setting_too():
     for name in map(str, range(40)):
-        orders = [drawn(name, 3, block, combinations=2) for block in range(6)]
+        found = drawn(name, 3, 6, combinations=2)
         for combination in (0, 1):
             for gpus in GPUS:
                 for value in range(3):
-                    at = {(b * 3 + orders[b].index(value)) % gpus for b in range(combination, 6, 2)}
+                    at = {(b * 3 + found[b].index(value)) % gpus for b in range(combination, 6, 2)}
                     assert len(at) > 1, (name, combination, gpus, value)
 
 
 def test_a_long_range_is_run_through_as_it_is():
-    assert drawn("any", 10**6, 3)[:3] == (0, 1, 2)
+    assert [*islice(next(orders("any", 10**6)), 3)] == [0, 1, 2]
 
 
 def test_seeds_are_outermost_and_a_block_has_every_backend_at_one_setting():
@@ -148,6 +134,7 @@ def test_without_a_backend_the_first_varied_key_is_compared():
 
 def test_seeds_alone_come_in_their_order():
     assert points(sweep(seed=[3, 1, 2], epochs=[4])) == [(3, 4), (1, 4), (2, 4)]
+    assert points(sweep(seed=[3, 1, 2])) == [(3,), (1,), (2,)]
 
 
 def test_order_is_another_for_another_name():

@@ -18,13 +18,15 @@ from ampcompare.report.request import FORMATS
 from ampcompare.reproduce.as_sweep import Repetition
 from ampcompare.sweeps.answer import request_of
 from ampcompare.sweeps.check import problems_of
+from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.definition import agreed, definition
-from ampcompare.sweeps.file.command import build_command
-from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+from ampcompare.sweeps.file import Sweep, read_sweep
 
 
 def read(path: Path) -> Sweep:
-    return read_sweep(path, lambda sweep, is_whole: problems_of(sweep, (), is_whole))
+    sweep = read_sweep(path)
+    assert not problems_of(sweep, ())
+    return sweep
 
 
 def written(tmp_path: Path, name: str, *options: str) -> Path:
@@ -43,7 +45,7 @@ def test_a_written_sweep_is_read_back_and_holds_every_arm_in_every_seed(tmp_path
     assert sweep.total() == 2 * len(publication.arms)
     template = sweep.command[sweep.command.index("run") + 1 :]
     configs = [
-        parse(build_command(template, sweep.program, sweep.grid_point(place), tmp_path / "json"))
+        parse(build_command(template, sweep.program, sweep.points[place].parameters, tmp_path / "json"))
         for place in range(2 * len(publication.arms))
     ]
     ran = sorted((config.published.arm, config.seed) for config in configs)

@@ -23,8 +23,8 @@ from support.zygote import children_of
 
 from ampcompare.sweeps import devices, run
 from ampcompare.sweeps.answer import look_at, request_of
-from ampcompare.sweeps.file.sweep import read_sweep
-from ampcompare.sweeps.order import drawn
+from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.order import orders
 
 
 def values(events):
@@ -90,7 +90,7 @@ def test_larger_run_cap_goes_on_where_the_sweep_was(place):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
-    held = [1, 2, 3][drawn("mine", 3, 0)[1]]  # the second to begin
+    held = [1, 2, 3][next(orders("mine", 3))[1]]  # the second to begin
     place.file(parameters={"x": {"values": [1, 2, 3]}, "hold": {"value": held}})
     place.hold()
     process = place.start("--name=mine")
@@ -107,7 +107,7 @@ def test_stopped_sweep_goes_on_with_the_interrupted_run(place, number):
     assert values(place.events("ended")) == ["1", "2", "3"]
     again = [e["run"] for e in place.events("began") if e["given"]["x"] == str(held)]
     assert again == [second["run"]] * 2  # the same run goes on
-    assert first["given"]["x"] == str([1, 2, 3][drawn("mine", 3, 0)[0]])
+    assert first["given"]["x"] == str([1, 2, 3][next(orders("mine", 3))[0]])
 
 
 @pytest.mark.slow
@@ -371,7 +371,7 @@ def test_foreign_program_that_was_killed_is_repeated_with_its_own_words(place):
 def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, group_by, baseline, tmp_path):
     content = {"program": "x.py", "method": method, "parameters": parameters}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": "val_score"}}))
-    request = request_of(read_sweep(tmp_path / "sweep.yaml", lambda found, is_whole: []), tmp_path)
+    request = request_of(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
     assert (request.group_by, request.baseline) == (group_by, baseline)
     assert request.metric == "val_score"
 
@@ -380,7 +380,7 @@ def test_report_of_a_foreign_sweep_compares_what_it_varies(method, parameters, g
 def test_metric_that_has_a_place_of_its_own_is_not_taken_for_quality(metric, tmp_path):
     content = {"program": "x.py", "method": "grid", "parameters": {"x": {"values": [1]}}}
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"metric": {"name": metric}}))
-    request = request_of(read_sweep(tmp_path / "sweep.yaml", lambda found, is_whole: []), tmp_path)
+    request = request_of(read_sweep(tmp_path / "sweep.yaml"), tmp_path)
     assert request.metric is None
 
 
@@ -423,7 +423,7 @@ def test_foreign_program_gets_its_parameters_in_every_form_and_nothing_else(plac
 @pytest.mark.slow
 def test_no_new_runs_once_the_target_is_reached(place):
     values = [0, 0, 0]
-    for place_in_block, value in zip(drawn("sweep", 3, 0), (3, 2, 1), strict=True):
+    for place_in_block, value in zip(next(orders("sweep", 3)), (3, 2, 1), strict=True):
         values[place_in_block] = value
     place.file(
         program="logger.py",

@@ -10,7 +10,7 @@ import yaml
 
 from ampcompare.sweeps.decide import fill_first_look
 from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
@@ -37,7 +37,7 @@ def sweep_of(tmp_path):
 
 def runs_of(sweep):
     """(backend, scale, seed) of every run, in order."""
-    points = [sweep.points.point(i) for i in range(sweep.total())]
+    points = sweep.points
     return [(p.parameters["backend"], p.parameters.get(KEY), p.parameters.get("seed")) for p in points]
 
 
@@ -82,7 +82,7 @@ def test_a_block_is_a_seed_with_every_run_in_it(sweep_of):
     """So that the baseline which all scales share does not always run before the later ones."""
     backends = ["none", "native", "apex_o2"]
     sweep = sweep_of({"backend": backends, KEY: SCALES, "seed": [*range(40)]})
-    points = [sweep.points.point(i) for i in range(sweep.total())]
+    points = sweep.points
     assert [p.block for p in points] == [seed for seed in range(40) for _ in range(5)]
     assert [p.parameters["seed"] for p in points] == [p.block for p in points]
     places = Counter(i % 5 for i, p in enumerate(points) if p.parameters["backend"] == "none")
@@ -124,4 +124,4 @@ def test_seeds_that_come_later_are_each_run_once_too(sweep_of, tmp_path):
 def test_looks_count_seeds_not_points(sweep_of, tmp_path):
     search = begun(sweep_of(GRID | {"seed": [1, 2]}), tmp_path)
     fill_first_look(search, (3, 6))
-    assert (search.sweep.points.seeds, search.total()) == (3, 9)
+    assert (search.sweep.seeds, search.total()) == (3, 9)

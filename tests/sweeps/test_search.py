@@ -14,7 +14,7 @@ import pytest
 from support.place import grid
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.order import drawn
+from ampcompare.sweeps.order import orders
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import check_storage, shown, sqlite_url, why
 
@@ -31,7 +31,7 @@ def search(tmp_path):
     return Search(grid(3), sqlite_url(tmp_path), "s")
 
 
-ORDER = drawn("s", 3, 0)  # of the three points of `search`
+ORDER = next(orders("s", 3))  # of the three points of `search`
 
 
 def test_points_come_in_their_order_and_then_nothing(search):
@@ -85,7 +85,7 @@ def test_silent_worker_loses_its_run_which_is_tried_once_more(tmp_path):
 def test_run_of_a_worker_that_died_before_its_first_sign_of_life_is_not_lost(tmp_path):
     search = Search(grid(2), sqlite_url(tmp_path), "s", grace_seconds=3600)
     search.study.ask()  # and killed
-    first, second = drawn("s", 2, 0)
+    first, second = next(orders("s", 2))
     assert search.next().parameters["x"] == second
     assert search.next() is None
     be_silent(tmp_path, 4000)

@@ -4,7 +4,7 @@ look. Free of torch.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ampcompare.config.beside import PublishedConfig
 from ampcompare.config.build import build, options_in
@@ -12,7 +12,9 @@ from ampcompare.config.options import Role
 from ampcompare.config.schema import Config, find_option
 from ampcompare.data.sources import source_of
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.published.publication import Publication, load, names
+
+if TYPE_CHECKING:  # pydantic, which few runs need, takes a fifth of a second to load
+    from ampcompare.published.publication import Publication
 
 LEAST_BATCH = 2  # BatchNorm has no variance of one image
 LEAST_STEPS = 2
@@ -23,6 +25,8 @@ def repeated(of: PublishedConfig) -> Config:
 
     Raises UserError: nothing or nobody is named, the arm is none of it, its file is not in order.
     """
+    from ampcompare.published.publication import load, names
+
     if of.name is None:
         which = f"of which publication? set published.name to a file or one of {', '.join(names())}"
         given = ("arm", of.arm) if of.arm else ("network", of.network) if of.network else ("scale", of.scale)

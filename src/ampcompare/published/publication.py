@@ -18,9 +18,10 @@ arms:                 # by their names there
 figures:              # by names of its own
   epoch_seconds:
     measured: seconds_per_epoch          # one of MEASURED
+    unit: s                              # in which the values are printed, where it is not MEASURED's
     what: mean of 20 epochs, evaluation left out
     values: {fp32: "17.84", O3: "10.30"}
-charts:               # as the original drew them
+charts:               # as the original drew them: a figure of its arms, or a curve (a metric) by epoch
   - title: Training time
     panels:
       - {figure: epoch_seconds, kind: bar, x: "", y: "seconds an epoch"}
@@ -30,12 +31,25 @@ gflop: 7.78           # counted work of forward and backward, an image
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from ampcompare.errors import UserError, did_you_mean, one_line
 from ampcompare.former import arm_now, setting_now
+from ampcompare.program.checked import Above0, Checked, lines_of, refused, wrong_file
 from ampcompare.program.place import find_shipped, names_shipped
 from ampcompare.program.yaml_file import read_yaml
 from ampcompare.published.printed import Printed, printed
@@ -68,21 +82,66 @@ MEASURED = {
     "final_accuracy": Measured("accuracy after the last epoch", "%", falls=False, is_share=True),
     "best_accuracy": Measured("best accuracy", "%", falls=False, is_share=True),
 }
-UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "images/s": 1.0, "bytes": 2.0**-20, "MiB": 1.0}
-UNITS |= {"%": 1.0, "fraction": 100.0}
+# Units of a file by the one that they come to.
+UNITS: dict[str, dict[str, float]] = {
+    "s": {"s": 1.0, "min": 60.0, "h": 3600.0},
+    "images/s": {"images/s": 1.0},
+    "MiB": {"MiB": 1.0, "bytes": 2.0**-20},
+    "%": {"%": 1.0, "fraction": 100.0},
+}
 
 
-@dataclass(frozen=True)
-class Figure:
+def _words(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise refused("expected a text")
+    return one_line(value)
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        raise refused("expected a text")
+    return text
+
+
+def _name(name: str) -> str:
+    """It stands in tables, and an arm's on command lines."""
+    if name != one_line(name) or not 0 < len(name) <= LONGEST_NAME:
+        raise refused(f"expected a name of 1 to {LONGEST_NAME} characters, in one line")
+    return name
+
+
+def _flat(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it."""
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            raise refused("expected lines of the form key: value")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+Words = Annotated[str, PlainValidator(_words)]
+Title = Annotated[Words, AfterValidator(_not_empty)]
+Name = Annotated[str, AfterValidator(_name)]
+Options = Annotated[
+    dict[str, Any],
+    BeforeValidator(lambda tree: {} if tree is None else tree),
+    AfterValidator(lambda tree: dict(_flat(tree))),
+]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Figure(Checked):
     """What was printed of each arm: `values` by arm, in the unit of `measured` (s, images/s, MiB, %). `unit`
     is the one that their texts are in.
     """
 
-    name: str
-    measured: str
-    what: str
-    values: Mapping[str, Printed]
-    unit: str = ""
+    measured: Literal[*MEASURED]  # type: ignore[valid-type]
+    unit: Annotated[str, Field(validate_default=True)] = ""
+    values: Annotated[dict[str, Annotated[Printed, PlainValidator(printed)]], Field(min_length=1)]
+    what: Words = ""
+    name: str = ""  # by which the file calls it
 
     @property
     def kind(self) -> Measured:
@@ -92,51 +151,83 @@ class Figure:
     @property
     def factor(self) -> float:
         """From the unit of their texts to that of `values`: 60 of minutes."""
-        return _factor(self.unit or self.kind.unit, self.kind.unit) or 1.0
+        return UNITS[self.kind.unit][self.unit or self.kind.unit]
+
+    @field_validator("unit")
+    @classmethod
+    def _fits(cls, unit: str, info: ValidationInfo) -> str:
+        if (measured := info.data.get("measured")) is None:
+            return unit
+        own = MEASURED[measured].unit
+        if unit and unit not in UNITS[own]:
+            raise refused(f"expected one of {', '.join(UNITS[own])}, which fit {measured}")
+        return unit or own
+
+    @field_validator("values")
+    @classmethod
+    def _in_our_unit(cls, values: dict[str, Printed], info: ValidationInfo) -> dict[str, Printed]:
+        if not {"measured", "unit"} <= info.data.keys():
+            return values
+        factor = UNITS[MEASURED[info.data["measured"]].unit][info.data["unit"]]
+        return {
+            arm: replace(v, value=v.value * factor, low=v.low * factor, high=v.high * factor)
+            for arm, v in values.items()
+        }
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(Checked):
     """A panel of a chart: a figure of its arms, or a `curve` (a key of `ampcompare.metrics`) by epoch."""
 
-    kind: str
-    x: str
-    y: str
-    figure: str = ""
-    curve: str = ""
-    title: str = ""
+    kind: Literal["bar", "line"]
+    x: Words = ""
+    y: Words = ""
+    figure: Words = ""
+    curve: Words = ""
+    title: Words = ""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if bool(self.figure) == bool(self.curve):
+            raise refused("expected a figure or a curve, one of them")
+        return self
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(Checked):
     """A chart as the original drew it."""
 
-    title: str
-    panels: tuple[Panel, ...]
+    title: Words = ""
+    panels: Annotated[list[Panel], Field(min_length=1)]
 
 
-@dataclass(frozen=True)
-class Publication:
+_FIGURES = TypeAdapter(Annotated[dict[Name, Figure], Field(max_length=MOST_FIGURES)])
+
+
+def _figures(content: Any) -> tuple[Figure, ...]:
+    found = _FIGURES.validate_python({} if content is None else content)
+    return tuple(figure.model_copy(update={"name": name}) for name, figure in found.items())
+
+
+class Publication(Checked):
     """See the module."""
 
-    name: str
-    title: str
-    source: str
-    setting: Mapping[str, Any]
+    title: Title
+    source: Title
+    url: Words = ""
+    date: Words = ""
+    hardware: Words = ""
+    software: Words = ""
+    note: Words = ""
+    runs: Count = 1
+    images: Count | None = None
+    gflop: Above0 | None = None
+    setting: Options = Field(default_factory=dict)
+    tiny: Options = Field(default_factory=dict)
     baseline: str
-    arms: Mapping[str, Mapping[str, Any]]
-    figures: tuple[Figure, ...]
-    charts: tuple[Chart, ...] = ()
-    url: str = ""
-    date: str = ""
-    hardware: str = ""
-    software: str = ""
-    note: str = ""
-    runs: int = 1
-    images: int | None = None
-    gflop: float | None = None
-    tiny: Mapping[str, Any] = field(default_factory=dict)
-    path: Path = field(default=Path())
+    arms: Annotated[dict[Name, Options], Field(min_length=1, max_length=MOST_ARMS)]
+    figures: Annotated[tuple[Figure, ...], BeforeValidator(_figures)] = ()
+    charts: list[Chart] = Field(default_factory=list)
+    name: str = ""  # that of its file
+    path: Path = Path()
 
     @property
     def arm_keys(self) -> tuple[str, ...]:
@@ -147,6 +238,19 @@ class Publication:
         """Raises KeyError."""
         return {figure.name: figure for figure in self.figures}[name]
 
+    @model_validator(mode="after")
+    def _names_what_there_is(self) -> Self:
+        arms, figures = ", ".join(self.arms), {figure.name for figure in self.figures}
+        if self.baseline not in self.arms:
+            raise refused(f"baseline={self.baseline!r}: expected one of the arms: {arms}")
+        for figure in self.figures:
+            for arm in figure.values.keys() - self.arms.keys():
+                raise refused(f"figures.{figure.name}.values.{arm}: no such arm; there are {arms}")
+        for panel in (panel for chart in self.charts for panel in chart.panels):
+            if panel.figure and panel.figure not in figures:
+                raise refused(f"charts: figure {panel.figure!r}: there is none of that name")
+        return self
+
 
 def names() -> list[str]:
     """The publications that come with the tool."""
@@ -154,7 +258,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Publication:
-    """The publication of that name, or of the YAML file. Raises UserError."""
+    """The publication of that name, or of the YAML file. Raises UserError with a line for each mistake."""
     try:
         path = find_shipped(name, FOLDER)
     except (OSError, ValueError):  # a name too long, a NUL in it, no right to look
@@ -163,164 +267,10 @@ def load(name: str) -> Publication:
         known = names()
         near = did_you_mean(name, known) or f"expected a file or one of {', '.join(known)}"
         raise UserError(f"{name!r}: no such publication; {near}")
-    content = read_yaml(path)
     try:
-        return _Reader(content, path).publication()
-    except UserError as problem:
-        raise UserError(f"{path}: {problem}") from None
-
-
-class _Reader:
-    """Takes a file's content apart, key by key."""
-
-    def __init__(self, content: Any, path: Path) -> None:
-        self.path = path
-        self.content = _mapping(content, "the file", PUBLICATION_KEYS)
-
-    def publication(self) -> Publication:
-        text = {key: self._text(key, needed=key in ("title", "source")) for key in TEXTS}
-        setting = _options(self.content.get("setting"), "setting")
-        arms = {n: _options(arm, f"arms.{n}") for n, arm in self._items("arms", MOST_ARMS)}
-        arms = {name: arm_now(setting, arm) for name, arm in arms.items()}
-        baseline = self.content.get("baseline")
-        if not isinstance(baseline, str) or baseline not in arms:
-            raise UserError(f"baseline: {baseline!r}; expected one of the arms: {', '.join(arms)}")
-        figures = tuple(self._figure(name, what, arms) for name, what in self._items("figures", MOST_FIGURES))
-        charts = tuple(self._charts({f.name for f in figures}))
-        return Publication(
-            self.path.stem,
-            setting=setting_now(setting),
-            baseline=baseline,
-            arms=arms,
-            figures=figures,
-            charts=charts,
-            runs=self._count("runs") or 1,
-            images=self._count("images"),
-            gflop=self._gflop(),
-            tiny=_options(self.content.get("tiny"), "tiny"),
-            path=self.path,
-            **text,
-        )
-
-    def _text(self, key: str, *, needed: bool) -> str:
-        value = self.content.get(key)
-        if value is None and not needed:
-            return ""
-        if not isinstance(value, str | int | float) or isinstance(value, bool) or not str(value).strip():
-            raise UserError(f"{key}: {value!r}; expected a text")
-        return one_line(value)
-
-    def _count(self, key: str) -> int | None:
-        value = self.content.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UserError(f"{key}: {value!r}; expected a whole number above 0")
-        return value
-
-    def _gflop(self) -> float | None:
-        value = self.content.get("gflop")
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise UserError(f"gflop: {value!r}; expected the 10^9 operations of an image")
-        return float(value)
-
-    def _items(self, key: str, most: int) -> Iterator[tuple[str, Any]]:
-        content = _mapping(self.content.get(key), key)
-        if not 0 < len(content) <= most and not (key == "figures" and not content):
-            raise UserError(f"{key}: {len(content)} of them; expected 1 to {most}")
-        for name in content:  # it stands in tables, and an arm's on command lines
-            if name != one_line(name) or not 0 < len(name) <= LONGEST_NAME:
-                raise UserError(
-                    f"{key}: {name[:40]!r}: expected a name of 1 to {LONGEST_NAME} characters, in one line"
-                )
-        return iter(content.items())
-
-    def _figure(self, name: str, what: Any, arms: Mapping[str, Any]) -> Figure:
-        where = f"figures.{name}"
-        content = _mapping(what, where, ("measured", "what", "unit", "values"))
-        measured = content.get("measured")
-        if not isinstance(measured, str) or measured not in MEASURED:
-            raise UserError(f"{where}.measured: {measured!r}; expected one of {', '.join(MEASURED)}")
-        unit = content.get("unit", MEASURED[measured].unit)
-        if (factor := _factor(unit, MEASURED[measured].unit)) is None:
-            raise UserError(
-                f"{where}.unit: {unit!r}; expected one of {', '.join(UNITS)} that fits {measured}"
-            )
-        values = _mapping(content.get("values"), f"{where}.values")
-        if not values:
-            raise UserError(f"{where}.values: empty; expected a figure of each arm")
-        for arm in values:
-            if arm not in arms:
-                raise UserError(f"{where}.values.{arm}: no such arm; there are {', '.join(arms)}")
-        told = content.get("what", "")
-        found = {arm: _scaled(printed(v, f"{where}.values.{arm}"), factor) for arm, v in values.items()}
-        return Figure(name, measured, one_line(told), found, str(unit))
-
-    def _charts(self, figures: set[str]) -> Iterator[Chart]:
-        charts = self.content.get("charts", [])
-        if not isinstance(charts, list):
-            raise UserError("charts: expected a list")
-        for number, chart in enumerate(charts, 1):
-            where = f"charts, number {number}"
-            content = _mapping(chart, where, ("title", "panels"))
-            panels = content.get("panels")
-            if not isinstance(panels, list) or not panels:
-                raise UserError(f"{where}: expected a list of panels")
-            yield Chart(one_line(content.get("title", "")), tuple(_panel(p, where, figures) for p in panels))
-
-
-TEXTS = ("title", "source", "url", "date", "hardware", "software", "note")
-OTHERS = ("runs", "images", "gflop", "setting", "tiny", "baseline", "arms", "figures", "charts")
-PUBLICATION_KEYS = (*TEXTS, *OTHERS)
-
-
-def _panel(content: Any, where: str, figures: set[str]) -> Panel:
-    known = ("kind", "x", "y", "figure", "curve", "title")
-    given = {key: one_line(value) for key, value in _mapping(content, where, known).items()}
-    if given.get("kind") not in (BAR, LINE):
-        raise UserError(f"{where}: kind {given.get('kind')!r}; expected {BAR} or {LINE}")
-    if ("figure" in given) == ("curve" in given):
-        raise UserError(f"{where}: expected a figure or a curve, one of them")
-    if "figure" in given and given["figure"] not in figures:
-        raise UserError(f"{where}: figure {given['figure']!r}: there is none of that name")
-    return Panel(**{"x": "", "y": ""} | given)
-
-
-def _scaled(figure: Printed, factor: float) -> Printed:
-    if factor == 1:
-        return figure
-    value, low, high = (x * factor for x in (figure.value, figure.low, figure.high))
-    return Printed(figure.text, value, low, high, figure.n, figure.confidence)
-
-
-def _factor(unit: Any, of: str) -> float | None:
-    """From a unit of a file to that of the measurement; None where it is of something else."""
-    alike = [{"s", "min", "h"}, {"images/s"}, {"bytes", "MiB"}, {"%", "fraction"}]
-    return next(
-        (UNITS[unit] for kind in alike if of in kind and isinstance(unit, str) and unit in kind), None
-    )
-
-
-def _mapping(content: Any, where: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
-    if content is None:
-        content = {}
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise UserError(f"{where}: expected lines of the form key: value")
-    for key in content:
-        if known and key not in known:
-            near = did_you_mean(key, known) or f"known are {', '.join(known)}"
-            raise UserError(f"{where}: {key}: no such key; {near}")
-    return content
-
-
-def _options(content: Any, where: str) -> dict[str, Any]:
-    """Options of a run by dotted key, of a nested or flat tree; whether there are such is for who runs it."""
-    return dict(_flat(_mapping(content, where), where))
-
-
-def _flat(tree: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(_mapping(value, where), where, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+        found = Publication.model_validate(read_yaml(path))
+    except ValidationError as problem:
+        raise wrong_file(path, lines_of(problem)) from None
+    arms = {name: arm_now(found.setting, arm) for name, arm in found.arms.items()}
+    own = {"name": path.stem, "path": path, "arms": arms, "setting": setting_now(found.setting)}
+    return found.model_copy(update=own)

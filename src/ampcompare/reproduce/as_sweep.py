@@ -10,6 +10,9 @@ from typing import Any
 from ampcompare.config.arguments import parse
 from ampcompare.config.schema import Config
 from ampcompare.published.publication import Publication, load
+from ampcompare.sweeps.file import key_of
+
+VARIED = ("published.arm", "seed")  # words change their values, as of any sweep
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Repetition:
     def configs(self) -> list[Config]:
         """The config of every arm's first run. Raises UserError where there would be none."""
         given = [f"{key}={value}" for key, value in self.options().items()]
-        return [parse([*given, f"published.arm={arm}", *self.words]) for arm in self.arms]
+        given += [word for word in self.words if key_of(word) not in VARIED]
+        return [parse([*given, f"published.arm={arm}"]) for arm in self.arms]
 
     def content(self, words: Sequence[str] = ()) -> dict[str, Any]:
         """The sweep, as its file has it; `words` stand in its command."""

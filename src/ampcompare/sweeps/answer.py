@@ -23,7 +23,7 @@ from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
 
 PUBLISHED = "published.name"
@@ -118,7 +118,7 @@ def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
     """Whether the report has decided every claim. Raises UserError where it does not have every run, and
     where none logged the metric.
     """
-    seeds = plural(sweep.points.seeds, "seed")
+    seeds = plural(sweep.seeds, "seed")
     ended = [row.run_id for row in rows if row.state == "finished"]
     found = {path.stem.removeprefix("run-") for path in (folder / "wandb").glob("*run-*/run-*.wandb")}
     if missing := [run for run in ended if run not in found]:

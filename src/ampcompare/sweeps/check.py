@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from ampcompare.config.load import check_option, split_override, typed_word
 from ampcompare.config.schema import Config
 from ampcompare.config.sweep_choice import check_parameters
 from ampcompare.errors import UserError, did_you_mean
-from ampcompare.sweeps.file.command import build_command
-from ampcompare.sweeps.file.parameters import Parameter, nested
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.command import build_command
+from ampcompare.sweeps.distributions import Parameter, nested
+from ampcompare.sweeps.file import Sweep, key_of
 from ampcompare.sweeps.points import BACKEND
 
 OF_A_RUN = ("arm", "block", "place")  # of the plan's options
-MOST_TRIED = 20  # combinations of backend and type, for one that runs
+MOST_TRIED = 20  # combinations of values, for one that runs
 SCRIPT, PROGRAM = "run_experiment.py", "ampcompare"
 
 
@@ -59,23 +60,22 @@ def _is_our_script(path: Path) -> bool:
         return False
 
 
-def problems_of(sweep: Sweep, words: Sequence[str], is_whole: bool = True) -> list[str]:
+def problems_of(sweep: Sweep, words: Sequence[str]) -> list[str]:
     """What the training would not take: a program that is not there, unknown options, a metric it never logs.
 
-    `words` are the `key=value` words that go behind every command; without `is_whole` the file breaks the
-    schema, and the sweep is what could be understood of it.
+    `words` are the `key=value` words that go behind every command.
     """
-    problems = list(_problems(sweep, words))
-    if trains_here(sweep) and sweep.metric:
-        logged = _logged_by_task(sweep, words) if is_whole and not problems else None
-        problems += _metric_problems(sweep.metric.name, "early_terminate" in sweep.raw, logged)
-    if trains_here(sweep) and is_whole and not problems:
+    if problems := [*_no_program(sweep), *(_wrong_options(sweep, words) if trains_here(sweep) else ())]:
+        return problems
+    if not trains_here(sweep):
+        return []
+    try:
         # The words of the command and of the command line, with the first value of everything.
-        try:
-            check_parameters(*_first(sweep, words))
-        except UserError as problem:
-            problems.append(f"the first run would end at once: {problem}")
-    return problems
+        config, parameters = _first(sweep, words)
+        check_parameters(config, parameters)
+    except UserError as problem:
+        return [f"the first run would end at once: {problem}"]
+    return [*_wrong_metric(sweep, words)]
 
 
 def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
@@ -85,10 +85,10 @@ def first_config(sweep: Sweep, words: Sequence[str]) -> Config:
 
 def _first(sweep: Sweep, words: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     """The first of a sweep's runs that the training takes, and its parameters: not every backend has every
-    type. Raises UserError, that of the very first, where it takes none of the first few.
+    loss scale. Raises UserError, that of the very first, where it takes none of the first few.
     """
     refusal: UserError | None = None
-    for chosen in islice(_combinations(sweep), MOST_TRIED):
+    for chosen in _combinations([p for p in sweep.parameters if sweep.is_grid and is_of_backend(p)]):
         try:
             return config_of(sweep, words, chosen), _parameters(sweep, chosen)
         except UserError as problem:
@@ -97,16 +97,15 @@ def _first(sweep: Sweep, words: Sequence[str]) -> tuple[Config, dict[str, Any]]:
     raise refusal
 
 
+def _combinations(parameters: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
+    """Their first few values together, the first of each first; with none of them nothing, once."""
+    for values in islice(product(*(p.examples() for p in reversed(parameters))), MOST_TRIED):
+        yield dict(zip((p.key for p in parameters), reversed(values), strict=True))
+
+
 def is_of_backend(parameter: Parameter) -> bool:
     """Whether it is one of those that can make two points one run, or a point none."""
     return parameter.key == BACKEND or parameter.key.startswith("precision.")
-
-
-def _combinations(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Values of backend and precision, the first of each first; of a search the first alone."""
-    tried = [p for p in sweep.parameters if sweep.is_grid and is_of_backend(p)]
-    for values in product(*(p.examples() for p in reversed(tried))):
-        yield dict(zip((p.key for p in tried), reversed(values), strict=True))
 
 
 def config_of(sweep: Sweep, words: Sequence[str], chosen: Mapping[str, Any]) -> Config:
@@ -122,28 +121,28 @@ def _parameters(sweep: Sweep, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return nested(sweep.parameters, values)
 
 
-def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
+def _no_program(sweep: Sweep) -> Iterator[str]:
     named = sweep.program if "${program}" in sweep.command else None
     if named and not Path(named).is_file() and not (trains_here(sweep) and Path(named).name == PROGRAM):
         todo = "start the sweep from the folder that has it, or write the path out"
         yield f"program={named!r}: no such file in {Path.cwd()}; {todo}"
-    varied = {parameter.key for parameter in sweep.parameters}
-    for word in words:
-        key = word.removeprefix("--").lstrip("+").partition("=")[0]
-        if key in varied:
-            yield f"{word}: the sweep varies {key}; take it out of the file or out of the command line"
-    if not trains_here(sweep):
-        return
+
+
+def _wrong_options(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
     told: dict[str, str] = {}  # what is wrong, and where it is first
     for parameter in sweep.parameters:
-        where = "parameters." + ".parameters.".join(parameter.path)
         for value in parameter.examples():
             try:
                 check_option(parameter.key, typed_word(parameter.key, str(value)))  # as the program sees it
             except UserError as problem:
-                told.setdefault(str(problem), where)
+                told.setdefault(str(problem), parameter.place)
+        if parameter.key.startswith("plan.") and parameter.kind != "constant":
+            yield f"{parameter.place}: a sweep has one plan; write value: and what it is"
     yield from (f"{where}: {problem}" for problem, where in told.items())
-    yield from _plan_problems(sweep, words)
+    given = {p.key for p in sweep.parameters} | {key_of(word) for word in words}
+    for key in (f"plan.{name}" for name in OF_A_RUN):
+        if key in given:
+            yield f"{key}: each run's own, the sweep sets it; leave it out"
     for word in words:
         try:
             check_option(*split_override(word))
@@ -151,43 +150,27 @@ def _problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
             yield str(problem)
 
 
-def _plan_problems(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
-    for parameter in sweep.parameters:
-        if parameter.key.startswith("plan.") and parameter.kind != "constant":
-            where = "parameters." + ".parameters.".join(parameter.path)
-            yield f"{where}: a sweep has one plan; write value: and what it is"
-    given = {p.key for p in sweep.parameters} | {w.removeprefix("--").partition("=")[0] for w in words}
-    for key in (f"plan.{name}" for name in OF_A_RUN):
-        if key in given:
-            yield f"{key}: each run's own, the sweep sets it; leave it out"
-
-
-def _logged_by_task(sweep: Sweep, words: Sequence[str]) -> frozenset[str] | None:
-    """What every run logs because of its task, whichever of the sweep's values it has; None where its config
-    cannot be known, which is said elsewhere.
-    """
-    varied = [p for p in sweep.parameters if p.key.startswith("task.")]
-    keys: list[frozenset[str]] = []
-    for values in islice(product(*(p.examples() for p in varied)), MOST_TRIED):
-        try:
-            config = config_of(sweep, words, dict(zip((p.key for p in varied), values, strict=True)))
-        except UserError:
-            return None
-        keys.append(task.logged_keys(config.task.loss, config.task.metrics, config.task.metric))
-    return frozenset.intersection(*keys)
-
-
-def _metric_problems(name: str, early: bool, of_task: frozenset[str] | None) -> Iterator[str]:
-    metric, listed = metrics.find(name), "docs/metrics.md lists every metric"
-    known = {key for key in metrics.METRICS if of_task is None or not task.is_of_task(key)} | (
-        of_task or set()
-    )
+def _wrong_metric(sweep: Sweep, words: Sequence[str]) -> Iterator[str]:
+    if sweep.metric is None:
+        return
+    name, listed = sweep.metric.name, "docs/metrics.md lists every metric"
+    # What every run logs because of its task, whichever of the sweep's values it has.
+    tasks = []
+    for chosen in _combinations([p for p in sweep.parameters if p.key.startswith("task.")]):
+        with suppress(UserError):  # this one will say so itself
+            own = config_of(sweep, words, chosen).task
+            tasks.append(task.logged_keys(own.loss, own.metrics, own.metric))
+    of_task = frozenset.intersection(*tasks) if tasks else frozenset()
+    metric = metrics.find(name)
+    known = {key for key in metrics.METRICS if not task.is_of_task(key)} | of_task
     if name not in known and (metric is None or metric.key not in known):
         near = did_you_mean(name, sorted(known), 0.5)
         yield f"metric.name={name!r}: the training never logs it; {near or listed}"
     elif metric and metric.no_goal:
         yield f"metric.name={name!r}: is {metric.no_goal}, nothing to go by; {listed}"
-    elif early and (metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))):
+    elif sweep.hyperband and (
+        metric.when == metrics.END if metric else name.startswith(metrics.best_of(metrics.EVAL))
+    ):
         why = "is logged at the end only, and early_terminate looks at a run as it goes on"
         yield f"metric.name={name!r}: {why}"
 

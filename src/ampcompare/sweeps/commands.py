@@ -51,9 +51,10 @@ def sweep(
     """Run a W&B sweep file without a server. Started again, it goes on where it was."""
     from rich.console import Console
 
-    from ampcompare.sweeps.file.sweep import read_sweep
+    from ampcompare.sweeps.file import read_sweep
     from ampcompare.sweeps.holes.command import refuse_server, see_holes
-    from ampcompare.sweeps.run import find_sweep, run_sweep
+    from ampcompare.sweeps.prepare import find_sweep
+    from ampcompare.sweeps.run import run_sweep
 
     if show:
         typer.echo(read_sweep(find_sweep(file)).path.read_text(encoding="utf-8"), nl=False)

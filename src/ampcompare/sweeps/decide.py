@@ -18,8 +18,8 @@ from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.file.parameters import is_whole
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.distributions import is_whole
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.search import Search
 
 POLL_SECONDS = 1.0
@@ -44,7 +44,7 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
     option = "--until-decided"
     if not sweep.is_grid:
         raise refusal(f"method={sweep.method!r}", f"{option} needs a grid", "use method: grid")
-    axes = sweep.points.axes
+    axes = sweep.axes
     if axes.seed is None:
         todo = "add seed: {values: [1, 2, 3]}"
         raise refusal("parameters", f"{option} adds seeds, the file has none", todo)
@@ -55,9 +55,9 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
     if wrong:
         why = f"{option} counts on from the last"
         raise refusal(f"parameters.seed={wrong[0]!r}", why, "use whole numbers")
-    if sweep.points.seeds > looks[-1]:
+    if sweep.seeds > looks[-1]:
         why = f"more than the {looks[-1]} of the last look"
-        raise refusal(f"parameters.seed: {sweep.points.seeds} seeds", why, "set plan.looks")
+        raise refusal(f"parameters.seed: {sweep.seeds} seeds", why, "set plan.looks")
     target = sweep.metric.target if sweep.metric else None
     ending = {
         "run_cap": sweep.run_cap is not None,
@@ -71,7 +71,7 @@ def check_can_be_decided(sweep: Sweep, looks: Sequence[int]) -> None:
 
 def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
     """The seeds that continue those of the sweep: from the last one on, none of them twice."""
-    own = sweep.points.axes.seed
+    own = sweep.axes.seed
     assert own is not None
     have = [own.grid_value(i) for i in range(own.grid_size())] + [s for group in sweep.added for s in group]
     known = set(have)
@@ -81,7 +81,7 @@ def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
 
 def fill_first_look(search: Search, looks: Sequence[int]) -> None:
     """Add the seeds that are missing for the first look that the sweep has not passed."""
-    while (now := search.sweep.points.seeds) not in looks:
+    while (now := search.sweep.seeds) not in looks:
         ahead = next(look for look in looks if look > now)
         search.add(Added(next_seeds(search.sweep, ahead - now)))
 
@@ -108,7 +108,7 @@ class Decisions:
         if not self.search.is_all_done():  # another has looked before this one came here
             self._hear()
             return True
-        seeds = self.search.sweep.points.seeds
+        seeds = self.search.sweep.seeds
         if any(group.is_last and group.look == seeds for group in self.search.added):
             self._hear()
             return False  # it was decided before this one came here

@@ -10,24 +10,18 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import training_words
-from ampcompare.sweeps.file.command import DEFAULT_COMMAND
-from ampcompare.sweeps.file.parameters import Parameter, complete, kind_of
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.distributions import Parameter, parse_spec
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.ledger import Ledger
-from ampcompare.sweeps.points import SEED, Cells
+from ampcompare.sweeps.points import SEED
 from ampcompare.sweeps.storage import shown
 
 KEY, GROUP = "sweep", "seeds:"
-DEFINING = ("method", "parameters", "metric", "early_terminate", "program", "command")
-WORDS, CONTROL, ORDER = "words of the command line", "control", "order"
-CELLS = "runs of a seed"  # of sweeps in which not each point is a run of its own; others do not say it
-BLOCKS = "blocks"  # the order of sweeps from here on; those that say none have the file's
-MOST_SEEDS = 10_000  # that are compared one by one
+DEFINING = ("method", "metric", "early_terminate", "program", "command")
+PARAMETERS, WORDS = "parameters", "words of the command line"
 
 
 @dataclass(frozen=True)
@@ -48,60 +42,50 @@ class Added:
 
 def definition(sweep: Sweep, words: Sequence[str]) -> dict[str, Any]:
     """What makes a sweep the one it is, as JSON has it."""
-    ours: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
+    made: dict[str, Any] = {key: sweep.raw.get(key) for key in DEFINING}
     # In their order, which is that of the grid.
-    ours["parameters"] = [*(sweep.raw.get("parameters") or {}).items()]
-    made: dict[str, Any] = {WORDS: sorted(words), CONTROL: sweep.control, ORDER: BLOCKS}
-    if sweep.cells is not None:
-        made[CELLS] = sweep.cells
-    return json.loads(json.dumps(ours | made))
-
-
-def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[Sweep, tuple[Any, ...]]:
-    """The sweep as it began by the database, and the seeds that the file has beyond those it began with.
-
-    Raises UserError with the keys in which the file says something else.
-    """
-    old = {CONTROL: False, ORDER: None, **theirs}
-    began_so = (ORDER, CELLS)  # a sweep goes on as it began, whatever would be made of its file now
-    changed = [key for key in ours if key not in began_so and _differ(ours[key], old.get(key))]
-    if {"program", "command"} & set(changed) and _trains_the_same(sweep, old):
-        changed = [key for key in changed if key not in ("program", "command")]
-    sweep = dataclasses.replace(sweep, in_file_order=old[ORDER] is None, cells=_cells(old.get(CELLS)))
-    words = sorted({*ours[WORDS]} ^ {*(old.get(WORDS) or ())})
-    if words and WORDS in changed:  # by their names, as the file's keys
-        changed[changed.index(WORDS)] = f"{WORDS} ({', '.join(words[:3])}{', ...' if len(words) > 3 else ''})"
-    if "parameters" not in changed or not sweep.is_grid:
-        return _unless(changed, sweep), ()
-    before, now = dict(old["parameters"]), dict(ours["parameters"])
-    names = [name for name in {**before, **now} if _differ(before.get(name), now.get(name))]
-    moved = [*before] != [*now]
-    seeds = [_seeds(before.get(SEED)), _seeds(now.get(SEED))]
-    if names != [SEED] or moved or None in seeds:
-        named = ", ".join(f"parameters.{name}" for name in names) or "the order of parameters"
-        return _unless([named if key == "parameters" else key for key in changed], sweep), ()
-    changed.remove("parameters")
-    if gone := [seed for seed in seeds[0] or () if seed not in (seeds[1] or ())]:
-        changed.append(f"parameters.{SEED} ({', '.join(map(str, gone[:3]))} is gone; it can only get more)")
-    began = tuple(_began(p, before[SEED]) if p.path == (SEED,) else p for p in sweep.parameters)
-    more = tuple(seed for seed in seeds[1] or () if seed not in (seeds[0] or ()))
-    return dataclasses.replace(_unless(changed, sweep), parameters=began), more
-
-
-def _cells(written: Any) -> Cells | None:
-    if written is None:
-        return None
-    return tuple(tuple(cell and (cell[0], cell[1]) for cell in block) for block in written)
+    made[PARAMETERS] = [*(sweep.raw.get(PARAMETERS) or {}).items()]
+    made |= {WORDS: sorted(words), "control": sweep.control}
+    if sweep.control:  # behind what the cap leaves of the grid
+        made["run_cap"] = sweep.run_cap
+    if sweep.cells:  # another version of ours may know other points for one run
+        made["points that are runs"] = [sweep.cells.keys, sorted(sweep.cells.kept)]
+    return json.loads(json.dumps(made))
 
 
 class Changed(UserError):
     """A database holds another sweep under this name; the message is the list of what differs."""
 
 
-def _unless(changed: Sequence[str], sweep: Sweep) -> Sweep:
+def agreed(sweep: Sweep, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[Sweep, tuple[Any, ...]]:
+    """The sweep as it began by the database, and the seeds that the file has beyond those it began with.
+
+    Raises Changed with the keys in which the file says something else.
+    """
+    changed = [key for key in {**theirs, **ours} if _differ(ours.get(key), theirs.get(key))]
+    if WORDS in changed:  # by their names, as the file's keys
+        words = sorted({*ours[WORDS]} ^ {*theirs[WORDS]})
+        some = ", ".join([*words[:3], *(["..."] if len(words) > 3 else [])])
+        changed[changed.index(WORDS)] = f"{WORDS} ({some})"
+    more: tuple[Any, ...] = ()
+    if PARAMETERS in changed and sweep.is_grid:
+        place, before, now = changed.index(PARAMETERS), dict(theirs[PARAMETERS]), dict(ours[PARAMETERS])
+        names = [name for name in {**before, **now} if _differ(before.get(name), now.get(name))]
+        if names == [SEED] and [*before] == [*now]:
+            had, have = (_seeds(spec[SEED]) for spec in (before, now))
+            gone, more = [s for s in had if s not in have], tuple(s for s in have if s not in had)
+            some = ", ".join(map(str, gone[:3]))
+            changed[place : place + 1] = (
+                [f"parameters.{SEED} ({some} is gone; it can only get more)"] if gone else []
+            )
+            began = Parameter((SEED,), *parse_spec(before[SEED]))
+            parameters = tuple(began if p.path == (SEED,) else p for p in sweep.parameters)
+            sweep = dataclasses.replace(sweep, parameters=parameters)
+        else:
+            changed[place] = ", ".join(f"parameters.{name}" for name in names) or "the order of parameters"
     if changed:
         raise Changed(", ".join(changed))
-    return sweep
+    return sweep, more
 
 
 def _differ(one: Any, other: Any) -> bool:
@@ -109,36 +93,9 @@ def _differ(one: Any, other: Any) -> bool:
     return json.dumps(one) != json.dumps(other)
 
 
-def _began(parameter: Parameter, spec: Mapping[str, Any]) -> Parameter:
-    kind = kind_of(spec)
-    assert kind
-    return Parameter(parameter.path, kind, complete(kind, spec))
-
-
-def _seeds(spec: Any) -> list[Any] | None:
-    """Every seed that a parameter of a file names; None where it is none that can be listed."""
-    kind = kind_of(spec) if isinstance(spec, dict) else None
-    if kind is None:
-        return None
-    parameter = Parameter((SEED,), kind, complete(kind, spec))
-    if not parameter.is_listed or parameter.grid_size() > MOST_SEEDS:
-        return None
+def _seeds(spec: Any) -> list[Any]:
+    parameter = Parameter((SEED,), *parse_spec(spec))
     return [parameter.grid_value(i) for i in range(parameter.grid_size())]
-
-
-def _trains_the_same(sweep: Sweep, old: Mapping[str, Any]) -> bool:
-    """Whether our training is run by the same words, however it is called: `run_experiment.py` became
-    `python -m ampcompare run` in the files that come along, and they came to say `resume=auto`, which is what
-    a sweep of ours tells each run anyway.
-    """
-    command = tuple(map(str, old.get("command") or DEFAULT_COMMAND))
-    before = Sweep(Path(), "", "grid", (), program=old.get("program"), command=command)
-    now, then = (_but_resume(training_words(one)) for one in (sweep, before))
-    return now is not None and now == then
-
-
-def _but_resume(words: tuple[str, ...] | None) -> list[str] | None:
-    return None if words is None else [word for word in words if word != "resume=auto"]
 
 
 def agree(

@@ -20,7 +20,7 @@ from ampcompare.errors import one_line
 from ampcompare.program.console import clock, print_line
 from ampcompare.records.tree import flatten
 from ampcompare.sweeps.attempts import SweepRow
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.worker import Job
 
 STYLES = {"finished": "green", "failed": "red", "lost": "red", "stopped": "yellow", "running": "cyan"}

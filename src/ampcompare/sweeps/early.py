@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
-from ampcompare.sweeps.file.sweep import Hyperband
+from ampcompare.sweeps.file import Hyperband
 
 
 def pruner_of(early: Hyperband | None) -> BasePruner:

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-import threading
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from itertools import count
 from typing import TypeVar
 
 GPUS = (2, 3, 4)
@@ -30,53 +28,40 @@ Value = TypeVar("Value")
 Repeat = TypeVar("Repeat")
 
 
-def drawn(name: str, values: int, block: int, combinations: int = 1) -> tuple[int, ...]:
-    """The order of `values` compared values in a block, as their numbers; a function of its arguments alone.
+def orders(name: str, values: int, combinations: int = 1) -> Iterator[Sequence[int]]:
+    """The order of `values` compared values, as their numbers, of one block after the other, without end.
 
-    `name` is the sweep's. Blocks are counted from 0: first every one of the `combinations` of what else is
-    varied, then all of them again with the next seed. Longer lists than LONGEST stay in their order.
+    `name` is the sweep's. Blocks are: first every one of the `combinations` of what else is varied, then all
+    of them again with the next seed. Longer lists than LONGEST stay in their order.
 
-    >>> sorted(drawn("mine", 3, block=7))
+    >>> sorted(next(orders("mine", 3)))
     [0, 1, 2]
     """
-    if values > LONGEST:
-        return tuple(range(values))
-    return _draws(name, values, combinations).order(block)
+    drawn = _Drawn(name, values, combinations)
+    for block in count():
+        yield range(values) if values > LONGEST else drawn.order(block)
 
 
 def in_blocks(
     name: str, values: Sequence[Value], repeats: Sequence[Repeat]
 ) -> Iterator[tuple[Value, Repeat]]:
     """Every value with every repeat (a seed), block by block: `repeats` outermost, values as drawn."""
-    for block, repeat in enumerate(repeats):
-        for number in drawn(name, len(values), block):
+    for order, repeat in zip(orders(name, len(values)), repeats, strict=False):
+        for number in order:
             yield values[number], repeat
 
 
-@lru_cache(maxsize=64)
-def _draws(name: str, values: int, combinations: int) -> _Draws:
-    return _Draws(name, values, combinations)
-
-
-class _Draws:
-    """The orders of a sweep's blocks so far. What a block may be depends on those before it."""
+class _Drawn:
+    """The orders of a sweep's blocks. What a block may be depends on those before it."""
 
     def __init__(self, name: str, values: int, combinations: int) -> None:
         self.name, self.values, self.combinations = name, values, combinations
-        self._orders: list[tuple[int, ...]] = []
         # The GPU, of so many, that a value's runs were all on: at one combination, and at any (None).
         self._only: dict[tuple[int, int | None, int], int] = {}
-        self._lock = threading.Lock()
 
     def order(self, block: int) -> tuple[int, ...]:
-        with self._lock:
-            while len(self._orders) <= block:
-                self._orders.append(self._next(len(self._orders)))
-            return self._orders[block]
-
-    def _next(self, block: int) -> tuple[int, ...]:
-        best: list[int] = []
-        least = sys.maxsize
+        """Of the next block, which has this number."""
+        best, least = [], float("inf")
         for draw in range(DRAWS):
             order = self._swapped(self._drawn(block, draw), block)
             cost = sum(self._stays(value, place, block) for place, value in enumerate(order))
@@ -85,12 +70,9 @@ class _Draws:
             if not cost:
                 break
         for place, value in enumerate(best):
-            position = block * self.values + place
-            for within in self._places(block):
-                for gpus in GPUS:
-                    key = value, within, gpus
-                    if self._only.setdefault(key, position % gpus) != position % gpus:
-                        self._only[key] = MOVED
+            for key, gpu in self._gpus(value, place, block):
+                if self._only.setdefault(key, gpu) != gpu:
+                    self._only[key] = MOVED
         return tuple(best)
 
     def _drawn(self, block: int, draw: int) -> list[int]:
@@ -113,12 +95,11 @@ class _Draws:
 
     def _stays(self, value: int, place: int, block: int) -> int:
         """For how many counts of GPUs the value would stay at this place where all its runs were."""
-        position = block * self.values + place
-        return sum(
-            self._only.get((value, within, gpus)) == position % gpus
-            for within in self._places(block)
-            for gpus in GPUS
-        )
+        return sum(self._only.get(key) == gpu for key, gpu in self._gpus(value, place, block))
 
-    def _places(self, block: int) -> tuple[int | None, ...]:
-        return (None,) if self.combinations == 1 else (None, block % self.combinations)
+    def _gpus(self, value: int, place: int, block: int) -> Iterator[tuple[tuple[int, int | None, int], int]]:
+        """By count of GPUs the one that the value would be on, of all combinations and of this one."""
+        position = block * self.values + place
+        for within in (None,) if self.combinations == 1 else (None, block % self.combinations):
+            for gpus in GPUS:
+                yield (value, within, gpus), position % gpus

@@ -7,24 +7,20 @@ control of its own, so that a run keeps its number for good.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from ampcompare.sweeps.file.parameters import Parameter, nested
-from ampcompare.sweeps.order import drawn
+from ampcompare.sweeps.distributions import Parameter, nested
+from ampcompare.sweeps.order import orders
 
 SEED = "seed"
 BACKEND, BASELINE = "backend", "none"
 FIRST, LAST = "first", "last"
+MOST_POINTS = 100_000
 
-
-# Of one seed the runs in blocks, each run as (compared value, combination of the others) by their numbers;
-# None where a run that is in other blocks is not in this one (same.py).
-Cells = tuple[tuple[tuple[int, int] | None, ...], ...]
+Cell = Mapping[str, int]  # a run but for its seed: the number of each parameter's value, by its key
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,17 @@ class Point:
     place: int
     block: int | None = None
     arm: str | None = None
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Which points are runs of their own, where not every one is (same.py): the combinations of values of
+    `keys`, by number, that are `kept`. What is in `folded` does not set blocks apart.
+    """
+
+    keys: tuple[str, ...]
+    kept: frozenset[tuple[int, ...]]
+    folded: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -73,124 +80,87 @@ class Axes:
         return values.index(BASELINE) if BASELINE in values else 0
 
 
-class Points:
-    """The runs of a grid by their number.
+def count_of(parameters: Sequence[Parameter]) -> int:
+    """How many combinations of their values there are."""
+    return math.prod(p.grid_size() for p in parameters)
 
-    `seeds` are those of each group that was added; `control` puts the baseline, once a seed, before and
-    behind each group; `is_drawn` orders within blocks, else the file's first parameter changes fastest.
-    `cells` are the runs of one seed where not each point is a run of its own.
+
+def points_of(
+    name: str,
+    axes: Axes,
+    *,
+    added: Sequence[Sequence[Any]] = (),
+    control: bool = False,
+    run_cap: int | None = None,
+    cells: Cells | None = None,
+    in_blocks: bool = True,
+) -> list[Point]:
+    """Every run of a grid: `added` are further groups of seeds, in the order of their coming. A `run_cap`
+    leaves out the last points of the grid, not its control. Without blocks they are in the file's order.
     """
-
-    def __init__(
-        self,
-        name: str,
-        parameters: Sequence[Parameter],
-        seeds: Sequence[Sequence[Any]] = (),
-        control: bool = False,
-        is_drawn: bool = True,
-        cells: Cells | None = None,
-    ) -> None:
-        self.name, self.control, self.is_drawn, self._cells = name, control, is_drawn, cells
-        self.axes = axes = Axes(tuple(parameters))
-        own = axes.seed
-        self._seeds: list[Parameter | None] = [own]
-        self._seeds += [
-            Parameter((SEED,), "categorical", {"values": list(group)}) for group in seeds if group
-        ]
-        self._values = axes.compared.grid_size() if axes.compared else 1
-        self._combinations = math.prod(p.grid_size() for p in axes.others)
-        self._in_seed = self._values * self._combinations
-        if cells is not None:
-            self._values, self._combinations = len(cells[0]), len(cells)
-            self._block_ends = list(accumulate(sum(cell is not None for cell in block) for block in cells))
-            self._in_seed = self._block_ends[-1]
-        self._counts = [p.grid_size() if p else 1 for p in self._seeds]
-        self._ends = list(accumulate(self._size(count) for count in self._counts))
-
-    @property
-    def count(self) -> int:
-        """How many runs there are; may be more than a length can be."""
-        return self._ends[-1]
-
-    @property
-    def count_of_file(self) -> int:
-        """How many points the grid has, be they runs of their own or not, without its control."""
-        return self.seeds * math.prod(p.grid_size() for p in self.axes.parameters if p.path != (SEED,))
-
-    @property
-    def seeds(self) -> int:
-        """How many seeds each value has, those that were added included."""
-        return sum(self._counts)
-
-    def point(self, index: int) -> Point:
-        """The run of a number. Raises IndexError beyond the last."""
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        group = next(i for i, end in enumerate(self._ends) if index < end)
-        count, place = self._counts[group], index - ([0, *self._ends][group])
-        around = count if self.control else 0
-        if place < around:
-            return self._of_control(group, place, index, FIRST)
-        place -= around
-        grid = count * self._in_seed
-        if place >= grid:
-            return self._of_control(group, place - grid, index, LAST)
-        if not self.is_drawn and group == 0:
-            return Point(self._in_file(place if self._cells is None else self._file_places[place]), index)
-        seed, place = divmod(place, self._in_seed)
-        block = bisect_right(self._block_ends, place) if self._cells else place // self._values
-        number = sum(self._counts[:group]) * self._combinations  # blocks of the groups before
-        number += seed * self._combinations + block
-        order = drawn(self.name, self._values, number, self._combinations)
-        if self._cells is None:
-            value, combination = order[place % self._values], block
+    found: list[Point] = []
+    blocks = _blocks(axes, cells)
+    drawn = enumerate(orders(name, len(blocks[0]), len(blocks)))
+    runs = [cell for block in blocks for cell in block if cell is not None]
+    compared = axes.compared.key if axes.compared else ""
+    baseline = next((cell for cell in runs if cell.get(compared, 0) == axes.baseline), runs[0])
+    for seed in [axes.seed, *(Parameter((SEED,), "categorical", {"values": s}) for s in added if s)]:
+        seeds = range(seed.grid_size() if seed else 1)
+        grid: list[tuple[int, Cell, int | None]] = []
+        if in_blocks:
+            for n, block in product(seeds, blocks):
+                number, order = next(drawn)
+                grid += [(n, cell, number) for arm in order if (cell := block[arm]) is not None]
         else:
-            runs = [cell for arm in order if (cell := self._cells[block][arm]) is not None]
-            value, combination = runs[place - self._block_ends[block] + len(runs)]
-        return Point(self._tree(group, value, combination, seed), index, number)
+            grid = sorted(((n, cell, None) for n in seeds for cell in runs), key=_in_file(axes))
+        around = seeds if control else ()
+        room = None if run_cap is None else run_cap - len(found) - 2 * len(around)
+        if room is not None and room <= 0:
+            break
+        found += [_point(axes, seed, baseline, n, arm=FIRST) for n in around]
+        found += [_point(axes, seed, cell, n, block=number) for n, cell, number in grid[:room]]
+        found += [_point(axes, seed, baseline, n, arm=LAST) for n in around]
+    return [replace(point, place=place) for place, point in enumerate(found)]
 
-    def _size(self, seeds: int) -> int:
-        return seeds * (self._in_seed + (2 if self.control else 0))
 
-    def _of_control(self, group: int, seed: int, index: int, arm: str) -> Point:
-        baseline = self.axes.baseline
-        runs = [cell for block in self._cells or () for cell in block if cell is not None]
-        first = next((cell for cell in runs if cell[0] == baseline), runs[0] if runs else (baseline, 0))
-        return Point(self._tree(group, *first, seed), index, arm=arm)
+def _blocks(axes: Axes, kept: Cells | None) -> list[list[Cell | None]]:
+    """The runs of one seed in blocks; None where a run that is in other blocks is not in this one."""
+    others, compared = axes.others, axes.compared
+    folded = kept.folded if kept else frozenset()
+    runs: dict[tuple[int, ...], dict[tuple[int, ...], Cell]] = {}
+    for cell in _combinations(others):
+        block = runs.setdefault(tuple(n for key, n in cell.items() if key not in folded), {})
+        inner = tuple(n for key, n in cell.items() if key in folded)
+        for value in range(compared.grid_size() if compared else 1):
+            whole = {**cell, compared.key: value} if compared else cell
+            if kept is None or tuple(whole[key] for key in kept.keys) in kept.kept:
+                block[(*inner, value)] = whole
+    arms = sorted({arm for block in runs.values() for arm in block})
+    return [[block.get(arm) for arm in arms] for block in runs.values()]
 
-    @cached_property
-    def _file_places(self) -> list[int]:
-        """The places of the runs in the file's own order, where not each point is a run of its own."""
-        runs = {cell for block in self._cells or () for cell in block}
-        sizes = {p.key: p.grid_size() for p in self.axes.parameters}
-        found = []
-        for index in range(math.prod(sizes.values())):
-            rest, numbers = index, {}
-            for key, size in sizes.items():
-                rest, numbers[key] = divmod(rest, size)
-            combination, times = 0, 1
-            for parameter in self.axes.others:
-                combination += times * numbers[parameter.key]
-                times *= parameter.grid_size()
-            value = numbers[self.axes.compared.key] if self.axes.compared else 0
-            found += [index] if (value, combination) in runs else []
-        return found
 
-    def _tree(self, group: int, value: int, combination: int, seed: int) -> dict[str, Any]:
-        values = {}
-        for parameter in self.axes.others:
-            combination, number = divmod(combination, parameter.grid_size())
-            values[parameter.key] = parameter.grid_value(number)
-        if self.axes.compared:
-            values[self.axes.compared.key] = self.axes.compared.grid_value(value)
-        if own := self._seeds[group]:
-            values[own.key] = own.grid_value(seed)
-        return nested(self.axes.parameters, [values[p.key] for p in self.axes.parameters])
+def _combinations(parameters: Sequence[Parameter]) -> Iterator[Cell]:
+    """Every combination of the parameters' values, the first parameter changing fastest."""
+    for numbers in product(*(range(p.grid_size()) for p in reversed(parameters))):
+        yield dict(zip((p.key for p in parameters), reversed(numbers), strict=True))
 
-    def _in_file(self, index: int) -> dict[str, Any]:
-        """The parameters of one point where the first parameter of the file changes fastest."""
-        values = []
-        for parameter in self.axes.parameters:
-            index, number = divmod(index, parameter.grid_size())
-            values.append(parameter.grid_value(number))
-        return nested(self.axes.parameters, values)
+
+def _in_file(axes: Axes) -> Any:
+    """The place of a run where the first parameter of the file changes fastest."""
+    keys = [p.key for p in reversed(axes.parameters)]
+    return lambda run: [run[0] if key == SEED else run[1][key] for key in keys]
+
+
+def _point(
+    axes: Axes,
+    seed: Parameter | None,
+    cell: Cell,
+    number: int,
+    block: int | None = None,
+    arm: str | None = None,
+) -> Point:
+    values = [
+        seed.grid_value(number) if seed and p.path == (SEED,) else p.grid_value(cell[p.key])
+        for p in axes.parameters
+    ]
+    return Point(nested(axes.parameters, values), 0, block, arm)

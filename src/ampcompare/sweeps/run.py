@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
-import re
 import signal
 import threading
 import time
@@ -22,20 +20,18 @@ from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.program.files import make_folder
-from ampcompare.program.place import as_typed, find_shipped
+from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import WORDS, heard
-from ampcompare.sweeps.check import problems_of, trains_here
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
-from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.note import note
-from ampcompare.sweeps.plan import looks_of, plan_of, shown, told_to_runs, with_control
+from ampcompare.sweeps.prepare import measured_seconds, prepare, shown
 from ampcompare.sweeps.process import Guard, of_others
 from ampcompare.sweeps.pulse import Pulse
-from ampcompare.sweeps.same import same_runs
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
@@ -70,37 +66,30 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
     """
     request = Request(**asked)
     given = dict(split_override(word) for word in words)
-    sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, words, is_whole))
-    sweep = sweep if request.name is None else dataclasses.replace(sweep, name=request.name)
-    check_name(sweep.name)
     check_storage(request.storage)
-    plan = plan_of(sweep, words)
-    sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, request.control))
-    same = same_runs(sweep, words)
-    sweep = dataclasses.replace(sweep, cells=same.cells)
-    looks = looks_of(plan) if request.until_decided else ()
+    ready = prepare(path, words, request.name, request.control, decides=request.until_decided)
+    sweep, own, looks = ready.sweep, ready.words, ready.looks
     if looks:
         check_can_be_decided(sweep, looks)
-    folder = make_output(Path(given.get("output_dir") or Path("runs") / sweep.name))
+    folder = make_output(ready.output)
     book = Book(folder)
     if book.sweep() is not None and book.has_begun():
         is_filled = (folder / "sweep.db").exists()  # then it is no array's alone
         todo = "run the rest here with --fill" if is_filled else "go on with --cluster, or here with --fill"
         raise UserError(f"output_dir={folder}: the sweep in there is a job array; see --missing, {todo}")
-    own = [word for word in words if split_override(word)[0] != "output_dir"]
-    here = trains_here(sweep)
-    told = told_to_runs(sweep, plan, looks, here)
     url = request.storage or sqlite_url(folder)
-    search = Search(sweep, url, sweep.name, request.grace_seconds, own, told)
+    search = Search(sweep, url, sweep.name, request.grace_seconds, own, ready.told)
     note(search.sweep, own, folder)
-    for line in same.said(search.sweep):
+    for line in ready.same.said(search.sweep):
         print_line(console, one_line(line))
     if looks:
         check_can_be_decided(search.sweep, looks)
         fill_first_look(search, looks)
-    gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
-    behind = (*own, f"output_dir={folder}") if here else tuple(own)
-    received = Rounds(search, folder, console, request, gpus, behind, here).run(looks, shown(plan))
+    gpus = [] if ready.on_cpu else visible_gpus()
+    behind = (*own, f"output_dir={folder}") if ready.here else own
+    received = Rounds(search, folder, console, request, gpus, behind, ready.here).run(
+        looks, shown(ready.plan)
+    )
     note(search.sweep, own, folder)  # with the seeds that were added
     if received:
         tell_how_to_go_on(path, request, given, search.url, console)
@@ -231,21 +220,6 @@ def command_again(path: str, request: Request, given: Mapping[str, str], url: st
     return as_typed("ampcompare", "sweep", path, *words)
 
 
-def find_sweep(name: str) -> Path:
-    """The file that a path, or the name of one of our sweeps, stands for; the path if there is none."""
-    with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
-        return find_shipped(name, "sweeps") or Path(name)
-    return Path(name)
-
-
-def check_name(name: str) -> None:
-    """The name of a sweep becomes a folder and W&B's group. Raises UserError."""
-    is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
-    if not is_word or len(name.encode()) > 200:
-        expected = "expected 1 to 100 characters that can be a folder's name"
-        raise UserError(f"name={name!r}: {expected}; set name or --name")
-
-
 @contextmanager
 def stopped_by_signals(stop: threading.Event, kill: threading.Event, say: Any) -> Iterator[list[int]]:
     """Ctrl-C, a batch system, the terminal's end: let the runs end; a further Ctrl-C: at once. Yields them.
@@ -281,6 +255,10 @@ def _headline(
 ) -> None:
     sweep, total = search.sweep, search.total()
     runs = f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"
+    ended = [row.run_id for row in search.rows() if row.state == "finished"]
+    if seconds := measured_seconds(folder, ended):
+        each = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+        runs += f" of about {each} each, as those that are done took"
     parts = [f"{sweep.name}: {sweep.method}, {runs}"]
     if done:
         parts.append(f"{done} of them done before")

@@ -24,9 +24,9 @@ from ampcompare.sweeps import attempts, definition
 from ampcompare.sweeps.attempts import Attempt, SweepRow
 from ampcompare.sweeps.contact import Contact
 from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.distributions import nested
 from ampcompare.sweeps.early import pruner_of
-from ampcompare.sweeps.file.parameters import nested
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.ledger import Ledger
 from ampcompare.sweeps.methods import method_of
 from ampcompare.sweeps.storage import as_user_error, open_storage
@@ -235,7 +235,7 @@ class Search:
             index = attempts.index_of(trial, self._trials())
             plan = {} if self.plan is None else {**self.plan, "place": index}
             if self.sweep.is_grid:
-                point = self.sweep.points.point(index)
+                point = self.sweep.points[index]
                 parameters = point.parameters
                 own = {"block": point.block, "arm": point.arm}
                 plan |= {key: value for key, value in own.items() if value is not None and plan}

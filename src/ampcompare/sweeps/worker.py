@@ -16,9 +16,9 @@ import yaml
 
 from ampcompare.config.beside import PlanConfig
 from ampcompare.sweeps.attempts import Attempt
+from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.contact import Away
-from ampcompare.sweeps.file.command import build_command
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.note import Note
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment

@@ -17,15 +17,15 @@ from ampcompare.report.statistics.samples import difference
 
 PAGES = 100
 ARMS = (1.6, 1.9, 2.3)  # times as fast as the baseline
-SPEEDS = Figure("speed", "images_per_second", "", {})
-ACCURACY = Figure("accuracy", "final_accuracy", "", {})
+SPEEDS = Figure.model_construct(name="speed", measured="images_per_second", values={})
+ACCURACY = Figure.model_construct(name="accuracy", measured="final_accuracy", values={})
 MARGINS = {SPEED: math.log(1.1), POINTS_ABOVE: 0.5}
 
 
 def times(rng, speed, noise, n):
     """n throughputs of an arm, and the one that was published of it, to three digits."""
     values = 100 * speed * np.exp(rng.normal(0, noise, n + 1))
-    return values[:-1], printed(f"{values[-1]:.3g}", "")
+    return values[:-1], printed(f"{values[-1]:.3g}")
 
 
 def apart(ours, theirs, *, log=True):

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ampcompare.sweeps.file.parameters import nested
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.distributions import nested
+from ampcompare.sweeps.file import Sweep
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -72,7 +72,7 @@ def planned_run(
         draws = cast("Trial", Draws(name, index))
         values = [parameter.suggest(draws) for parameter in sweep.parameters]
         return PlannedRun(index, run_id, nested(sweep.parameters, values), plan)
-    point = sweep.points.point(index)
+    point = sweep.points[index]
     own = {"block": point.block, "arm": point.arm}
     plan |= {key: value for key, value in own.items() if value is not None and plan}
     return PlannedRun(index, run_id, point.parameters, plan)

@@ -15,7 +15,7 @@ from ampcompare.sweeps import definition
 from ampcompare.sweeps.cluster.array import planned_run
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.cluster.queue import tasks_in_queue
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.standing import Attempt, State
 from ampcompare.sweeps.worker import planned
 

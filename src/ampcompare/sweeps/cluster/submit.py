@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 from rich.console import Console
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.cluster.slurm import Slurm
 from ampcompare.sweeps.cluster.whole import WholeArray
 from ampcompare.sweeps.cluster.words import parameters, split
-from ampcompare.sweeps.file.sweep import Sweep, read_sweep
-from ampcompare.sweeps.run import GRACE_SECONDS, check_name, find_sweep
+from ampcompare.sweeps.file import Sweep
+from ampcompare.sweeps.prepare import prepare
+from ampcompare.sweeps.run import GRACE_SECONDS
 
 
 def submit_sweep(path: str, words: Sequence[str], console: Console, cluster: str, **asked: Any) -> int:
@@ -27,14 +26,11 @@ def submit_sweep(path: str, words: Sequence[str], console: Console, cluster: str
     if cluster != "slurm":
         raise UserError(f"--cluster {cluster!r}: expected slurm")
     batch, of_runs = split(words)
-    sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, of_runs, is_whole))
-    _check_options(sweep, asked)
-    name = asked.get("name")
-    sweep = sweep if name is None else dataclasses.replace(sweep, name=name)
-    check_name(sweep.name)
+    ready = prepare(path, of_runs, asked.get("name"), asked.get("control"))
+    _check_options(ready.sweep, asked)
     executor, defaults = _submitit()  # before anything is written
     batch_parameters = parameters(batch, defaults, asked.get("workers"))
-    array = WholeArray(path, sweep, of_runs, console, asked.get("control"))
+    array = WholeArray(path, ready, of_runs, console)
     array.options = [f"--{key}={asked[key]}" for key in ("name", "control") if asked.get(key)]
     with array.book.alone() as is_sure:
         if not is_sure:

@@ -22,8 +22,8 @@ from typing import Any
 from ampcompare.program.stopping import WORDS
 from ampcompare.sweeps.cluster.array import PlannedRun
 from ampcompare.sweeps.cluster.book import Book
-from ampcompare.sweeps.file.command import build_command
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.command import build_command
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.process import Guard, Run, run_environment
 from ampcompare.sweeps.worker import KILLED, SAME_SIGNAL_SECONDS, plan_words, planned, save_parameters
 

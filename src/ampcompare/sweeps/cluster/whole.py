@@ -5,43 +5,32 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
-from ampcompare.config.load import split_override
 from ampcompare.errors import UserError, one_line
 from ampcompare.program.console import print_line
 from ampcompare.report.words import plural
 from ampcompare.sweeps import definition
 from ampcompare.sweeps.answer import report
-from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.cluster.array import PlannedRun, planned_run
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.cluster.task import RunTask
-from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.holes.note import NAME, folder_of, note
-from ampcompare.sweeps.plan import plan_of, told_to_runs, with_control
+from ampcompare.sweeps.prepare import Prepared
 from ampcompare.sweeps.process import of_others
 from ampcompare.sweeps.run import EXIT_FAILED_RUNS, make_output
-from ampcompare.sweeps.same import same_runs
 
 
 class WholeArray:
     """A sweep, its folder and what of it is done."""
 
-    def __init__(self, path: str, sweep: Sweep, words: Sequence[str], console: Console, control: str | None):
+    def __init__(self, path: str, ready: Prepared, words: Sequence[str], console: Console):
         self.path, self.console, self.words = path, console, words
         self.options: list[str] = []  # of the command, that say which sweep it is
-        given = dict(split_override(word) for word in words)
-        plan = plan_of(sweep, words)
-        sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, control))
-        self.same = same_runs(sweep, words)
-        self.sweep = dataclasses.replace(sweep, cells=self.same.cells)
-        self.here = trains_here(sweep)
-        self.told = told_to_runs(self.sweep, plan, (), self.here)
+        self.sweep, self.same, self.here, self.told = ready.sweep, ready.same, ready.here, ready.told
         self.others = {} if self.here else of_others()
-        output = Path(given.get("output_dir") or Path("runs") / sweep.name)
+        output = ready.output
         place = str(output.absolute())
         if "%" in place or "\\" in place or not place.isprintable():
             expected = "expected a printable path without % and \\, which mean something to sbatch"
@@ -53,14 +42,13 @@ class WholeArray:
         self.folder = make_output(output)
         self.book = Book(self.folder)
         # With --storage its database is elsewhere; what it is to have is noted beside its records.
-        noted = folder_of(self.folder, sweep.name) / NAME
+        noted = folder_of(self.folder, self.sweep.name) / NAME
         if self.book.sweep() is None and noted.exists():
-            what = f"sweep {sweep.name} was run there without --cluster"
+            what = f"sweep {self.sweep.name} was run there without --cluster"
             raise UserError(
                 f"output_dir={str(output)!r}: {what}; name another folder, or leave --cluster out"
             )
-        self.own = [word for word in words if split_override(word)[0] != "output_dir"]
-        self.on_cpu = given.get("device", "").startswith("cpu")
+        self.own, self.on_cpu = ready.words, ready.on_cpu
         self.book.make()
 
     def agree(self) -> None:
@@ -94,7 +82,7 @@ class WholeArray:
 
     def task(self, run: PlannedRun, patience: float) -> RunTask:
         sweep = self.sweep
-        behind = (*self.own, f"output_dir={self.folder}") if self.here else tuple(self.own)
+        behind = (*self.own, f"output_dir={self.folder}") if self.here else self.own
         of_sweep = (self.folder, sweep.name, sweep.project, sweep.entity, sweep.command, sweep.program)
         return RunTask(*of_sweep, run, behind, self.others, self.here, patience)
 

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ampcompare.errors import UserError
 from ampcompare.sweeps import attempts, definition
 from ampcompare.sweeps.definition import Added
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.standing import Attempt, State
 from ampcompare.sweeps.holes.target import DATABASE, Target
 from ampcompare.sweeps.ledger import Ledger

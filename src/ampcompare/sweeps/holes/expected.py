@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.file.parameters import Parameter
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.distributions import Parameter
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.grid import Grid, GridPoint
 from ampcompare.sweeps.points import SEED, Point
 from ampcompare.sweeps.same import Same
@@ -31,7 +31,7 @@ def grid_of(sweep: Sweep, same: Same, name: str | None = None) -> Grid:
             f"{sweep.path}: {total:,} points are more than can be told one by one ({MOST_POINTS:,})"
         )
     merged = same.alike if sweep.cells is not None else ()
-    points = tuple(_point(sweep.points.point(index), varied, merged) for index in range(total))
+    points = tuple(_point(sweep.points[index], varied, merged) for index in range(total))
     left_out = same.refusals if sweep.cells is not None else ()
     return Grid(name, keys, points, total, sweep.hyperband is not None, left_out)
 

@@ -29,8 +29,8 @@ from ampcompare.sweeps.answer import report
 from ampcompare.sweeps.attempts import run_of, state_of
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.devices import visible_gpus
-from ampcompare.sweeps.file.parameters import nested
-from ampcompare.sweeps.file.sweep import Sweep
+from ampcompare.sweeps.distributions import nested
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.database import ELSEWHERE
 from ampcompare.sweeps.holes.look import Seen, look
 from ampcompare.sweeps.holes.note import note

@@ -13,7 +13,7 @@ from ampcompare.report.words import plural
 from ampcompare.sweeps.answer import has_records
 from ampcompare.sweeps.check import config_of
 from ampcompare.sweeps.cluster.noted import Noted, noted_runs
-from ampcompare.sweeps.file.sweep import Objective, Sweep
+from ampcompare.sweeps.file import Objective, Sweep
 from ampcompare.sweeps.holes.database import Known, joined, read_database
 from ampcompare.sweeps.holes.expected import grid_of
 from ampcompare.sweeps.holes.note import folder_of

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ampcompare.program.files import replacing
-from ampcompare.sweeps.file.sweep import Sweep, sweep_of
-from ampcompare.sweeps.file.violations import KEYS
+from ampcompare.sweeps.file import KEYS, Sweep, sweep_of
 from ampcompare.sweeps.same import same_runs
 
 NAME = "sweep.json"
@@ -36,7 +35,6 @@ def note(sweep: Sweep, words: Sequence[str], folder: Path) -> None:
         "words": [*words],
         "control": sweep.control,
         "added": [[*group] for group in sweep.added],
-        "in_file_order": sweep.in_file_order,
         "is_merged": sweep.cells is not None,
     }
     try:
@@ -69,7 +67,6 @@ def noted(folder: Path, name: str) -> tuple[Sweep, tuple[str, ...]] | None:
         sweep_of(path, content["file"]),
         name=name,
         control=content.get("control") is True,
-        in_file_order=content.get("in_file_order") is True,
         added=_groups(content.get("added")),
     )
     cells = same_runs(sweep, own).cells if content.get("is_merged") is True else None

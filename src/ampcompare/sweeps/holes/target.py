@@ -12,13 +12,13 @@ from ampcompare.config.load import split_override
 from ampcompare.errors import UserError
 from ampcompare.records import RunRecord
 from ampcompare.records.server import API_PREFIX, parse_source, read_server_sweep
-from ampcompare.sweeps.check import problems_of, trains_here
+from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.cluster.words import split
-from ampcompare.sweeps.file.sweep import Sweep, read_sweep
+from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.note import of_server
-from ampcompare.sweeps.plan import plan_of, told_to_runs, with_control
-from ampcompare.sweeps.run import Request, check_name, find_sweep
-from ampcompare.sweeps.same import Same, same_runs
+from ampcompare.sweeps.prepare import Prepared, check_name, prepare, prepared
+from ampcompare.sweeps.run import Request
+from ampcompare.sweeps.same import Same
 from ampcompare.sweeps.storage import check_storage, sqlite_url
 
 DATABASE = "sweep.db"
@@ -55,12 +55,8 @@ class Target:
             self.on_server is not None
             and self.sweep.is_grid
             and cap is not None
-            and cap < _points(self.sweep)
+            and cap < len(dataclasses.replace(self.sweep, run_cap=None).points)
         )
-
-
-def _points(sweep: Sweep) -> int:
-    return sweep.points.count
 
 
 def is_on_server(name: str) -> bool:
@@ -79,47 +75,30 @@ def target_of(name: str, words: Sequence[str], request: Request) -> Target:
 
 
 def _of_file(path: str, words: Sequence[str], request: Request) -> Target:
-    given = dict(split_override(word) for word in words)
-    sweep = read_sweep(find_sweep(path), lambda found, is_whole: problems_of(found, words, is_whole))
-    sweep = sweep if request.name is None else dataclasses.replace(sweep, name=request.name)
-    check_name(sweep.name)
-    plan = plan_of(sweep, words)
-    sweep = dataclasses.replace(sweep, control=with_control(plan, sweep, request.control))
-    same = same_runs(sweep, words)
-    sweep = dataclasses.replace(sweep, cells=same.cells)
-    told = told_to_runs(sweep, plan, (), trains_here(sweep))
-    return _target(sweep, same, words, given, request, told)
+    return _target(prepare(path, words, request.name, request.control), words, request)
 
 
 def _of_server(source: str, words: Sequence[str], request: Request) -> Target:
     for option, value in {"--name": request.name, "--control": request.control}.items():
         if value is not None:
             raise UserError(f"{option} {value}: is of a sweep without a server; leave it out")
-    given = dict(split_override(word) for word in words)
     entity, project, name = parse_source(source)
     config, runs = read_server_sweep(source, brief=True)
     sweep = of_server(config, name, source)
     check_name(sweep.name)
-    if problems := problems_of(sweep, words):
-        raise UserError(f"{source}: {problems[0]}")
-    same = same_runs(sweep, words)
-    sweep = dataclasses.replace(
-        sweep, cells=same.cells, entity=entity, project=project, control=False, on_server=True
-    )
-    return _target(sweep, same, words, given, request, None, tuple(runs))
+    sweep = dataclasses.replace(sweep, entity=entity, project=project, control=False, on_server=True)
+    return _target(prepared(sweep, words), words, request, tuple(runs))
 
 
 def _target(
-    sweep: Sweep,
-    same: Same,
+    ready: Prepared,
     words: Sequence[str],
-    given: Mapping[str, Any],
     request: Request,
-    told: Mapping[str, Any] | None,
     on_server: tuple[RunRecord, ...] | None = None,
 ) -> Target:
     check_storage(request.storage)
-    folder = Path(given.get("output_dir") or Path("runs") / sweep.name)
-    own = tuple(word for word in words if split_override(word)[0] != "output_dir")
+    given, folder = dict(split_override(word) for word in words), ready.output
+    told = None if ready.sweep.on_server else ready.told
     url = request.storage or sqlite_url(folder)
-    return Target(sweep, same, folder, url, request.storage is None, own, told, given, on_server)
+    has_own = request.storage is None
+    return Target(ready.sweep, ready.same, folder, url, has_own, ready.words, told, given, on_server)

@@ -1,14 +1,17 @@
-"""The plan of a sweep: where it is found, and what follows from it."""
+"""A sweep made ready: file, words and options as one; its plan, and what follows from it."""
 
 from __future__ import annotations
+
+import os
+from datetime import datetime
 
 import pytest
 import yaml
 from support.quick import ROOT
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps.file.sweep import Sweep, read_sweep
-from ampcompare.sweeps.plan import looks_of, plan_of, shown, told_to_runs, with_control
+from ampcompare.sweeps.file import Sweep, read_sweep
+from ampcompare.sweeps.prepare import looks_of, measured_seconds, plan_of, prepare, prepared, shown
 from ampcompare.sweeps.worker import planned
 
 OURS = {"program": "ampcompare", "command": ["ampcompare", "run", "${args_no_hyphens}"]}
@@ -80,9 +83,9 @@ def test_seeds_beyond_the_last_look_are_refused(read):
 
 def test_a_control_can_be_asked_for_beside_the_file(read):
     sweep = read()
-    assert with_control(plan_of(sweep, []), sweep, "bookends")
-    assert with_control(plan_of(sweep, ["plan.control=bookends"]), sweep, None)
-    assert not with_control(plan_of(sweep, []), sweep, None)
+    assert prepared(sweep, [], "bookends").sweep.control
+    assert prepared(sweep, ["plan.control=bookends"]).sweep.control
+    assert not prepared(sweep, []).sweep.control
 
 
 @pytest.mark.parametrize(
@@ -96,28 +99,81 @@ def test_a_control_can_be_asked_for_beside_the_file(read):
             "bookends",
             "the file has early_terminate; leave one out",
         ),
+        ({"run_cap": 4}, "bookends", "run_cap=4: --control bookends needs more than the 4 runs of the"),
     ],
 )
 def test_a_control_that_cannot_be_is_told_in_a_line(read, changes, asked, said):
-    sweep = read(**changes)
     with pytest.raises(UserError) as caught:
-        with_control(plan_of(sweep, []), sweep, asked)
+        prepared(read(**changes), [], asked)
     assert said in str(caught.value)
 
 
-def test_runs_are_told_what_the_file_does_not_say(read):
-    def told(plan, looks, control, **changes):
-        sweep = read(plan, **changes)
-        from dataclasses import replace
+def test_runs_are_told_what_the_file_does_not_say(read, tmp_path):
+    def told(plan, control, decides=False, **changes):
+        return prepared(read(plan, **changes), [], control, decides=decides).told
 
-        return told_to_runs(replace(sweep, control=control), plan_of(sweep, []), looks, not changes)
+    (tmp_path / "theirs.py").touch()
+    theirs = {"program": str(tmp_path / "theirs.py"), "command": ["${program}", "${args}"]}
+    assert told(None, None) == {}
+    assert told(None, "bookends", decides=True) == {"control": "bookends", "looks": [3, 6, 10]}
+    assert told(PLAN, None, decides=True) == {}
+    assert told(None, None, **theirs) is None  # nothing in its record that it did not put there
+    assert told(None, "bookends", decides=True, **theirs) == {"control": "bookends", "looks": [3, 6, 10]}
 
-    theirs = {"program": "theirs.py", "command": ["${program}", "${args}"]}
-    assert told(None, (), False) == {}
-    assert told(None, (3, 6), True) == {"control": "bookends", "looks": [3, 6]}
-    assert told(PLAN, (2, 4), True) == {}
-    assert told(None, (), False, **theirs) is None  # nothing in its record that it did not put there
-    assert told(None, (3, 6), True, **theirs) == {"control": "bookends", "looks": [3, 6]}
+
+def values_of(ready, key):
+    (parameter,) = (p for p in ready.sweep.parameters if p.key == key)
+    return [parameter.grid_value(i) for i in range(parameter.grid_size())]
+
+
+def test_values_of_a_file_can_be_changed_by_words(read):
+    """And what remains goes behind every command."""
+    file = str(read(PLAN).path)
+    ready = prepare(file, ["backend=[none,bf16,native_bf16]", "seed=[4]", "plan.looks=[2,5]", "epochs=2"])
+    assert values_of(ready, "backend") == ["none", "bf16", "native_bf16"]
+    assert values_of(ready, "seed") == [4]
+    assert ready.plan.looks == [2, 5]
+    assert ready.words == ("epochs=2",)
+    assert len(ready.sweep.points) == 3 + 2
+    assert values_of(prepare(file, ["--backend=bf16"]), "backend") == ["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("backend=[none,O1]", "parameters.backend: backend='O1': expected one of"),
+        ("seed=[]", "parameters.seed.values=[]: expected 1 or more of them"),
+        ("seed=[1", "not YAML"),
+        ("plan.control=[none]", "plan.control"),
+    ],
+)
+def test_wrong_values_are_refused_as_those_of_a_file(read, word, said):
+    with pytest.raises(UserError) as caught:
+        prepare(str(read(PLAN).path), [word])
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("cap", [5, 7, 8, 100])
+def test_a_cap_leaves_the_control_at_either_end(read, cap):
+    sweep = prepared(read(run_cap=cap), [], "bookends").sweep
+    arms = [point.arm for point in sweep.points]
+    middle = min(4, cap - 4)
+    assert arms == ["first"] * 2 + [None] * middle + ["last"] * 2
+    assert sweep.total() == middle + 4 <= cap
+    whole = prepared(read(), [], "bookends").sweep.points
+    assert sweep.points[: 2 + middle] == whole[: 2 + middle]
+
+
+def test_seconds_are_those_that_finished_runs_took(tmp_path):
+    for run, minute in (("a", 2), ("b", 4), ("c", 9)):
+        folder = tmp_path / "wandb" / f"offline-run-20260304_050600-{run}"
+        folder.mkdir(parents=True)
+        file = folder / f"run-{run}.wandb"
+        file.touch()
+        ended = datetime(2026, 3, 4, 5, 6 + minute).timestamp()
+        os.utime(file, (ended, ended))
+    assert measured_seconds(tmp_path, ["a", "b", "c", "gone"]) == 240
+    assert measured_seconds(tmp_path, ["gone"]) is None
 
 
 def test_what_is_a_runs_own_joins_the_plan_of_the_file():

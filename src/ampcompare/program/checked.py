@@ -1,0 +1,119 @@
+"""Files that people write, as pydantic models: whatever is wrong in one, a line each with its path.
+
+Imports pydantic, so that it is imported where such a file is read and not before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from ampcompare.errors import UserError, did_you_mean
+
+LONGEST = 400  # characters of what is said of one thing
+SAID = "said"  # pydantic's errors have a type; ours is this one
+EXPECTED = {
+    "missing": "missing; it has to be given",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than_equal": "expected at most {le}",
+    "too_short": "expected {min_length} or more of them",
+    "too_long": "expected at most {max_length} of them",
+    "int_type": "expected a whole number",
+    "string_type": "expected a text",
+    "bool_type": "expected true or false",
+    "list_type": "expected a list",
+    "dict_type": "expected lines of the form key: value",
+    "model_type": "expected lines of the form key: value",
+}
+
+
+def refused(why: str) -> PydanticCustomError:
+    """What a validator raises: why, what is allowed, what to do."""
+    return PydanticCustomError(SAID, "{why}", {"why": why})
+
+
+class Checked(BaseModel):
+    """A part of a file: no other keys than its fields, no type taken for another."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(content)
+        except ValidationError as problem:
+            raise ValidationError.from_exception_data("", [*map(cls._said, problem.errors())]) from None
+
+    @classmethod
+    def _said(cls, error: ErrorDetails) -> InitErrorDetails:
+        kind, why, context = error["type"], error["msg"], error.get("ctx", {})
+        if kind == "extra_forbidden":
+            near = did_you_mean(error["loc"][-1], cls.model_fields)
+            why = f"no such key; {near or 'expected one of ' + ', '.join(cls.model_fields)}"
+        elif kind != SAID:
+            why = EXPECTED.get(kind, why.replace("Input should be", "expected")).format(**context)
+        return {"type": refused(why), "loc": error["loc"], "input": error["input"]}
+
+
+def lines_of(problem: ValidationError) -> list[str]:
+    """What is wrong, each as `parameters.seed.values[0]=nan: expected ...`."""
+    return [_line(error) for error in problem.errors()]
+
+
+def wrong_file(path: Path, lines: Sequence[str]) -> UserError:
+    """The error of a file in which these things are wrong."""
+    if len(lines) == 1:
+        return UserError(f"{path}: {lines[0]}")
+    return UserError(f"{path}: {len(lines)} things are wrong, nothing was started:", lines)
+
+
+def _line(error: ErrorDetails) -> str:
+    parts = [part for part in error["loc"] if part != "[key]"]  # of a key that is wrong itself
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)[1:]
+    why, value = error["msg"], error["input"]
+    is_shown = not (isinstance(value, Mapping) or why.startswith(("missing", "no such key")))
+    line = f"{path}{f'={value!r}' if is_shown else ''}: {why}" if path else why
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        is_text = isinstance(value, str) and value.strip().lower().lstrip("+-")[:1].isdigit()
+        raise refused("expected a number" + (", without quotes and as 1.0e-3" if is_text else ""))
+    return value
+
+
+def _above_0(value: Any) -> Any:
+    if value <= 0:
+        raise refused("expected a number above 0")
+    return value
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a text that a command line and a file can hold: no NUL, no half of a surrogate pair."""
+    return isinstance(value, str) and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
+
+
+def _text(value: str) -> str:
+    if not (is_text(value) and value.strip()):
+        raise refused("expected a text")
+    return value
+
+
+Number = Annotated[float, PlainValidator(_number)]  # a whole one stays whole
+Above0 = Annotated[Number, AfterValidator(_above_0)]
+Text = Annotated[str, AfterValidator(_text)]

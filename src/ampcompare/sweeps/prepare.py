@@ -1,0 +1,191 @@
+"""A sweep made ready to run, to submit or to be looked at: file, words and options as one, checked once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ampcompare.config.beside import PlanConfig
+from ampcompare.config.load import split_override, typed_values
+from ampcompare.config.schema import Config
+from ampcompare.errors import UserError
+from ampcompare.program.checked import wrong_file
+from ampcompare.program.place import find_shipped
+from ampcompare.sweeps.check import first_config, problems_of, trains_here
+from ampcompare.sweeps.file import BOOKENDS, CONTROL, Sweep, key_of, read_sweep
+from ampcompare.sweeps.same import Same, same_runs
+
+GROUP = "plan."
+LOOKS = (3, 6, 10)  # numbers of seeds, where a plan names none
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A sweep, and what follows from it and from the words of its command line.
+
+    `words` go behind every command, `output` is the folder of all runs, `told` what of the plan each run is
+    told beside what is in the file (None: nothing, not even its place), `here` whether it is our training.
+    """
+
+    sweep: Sweep
+    same: Same
+    plan: PlanConfig
+    words: tuple[str, ...]
+    output: Path
+    looks: tuple[int, ...] = ()
+    on_cpu: bool = False
+
+    @property
+    def here(self) -> bool:
+        """Whether it is our own training that runs."""
+        return trains_here(self.sweep)
+
+    @property
+    def told(self) -> dict[str, Any] | None:
+        """What of the plan each run is told beside what is in the file; None: nothing, not even its place.
+
+        A program of others is told of a plan only where there is something that the report has to know.
+        """
+        plan, control, looks = self.plan, self.sweep.control, [*self.looks]
+        known = {name for name in ("control", "looks") if getattr(plan, name) not in (None, "none")}
+        if not self.here:  # words of the command line reach its record no more than its options
+            keys = [p.key for p in self.sweep.parameters]
+            known = {key.removeprefix(GROUP) for key in keys if key.startswith(GROUP)}
+        asked = {"control": BOOKENDS if control else None, "looks": looks or None}
+        told = {name: value for name, value in asked.items() if value is not None and name not in known}
+        return told if self.here or control or looks else None
+
+
+def prepare(
+    file: str,
+    words: Sequence[str],
+    name: str | None = None,
+    control: str | None = None,
+    *,
+    decides: bool = False,
+) -> Prepared:
+    """The sweep of a file, or of one that comes along. `name` and `control` are those options, `decides` is
+    whether it goes on until all is decided. Raises UserError; nothing has been written or started.
+    """
+    sweep = read_sweep(find_sweep(file), words)
+    sweep = sweep if name is None else dataclasses.replace(sweep, name=name)
+    check_name(sweep.name)
+    varied = {p.key for p in sweep.parameters}
+    return prepared(sweep, [word for word in words if key_of(word) not in varied], control, decides=decides)
+
+
+def prepared(
+    sweep: Sweep, words: Sequence[str], control: str | None = None, *, decides: bool = False
+) -> Prepared:
+    """The same of a sweep that was read; `words` name none of its parameters."""
+    given = dict(split_override(word) for word in words)
+    if problems := problems_of(sweep, words):
+        raise wrong_file(sweep.path, problems)
+    plan = plan_of(sweep, words)
+    if not sweep.on_server:
+        sweep = dataclasses.replace(sweep, control=_has_control(plan, sweep, control))
+    same = same_runs(sweep, words)
+    output = Path(given.get("output_dir") or Path("runs") / sweep.name)
+    return Prepared(
+        dataclasses.replace(sweep, cells=same.cells),
+        same,
+        plan,
+        tuple(word for word in words if split_override(word)[0] != "output_dir"),
+        output,
+        looks_of(plan) if decides else (),
+        given.get("device", "").startswith("cpu"),
+    )
+
+
+def find_sweep(name: str) -> Path:
+    """The file that a path, or the name of one of our sweeps, stands for; the path if there is none."""
+    with contextlib.suppress(OSError, ValueError):  # whoever reads it says what is wrong with the name
+        return find_shipped(name, "sweeps") or Path(name)
+    return Path(name)
+
+
+def check_name(name: str) -> None:
+    """The name of a sweep becomes a folder and W&B's group. Raises UserError."""
+    is_word = re.fullmatch(r"[^\x00-\x1f\x7f/\\:\ud800-\udfff]{1,100}", name) and name.strip(" .")
+    if not is_word or len(name.encode()) > 200:
+        expected = "expected 1 to 100 characters that can be a folder's name"
+        raise UserError(f"name={name!r}: {expected}; set name or --name")
+
+
+def plan_of(sweep: Sweep, words: Sequence[str]) -> PlanConfig:
+    """The plan that the runs will have in their config, with the `key=value` words behind every command.
+
+    Of a program that is not ours it is what file and words say, as far as it is a plan. Raises UserError.
+    """
+    if trains_here(sweep):
+        return first_config(sweep, words).plan
+    known = {f"{GROUP}{name}" for name in PlanConfig.__dataclass_fields__}
+    found: dict[str, Any] = {p.key: p.grid_value(0) for p in sweep.parameters if p.is_listed}
+    found |= dict(split_override(word) for word in words)
+    try:
+        typed = typed_values(Config(), {key: value for key, value in found.items() if key in known})
+    except UserError:  # options of its own that are called so
+        return PlanConfig()
+    return PlanConfig(**{key.removeprefix(GROUP): value for key, value in typed.items()})
+
+
+def _has_control(plan: PlanConfig, sweep: Sweep, asked: str | None) -> bool:
+    """Whether the sweep has a control, given `--control`. Raises UserError where it cannot have one."""
+    if asked is not None and asked not in ("none", BOOKENDS):
+        raise UserError(f"--control {asked!r}: expected one of none, {BOOKENDS}")
+    if asked is not None and asked != plan.control and CONTROL in {p.key for p in sweep.parameters}:
+        raise UserError(f"--control {asked}: the file has plan.control={plan.control}; change one of them")
+    if (asked or plan.control) != BOOKENDS:
+        return False
+    option = f"--control {asked}" if asked else f"plan.control={plan.control}"
+    if not sweep.is_grid or sweep.hyperband:
+        what = "early_terminate" if sweep.is_grid else f"method {sweep.method}"
+        raise UserError(f"{option}: needs a grid whose runs all end, the file has {what}; leave one out")
+    if sweep.run_cap is not None and sweep.run_cap <= 2 * sweep.seeds:
+        least = f"more than the {2 * sweep.seeds} runs of the control"
+        raise UserError(f"run_cap={sweep.run_cap}: {option} needs {least}; raise it or leave one out")
+    return True
+
+
+def looks_of(plan: PlanConfig) -> tuple[int, ...]:
+    """The numbers of seeds at which a sweep that goes on until all is decided is looked at; the last ends it.
+
+    Raises UserError where the plan has seeds beyond its last look.
+    """
+    if plan.looks:
+        if plan.max_seeds is not None and plan.max_seeds != plan.looks[-1]:
+            where = f"plan.looks={plan.looks}: the last is not plan.max_seeds={plan.max_seeds}"
+            raise UserError(f"{where}; look at the last seeds too, or leave max_seeds out")
+        return tuple(plan.looks)
+    most = plan.max_seeds or LOOKS[-1]
+    return (*(look for look in LOOKS if look < most), most)
+
+
+def shown(plan: PlanConfig) -> str:
+    """What was planned, briefly: `margin 0.5, looks 3, 6, 10`; nothing where nothing was."""
+    parts = [f"margin {plan.margin:g}"] if plan.margin is not None else []
+    parts += [f"target {plan.target:g}"] if plan.target is not None else []
+    parts += [f"looks at {', '.join(map(str, plan.looks))} seeds"] if plan.looks else []
+    parts += [f"{plan.max_seeds} seeds at most"] if plan.max_seeds else []
+    parts += [f"control {plan.control}"] if plan.control != "none" else []
+    return ", ".join(parts)
+
+
+def measured_seconds(folder: Path, run_ids: Sequence[str]) -> float | None:
+    """The median time of these runs of the sweep in `folder`, by their records; None where there is none.
+
+    A record's folder has the time at which it was begun in its name; its file was last written at its end.
+    """
+    found = []
+    for record in (path for run in run_ids for path in (folder / "wandb").glob(f"*run-*-{run}/run-*.wandb")):
+        with contextlib.suppress(OSError, ValueError):
+            began = datetime.strptime(record.parent.name.split("run-")[1][:15], "%Y%m%d_%H%M%S")
+            found.append(record.stat().st_mtime - began.timestamp())
+    return median(found) if found else None
