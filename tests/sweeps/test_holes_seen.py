@@ -14,7 +14,7 @@ from ampcompare.sweeps import run
 from ampcompare.sweeps.cluster import noted
 from ampcompare.sweeps.cluster.whole import WholeArray
 from ampcompare.sweeps.file.sweep import read_sweep
-from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
@@ -125,8 +125,8 @@ def test_the_hint_names_the_database_and_all_else_that_was_asked_with(place, sai
 def test_a_run_that_is_queued_again_is_not_missing(place, said, word, state):
     found = read_sweep(place.file(**XS))
     place.out.mkdir()
-    search = Search(found, sqlite_url(place.out), "sweep")
-    assert search.give_up(search.next(), word)
+    queue = Queue(found, sqlite_url(place.out), "sweep")
+    assert queue.end(queue.claim(), word)
     assert f"3 points: 1 {state}, 2 missing" in said("--missing")[1]
 
 

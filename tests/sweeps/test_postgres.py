@@ -8,12 +8,12 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ampcompare.sweeps.contact import Away
 from support.place import grid, is_alive
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps import contact
-from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import holds_studies
 

@@ -11,8 +11,8 @@ import yaml
 from ampcompare.sweeps.decide import fill_first_look
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.sweep import read_sweep
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.same import same_runs
-from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
 
 KEY = "precision.loss_scale"
@@ -91,14 +91,14 @@ def test_a_block_is_a_seed_with_every_run_in_it(sweep_of):
 
 
 def begun(sweep, tmp_path):
-    return Search(sweep, sqlite_url(tmp_path), "mine", plan={})
+    return Queue(sweep, sqlite_url(tmp_path), "mine", plan={})
 
 
 def take(search, most=1000):
     made = []
-    while len(made) < most and (attempt := search.next()):
+    while len(made) < most and (attempt := search.claim()):
         made.append((attempt.parameters["backend"], attempt.parameters[KEY], attempt.parameters["seed"]))
-        search.finish(attempt, "finished", None)
+        search.end(attempt, "finished", None)
     return made
 
 
