@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -263,7 +264,7 @@ class Queue:
                 return found
             new = self._new(found, owner)
             try:
-                return self.database.wait(lambda connection, new=new: self._insert(connection, new))
+                return self.database.wait(partial(self._insert, row=new))
             except IntegrityError:
                 continue  # another has begun this place; or this one has, as the connection broke
 
@@ -368,7 +369,7 @@ class Queue:
                 since = now
             self._seen[row.place] = (row.owner, row.beat, since)
             if now - since > self.grace_seconds:
-                self.database.once(lambda connection, row=row: self._take_away(connection, row))
+                self.database.once(partial(self._take_away, row=row))
 
     def _take_away(self, connection: Connection, row: Row) -> None:
         queued = {"state": QUEUED, "attempt": row.attempt + 1}
@@ -484,6 +485,6 @@ def again(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:8]
 
 
-def _row(found: Mapping[str, Any]) -> Row:
+def _row(found: Any) -> Row:
     names = (name.name for name in dataclasses.fields(Row))
     return Row(**{name: json.loads(found[name]) if name in JSON else found[name] for name in names})

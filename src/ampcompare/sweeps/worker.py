@@ -233,12 +233,15 @@ class Worker(threading.Thread):
         if row.attempt > 1:
             while launch.is_going_on(row.run_id):  # its worker was silent, and may be dead or not
                 if context.stop.wait(POLL_SECONDS) or context.pulse.is_lost(row):
-                    return self._end(row, job, "interrupted")
+                    self._end(row, job, "interrupted")
+                    return
             if state := self._ended_before(row, follower):
-                return self._close(row, job, follower, state)
+                self._close(row, job, follower, state)
+                return
         run = launch.start(row, context.guard, again=row.begins_again, gpu=self.gpu)
         if run is None:
-            return self._close(row, job, follower, "failed")
+            self._close(row, job, follower, "failed")
+            return
         stopped_early, asked, code = self._watch(run, row, job, follower)
         job.seconds, job.exit_code = time.monotonic() - job.began, code
         if not (stopped_early or asked or context.kill.is_set()) and code in KILLED:
@@ -246,13 +249,15 @@ class Worker(threading.Thread):
             # with a run whose worker died.
             asked = context.stop.wait(SAME_SIGNAL_SECONDS)
             if not asked:
-                return self._end(row, job, "lost")
+                self._end(row, job, "lost")
+                return
         # The signal may have come behind the end of its record, before the end of its process.
         ended = code in KILLED and follower.exit_code() == 0
         if asked and not ended and (code != 0 or not launch.here):
-            return self._end(row, job, "interrupted")
+            self._end(row, job, "interrupted")
+            return
         state = "stopped" if stopped_early else "finished" if ended or code == 0 else "failed"
-        return self._close(row, job, follower, state)
+        self._close(row, job, follower, state)
 
     def _ended_before(self, row: Row, follower: Follower) -> str | None:
         """How the run ended, where that was not told: its worker died then, or the database was away.
