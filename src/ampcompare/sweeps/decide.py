@@ -16,7 +16,8 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.parameters import is_whole
 from ampcompare.sweeps.file.sweep import Sweep
-from ampcompare.sweeps.queue import Queue, Row
+from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.worker import Pulse
 
 POLL_SECONDS = 1.0

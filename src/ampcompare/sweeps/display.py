@@ -19,7 +19,8 @@ from ampcompare.program.console import clock, print_line
 from ampcompare.records.tree import flatten
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.process import last_words
-from ampcompare.sweeps.queue import Progress, Row
+from ampcompare.sweeps.queue import Progress
+from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.worker import Job
 
 

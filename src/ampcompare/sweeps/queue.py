@@ -15,7 +15,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -42,13 +42,13 @@ from ampcompare.sweeps import definition
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.methods import method_of
+from ampcompare.sweeps.row import LOOK, RUN, RUNNING, Row
 from ampcompare.sweeps.search import draw
 from ampcompare.sweeps.storage import Database, shown
 
 FORMAT = 1
 ATTEMPTS = 2  # of a run whose worker died
-RUN, LOOK = "run", "look"
-QUEUED, RUNNING = "queued", "running"
+QUEUED = "queued"
 ENDED = ("finished", "stopped", "failed", "lost")
 
 TABLES = MetaData()
@@ -79,30 +79,6 @@ RUNS = Table(
     Index("ampcompare_runs_by_state", "sweep", "state", "place"),
 )
 R = RUNS.c
-
-
-@dataclass(frozen=True)
-class Row:
-    """A run by its place in the sweep. `plan` is what of the sweep's plan is its own: place, block, arm."""
-
-    place: int
-    run_id: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    drawn: Mapping[str, Any] = field(default_factory=dict)
-    kind: str = RUN
-    state: str = RUNNING
-    attempt: int = 1
-    starts: int = 1
-    owner: str = ""
-    beat: int = 0
-    value: float | None = None
-    bands: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def begins_again(self) -> bool:
-        """Whether it may find what an earlier start of the run left."""
-        return self.starts > 1
 
 
 JSON = ("parameters", "plan", "drawn", "bands")

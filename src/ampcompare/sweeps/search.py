@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
-    from ampcompare.sweeps.queue import Row
+    from ampcompare.sweeps.row import Row
 
 
 class Draws:

@@ -21,7 +21,8 @@ from ampcompare.sweeps.file.command import build_command
 from ampcompare.sweeps.file.sweep import Sweep
 from ampcompare.sweeps.follow import Follower
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
-from ampcompare.sweeps.queue import Progress, Queue, Row
+from ampcompare.sweeps.queue import Progress, Queue
+from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import Away
 

@@ -30,7 +30,8 @@ from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.holes.show import EXIT_HOLES, counted, in_words
 from ampcompare.sweeps.holes.standing import Attempt, Standing, State
 from ampcompare.sweeps.holes.target import Target, target_of
-from ampcompare.sweeps.queue import Queue, Row
+from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.run import EXIT_FAILED_RUNS, Request, make_output, tell_how_to_go_on, work_through
 from ampcompare.sweeps.worker import planned
 
