@@ -137,7 +137,7 @@ class Soak:
         for file in self.out.glob("wandb/*run-*/run-*.wandb"):
             ended[file.stem] += read_wandb_file(file).exit_code == 0
         wrong += [f"{run}: finished {times} times" for run, times in ended.items() if times != 1]
-        rows = _search(self.file, self.out, self.storage).rows()
+        rows = _queue(self.file, self.out, self.storage).rows()
         states = Counter((row.parameters.get("x"), row.state) for row in rows)
         right = Counter((x, "finished") for x in range(self.points))
         wrong += [f"x={x}: {n} times {state} in the database" for (x, state), n in (states - right).items()]
@@ -175,12 +175,12 @@ def _sweep(file: Path, out: Path, storage: str | None) -> int:
     return run_sweep(str(file), [f"output_dir={out}"], console, **_request(file, out, storage))
 
 
-def _search(file: Path, out: Path, storage: str | None) -> Any:
+def _queue(file: Path, out: Path, storage: str | None) -> Any:
     from ampcompare.sweeps.file import read_sweep
-    from ampcompare.sweeps.search import Search
+    from ampcompare.sweeps.queue import Queue
     from ampcompare.sweeps.storage import sqlite_url
 
-    return Search(read_sweep(file), storage or sqlite_url(out), "soak", GRACE_SECONDS)
+    return Queue(read_sweep(file), storage or sqlite_url(out), "soak", GRACE_SECONDS)
 
 
 def processes() -> Iterator[tuple[int, str]]:

@@ -26,7 +26,7 @@ from ampcompare.report import analyse_runs
 from ampcompare.sweeps.check import problems_of
 from ampcompare.sweeps.file import read_sweep
 from ampcompare.sweeps.methods import METHODS, Method
-from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 from ampcompare.train.evaluation import Evaluation
 
@@ -128,7 +128,7 @@ def test_a_sweep_method_is_declared_once(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match="metric: missing; lowest needs one to go by"):
         read_sweep(path)
     path.write_text(yaml.safe_dump(content | {"metric": {"name": "eval/loss"}}))
-    attempt = Search(read_sweep(path), sqlite_url(tmp_path), "lowest").next()
+    attempt = Queue(read_sweep(path), sqlite_url(tmp_path), "lowest").claim()
     assert attempt is not None
     assert attempt.parameters == {"optimizer.lr": 0.1}
     assert drawn == ["optimizer.lr"]

@@ -13,6 +13,7 @@ from ampcompare.sweeps.cluster import task
 from ampcompare.sweeps.cluster.array import PlannedRun
 from ampcompare.sweeps.cluster.book import Book
 from ampcompare.sweeps.cluster.task import RunTask
+from ampcompare.sweeps.worker import Launch
 
 
 @pytest.fixture
@@ -28,9 +29,8 @@ def run_task(book: Book, code: str) -> RunTask:
     begun = book.folder / "begun"
     text = f"import os, signal, subprocess, sys; open({str(begun)!r}, 'a').write('x'); {code}"
     run = PlannedRun(0, "theone", {})
-    return RunTask(
-        book.folder, "mine", None, None, [sys.executable, "-c", text], None, run, [], {}, False, 1.0
-    )
+    of_file = ("mine", None, None, [sys.executable, "-c", text], None)
+    return RunTask(Launch(book.folder, *of_file, (), {}, here=False), run, 1.0)
 
 
 def begun(book: Book) -> int:

@@ -8,14 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look, next_seeds
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.file import Hyperband, Objective, Sweep
-from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.queue import RUNS, Queue
 from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.worker import Pulse
 
 LOOKS = (2, 4, 5)
 
@@ -34,34 +36,35 @@ def sweep_of(seeds=(1, 2), backends=("none", "native"), **changes) -> Sweep:
 
 
 @pytest.fixture
-def search(tmp_path) -> Search:
+def queue(tmp_path) -> Queue:
     return begin(tmp_path)
 
 
-def begin(folder: Path, seeds=(1, 2), grace: float = 60.0) -> Search:
-    return Search(sweep_of(seeds), sqlite_url(folder), "s", grace, plan={})
+def begin(folder: Path, seeds=(1, 2), grace: float = 60.0) -> Queue:
+    return Queue(sweep_of(seeds), sqlite_url(folder), "s", grace, plan={})
 
 
-def run_all(search: Search) -> list[int]:
+def run_all(queue: Queue) -> list[int]:
     """Make every run that is left; returns their seeds, each once."""
     seeds = []
-    while attempt := search.next():
+    while attempt := queue.claim():
         seeds.append(attempt.parameters["seed"])
-        search.finish(attempt, "finished", None)
+        queue.end(attempt, "finished", None)
     return sorted(set(seeds))
 
 
 class Looker:
     """Decides at a number of seeds, and remembers at which it was asked."""
 
-    def __init__(self, search: Search, decided_at: int) -> None:
-        self.search, self.decided_at = search, decided_at
+    def __init__(self, queue: Queue, decided_at: int) -> None:
+        self.queue, self.decided_at = queue, decided_at
         self.asked: list[int] = []
         self.said: list[str] = []
-        self.decisions = Decisions(search, LOOKS, self.look, self.said.append, threading.Event())
+        self.pulse = Pulse(queue)
+        self.decisions = Decisions(queue, LOOKS, self.look, self.said.append, threading.Event(), self.pulse)
 
     def look(self) -> Look:
-        seeds = self.search.sweep.seeds
+        seeds = self.queue.sweep.seeds
         self.asked.append(seeds)
         return Look(seeds >= self.decided_at, (f"looked at {seeds}",))
 
@@ -69,72 +72,72 @@ class Looker:
         return self.decisions.go_on()
 
 
-def see_through(search: Search, looker: Looker) -> list[list[int]]:
-    rounds = [run_all(search)]
+def see_through(queue: Queue, looker: Looker) -> list[list[int]]:
+    rounds = [run_all(queue)]
     while looker.go_on():
-        rounds.append(run_all(search))
+        rounds.append(run_all(queue))
     return rounds
 
 
-def test_seeds_come_in_the_groups_of_the_plan_until_all_is_decided(search):
-    looker = Looker(search, decided_at=4)
-    assert see_through(search, looker) == [[1, 2], [3, 4]]
+def test_seeds_come_in_the_groups_of_the_plan_until_all_is_decided(queue):
+    looker = Looker(queue, decided_at=4)
+    assert see_through(queue, looker) == [[1, 2], [3, 4]]
     assert looker.said == ["looked at 2", "adding seeds 3, 4", "looked at 4"]
 
 
-def test_after_the_last_look_nothing_is_added(search):
-    looker = Looker(search, decided_at=99)
-    assert see_through(search, looker) == [[1, 2], [3, 4], [5]]
+def test_after_the_last_look_nothing_is_added(queue):
+    looker = Looker(queue, decided_at=99)
+    assert see_through(queue, looker) == [[1, 2], [3, 4], [5]]
     assert looker.asked == [*LOOKS]
     assert looker.said[-1] == "this was the last look of the plan: what is undecided stays so"
 
 
 def test_seeds_are_filled_up_to_the_first_look(tmp_path):
-    search = begin(tmp_path, seeds=[1, 2, 3])
-    fill_first_look(search, LOOKS)
-    assert run_all(search) == [1, 2, 3, 4]
+    queue = begin(tmp_path, seeds=[1, 2, 3])
+    fill_first_look(queue, LOOKS)
+    assert run_all(queue) == [1, 2, 3, 4]
 
 
-def test_a_sweep_that_was_decided_stays_decided_when_it_is_started_again(search, tmp_path):
-    see_through(search, Looker(search, decided_at=4))
+def test_a_sweep_that_was_decided_stays_decided_when_it_is_started_again(queue, tmp_path):
+    see_through(queue, Looker(queue, decided_at=4))
     again = begin(tmp_path)
     looker = Looker(again, decided_at=99)
     assert see_through(again, looker) == [[]]
     assert looker.asked == []
 
 
-def test_a_sweep_that_was_stopped_goes_on_at_its_look(search, tmp_path):
-    run_all(search)
-    assert Looker(search, decided_at=99).go_on()
+def test_a_sweep_that_was_stopped_goes_on_at_its_look(queue, tmp_path):
+    run_all(queue)
+    assert Looker(queue, decided_at=99).go_on()
     again = begin(tmp_path)  # before any of the new runs
     fill_first_look(again, LOOKS)
     assert see_through(again, Looker(again, decided_at=4)) == [[3, 4]]
 
 
 def test_of_several_workers_one_decides_and_all_hear_it(tmp_path):
-    searches = [begin(tmp_path) for _ in range(4)]
-    run_all(searches[0])
-    lookers = [Looker(search, decided_at=4) for search in searches]
+    queues = [begin(tmp_path) for _ in range(4)]
+    run_all(queues[0])
+    lookers = [Looker(queue, decided_at=4) for queue in queues]
     with ThreadPoolExecutor(4) as pool:
         assert [*pool.map(lambda looker: looker.go_on(), lookers)] == [True] * 4
     assert sorted(len(looker.asked) for looker in lookers) == [0, 0, 0, 1]
     assert all("looked at 2" in looker.said for looker in lookers)
-    assert {search.sweep.added for search in searches} == {((3, 4),)}
+    assert {queue.sweep.added for queue in queues} == {((3, 4),)}
 
 
-def test_a_worker_that_comes_when_another_has_looked_makes_runs_and_decides_nothing(search, tmp_path):
+def test_a_worker_that_comes_when_another_has_looked_makes_runs_and_decides_nothing(queue, tmp_path):
     late = Looker(begin(tmp_path), decided_at=4)
-    run_all(search)
-    assert Looker(search, decided_at=4).go_on()
+    run_all(queue)
+    assert Looker(queue, decided_at=4).go_on()
     assert late.go_on()
     assert (late.asked, late.said) == ([], ["looked at 2", "adding seeds 3, 4"])
-    assert see_through(late.search, late) == [[3, 4]]
+    assert see_through(late.queue, late) == [[3, 4]]
     assert late.said[2:] == ["looked at 4"]
 
 
-def test_a_worker_that_comes_when_all_is_decided_says_so(search, tmp_path):
+def test_a_worker_that_comes_when_all_is_decided_says_so(queue, tmp_path):
     late = Looker(begin(tmp_path), decided_at=2)
-    see_through(search, Looker(search, decided_at=2))
+    see_through(queue, Looker(queue, decided_at=2))
     assert not late.go_on()
     assert (late.asked, late.said) == ([], ["looked at 2"])
 
@@ -142,59 +145,66 @@ def test_a_worker_that_comes_when_all_is_decided_says_so(search, tmp_path):
 def test_a_decider_that_died_is_replaced_after_its_silence(tmp_path):
     died, other = begin(tmp_path), begin(tmp_path, grace=1.0)
     run_all(died)
-    assert died.ledger.put_once("decider:1", {"worker": "gone", "sign": 3})
+    assert died.claim_look(2)
     looker = Looker(other, decided_at=4)
-    assert looker.go_on()
+    with looker.pulse:
+        assert looker.go_on()
     assert looker.asked == [2]
     assert looker.said[0].startswith("waiting for another worker")
 
 
 @pytest.mark.slow
 def test_a_decider_that_works_long_is_waited_for(tmp_path):
-    slow, other = begin(tmp_path, grace=1.0), begin(tmp_path, grace=1.0)
+    slow, other = begin(tmp_path, grace=2.0), begin(tmp_path, grace=2.0)
     run_all(slow)
     looker, waiting = Looker(slow, decided_at=4), Looker(other, decided_at=4)
-    may_end = threading.Event()
+    looks, may_end = threading.Event(), threading.Event()
 
     def look() -> Look:
+        looks.set()
         may_end.wait()
         return looker.look()
 
-    with ThreadPoolExecutor(2) as pool:
+    def beats() -> int:
+        query = select(RUNS.c.beat).where(RUNS.c.place == -2)
+        return other.database.wait(lambda connection: connection.execute(query).scalar_one())
+
+    with ThreadPoolExecutor(2) as pool, looker.pulse, waiting.pulse:
         looker.decisions.look = look
         first = pool.submit(looker.go_on)
-        wait_until(lambda: "decider:1" in other.ledger.read())
+        looks.wait()
         second = pool.submit(waiting.go_on)
-        # Many times the grace time, by the signs that it gives.
-        wait_until(lambda: other.ledger.read()["decider:1"]["sign"] > 6)
+        wait_until(lambda: beats() > 10)  # many times the grace time, by the signs that it gives
         assert not second.done()
         may_end.set()
         assert (first.result(), second.result()) == (True, True)
     assert (looker.asked, waiting.asked) == ([2], [])
 
 
-def test_a_look_that_fails_is_free_for_the_next_worker(search, tmp_path):
-    run_all(search)
+def test_a_look_that_fails_is_free_for_the_next_worker(queue, tmp_path):
+    run_all(queue)
+    fails = Looker(queue, decided_at=4)
 
     def look() -> Look:
         raise UserError("no records")
 
+    fails.decisions.look = look
     with pytest.raises(UserError, match="no records"):
-        Decisions(search, LOOKS, look, str, threading.Event()).go_on()
+        fails.go_on()
     looker = Looker(begin(tmp_path, grace=3600), decided_at=4)
     assert looker.go_on()
     assert looker.said == ["looked at 2", "adding seeds 3, 4"]  # and it waited for nobody
 
 
 def test_whoever_waits_can_be_stopped(tmp_path):
-    search = begin(tmp_path, grace=3600)
-    run_all(search)
-    search.ledger.put_once("decider:1", {"worker": "at work", "sign": 0})
-    stop = threading.Event()
+    queue = begin(tmp_path, grace=3600)
+    run_all(queue)
+    queue.claim_look(2)
+    waiting = Looker(queue, decided_at=4)
+    waiting.decisions.say = lambda line: waiting.decisions.stop.set()
     with ThreadPoolExecutor(1) as pool:
-        waiting = Decisions(search, LOOKS, lambda: Look(True, ()), lambda line: stop.set(), stop)
         assert pool.submit(waiting.go_on).result() is False
-    assert search.added == []
+    assert queue.added == []
 
 
 @pytest.mark.parametrize(

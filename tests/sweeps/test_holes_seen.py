@@ -14,8 +14,7 @@ from ampcompare.sweeps import run
 from ampcompare.sweeps.cluster import noted
 from ampcompare.sweeps.cluster.whole import WholeArray
 from ampcompare.sweeps.file import read_sweep
-from ampcompare.sweeps.prepare import prepare
-from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 
 XS = {"parameters": {"x": {"values": [1, 2, 3]}}}
@@ -40,8 +39,7 @@ def array(place, monkeypatch, **content) -> WholeArray:
     """An array of the sweep, submitted as job 101, none of whose runs has ended."""
     file = place.file(**(content or XS))
     monkeypatch.chdir(place.folder)
-    words = [f"output_dir={place.out}"]
-    made = WholeArray("sweep.yaml", prepare(str(file), words), words, Console(quiet=True))
+    made = WholeArray("sweep.yaml", read_sweep(file), [f"output_dir={place.out}"], Console(quiet=True), None)
     made.agree()
     made.book.keep_submitted("101", [run.run_id for run in made.runs()])
     return made
@@ -127,8 +125,8 @@ def test_the_hint_names_the_database_and_all_else_that_was_asked_with(place, sai
 def test_a_run_that_is_queued_again_is_not_missing(place, said, word, state):
     found = read_sweep(place.file(**XS))
     place.out.mkdir()
-    search = Search(found, sqlite_url(place.out), "sweep")
-    assert search.give_up(search.next(), word)
+    queue = Queue(found, sqlite_url(place.out), "sweep")
+    assert queue.end(queue.claim(), word)
     assert f"3 points: 1 {state}, 2 missing" in said("--missing")[1]
 
 

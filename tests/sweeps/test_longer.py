@@ -11,7 +11,7 @@ import yaml
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file import read_sweep
-from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 
 BACKENDS = ["none", "native"]
@@ -19,9 +19,9 @@ BACKENDS = ["none", "native"]
 
 @pytest.fixture
 def begin(tmp_path):
-    """A search for a sweep file with these parameters, in one and the same database."""
+    """The queue of a sweep file with these parameters, in one and the same database."""
 
-    def made(control: bool = False, words=(), **changes) -> Search:
+    def made(control: bool = False, words=(), **changes) -> Queue:
         parameters = {
             key: spec if isinstance(spec, dict) else {"values": spec}
             for key, spec in ({"backend": BACKENDS, "seed": [1, 2]} | changes.pop("parameters", {})).items()
@@ -31,18 +31,18 @@ def begin(tmp_path):
         content = {"program": "p.py", "method": "grid", "parameters": parameters} | changes
         file.write_text(yaml.safe_dump(content, sort_keys=False))
         sweep = dataclasses.replace(read_sweep(file), control=control)
-        return Search(sweep, sqlite_url(tmp_path), "mine", words=words, plan={})
+        return Queue(sweep, sqlite_url(tmp_path), "mine", words=words, plan={})
 
     return made
 
 
-def take(search: Search, most: int = 1000) -> list[tuple]:
+def take(queue: Queue, most: int = 1000) -> list[tuple]:
     """Make the runs that are left, at most so many: (backend, seed, arm)."""
     made = []
-    while len(made) < most and (attempt := search.next()):
+    while len(made) < most and (attempt := queue.claim()):
         point = attempt.parameters
         made.append((point["backend"], point["seed"], attempt.plan.get("arm")))
-        search.finish(attempt, "finished", None)
+        queue.end(attempt, "finished", None)
     return made
 
 
@@ -102,9 +102,9 @@ def test_any_other_change_is_refused_and_named(begin, changes, said):
 
 
 def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
-    search = begin(control=True)
-    assert search.total() == 8
-    made = take(search)
+    queue = begin(control=True)
+    assert queue.total() == 8
+    made = take(queue)
     assert made[:2] == [("none", 1, "first"), ("none", 2, "first")]
     assert sorted(made[2:6]) == every([1, 2])
     assert made[6:] == [("none", 1, "last"), ("none", 2, "last")]
@@ -112,50 +112,50 @@ def test_a_control_is_the_baseline_before_and_behind_all_else(begin):
 
 def test_added_seeds_have_a_control_of_their_own(begin):
     take(begin(control=True), most=5)  # and stopped
-    search = begin(control=True, parameters={"seed": [1, 2, 3]})
-    assert search.total() == 12
-    rest = take(search)
+    queue = begin(control=True, parameters={"seed": [1, 2, 3]})
+    assert queue.total() == 12
+    rest = take(queue)
     assert rest[1:3] == [("none", 1, "last"), ("none", 2, "last")]
     assert (rest[3], rest[-1]) == (("none", 3, "first"), ("none", 3, "last"))
     assert sorted(rest[4:6]) == every([3])
 
 
 def test_the_control_is_one_run_a_seed_whatever_else_is_varied(begin):
-    search = begin(control=True, parameters={"lr": [0.1, 0.2]})
-    assert search.total() == 2 * 2 * 2 + 2 * 2
-    runs = search.sweep.points
+    queue = begin(control=True, parameters={"lr": [0.1, 0.2]})
+    assert queue.total() == 2 * 2 * 2 + 2 * 2
+    runs = [queue.sweep.points[i] for i in range(queue.total())]
     assert {run.parameters["lr"] for run in runs if run.arm} == {0.1}
 
 
 def test_the_control_of_a_sweep_without_seeds_is_one_run_at_either_end(begin):
-    search = begin(control=True, parameters={"seed": ...})
-    arms = [search.next().plan.get("arm") for _ in range(4)]
+    queue = begin(control=True, parameters={"seed": ...})
+    arms = [queue.claim().plan.get("arm") for _ in range(4)]
     assert arms == ["first", None, None, "last"]
-    assert search.next() is None
+    assert queue.claim() is None
 
 
 def test_every_run_knows_its_place_and_its_block(begin):
-    search = begin(control=True)
-    plans = [search.next().plan for _ in range(8)]
+    queue = begin(control=True)
+    plans = [queue.claim().plan for _ in range(8)]
     assert [plan["place"] for plan in plans] == list(range(8))
     assert [plan.get("block") for plan in plans] == [None, None, 0, 0, 1, 1, None, None]
 
 
 def test_an_interrupted_run_of_the_control_stays_one(begin):
-    search = begin(control=True)
-    search.give_up(search.next())
-    again = search.next()
+    queue = begin(control=True)
+    queue.end(queue.claim(), "interrupted")
+    again = queue.claim()
     assert (again.plan["arm"], again.plan["place"]) == ("first", 0)
 
 
 def test_workers_at_once_share_a_sweep_that_gets_longer(begin):
-    searches = [begin(control=True) for _ in range(4)]
+    queues = [begin(control=True) for _ in range(4)]
 
     def work(number: int) -> list[tuple]:
-        made = take(searches[number], most=2)
+        made = take(queues[number], most=2)
         if number == 0:
-            searches[0].add(Added((3, 4, 5)))
-        return made + take(searches[number])
+            queues[0].add(Added((3, 4, 5)))
+        return made + take(queues[number])
 
     with ThreadPoolExecutor(4) as pool:
         made = [run for some in pool.map(work, range(4)) for run in some]

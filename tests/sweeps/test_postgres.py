@@ -12,10 +12,10 @@ from support.place import grid, is_alive
 from support.wandb_server.clients import wait_until
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps import contact
-from ampcompare.sweeps.contact import Away
-from ampcompare.sweeps.search import Search
-from ampcompare.sweeps.storage import holds_studies
+from ampcompare.sweeps import storage
+from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.storage import Away
 
 WORKERS = 8
 
@@ -26,7 +26,7 @@ def last_count(said: str) -> str:
 
 def refusal(url: str) -> str:
     with pytest.raises(UserError) as caught:
-        Search(grid(1), url, "s")
+        Queue(grid(1), url, "s")
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
 
@@ -37,18 +37,9 @@ def database_of(url: str) -> str:
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgres+psycopg", "postgresql+psycopg"])
 def test_a_url_opens_with_the_driver_of_the_extra(postgres, scheme):
-    search = Search(grid(2), postgres.database().replace("postgresql", scheme, 1), "s")
-    assert search.storage.engine.driver == "psycopg"
-    assert search.next() is not None
-
-
-def test_looking_for_studies_makes_no_tables(postgres):
-    url = postgres.database()
-    assert not holds_studies(url)
-    asked = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
-    assert postgres.execute(asked, database_of(url)) == [(0,)]
-    Search(grid(1), url, "s")
-    assert holds_studies(url)
+    queue = Queue(grid(2), postgres.database().replace("postgresql", scheme, 1), "s")
+    assert queue.database.engine.driver == "psycopg"
+    assert queue.claim() is not None
 
 
 def test_a_missing_driver_is_named_with_the_words_to_install_it(postgres, monkeypatch):
@@ -79,94 +70,76 @@ def test_workers_at_once_get_every_point_once_from_an_empty_database(postgres):
     url = postgres.database()
 
     def work(number: int) -> list[tuple[str, object]]:
-        search, mine = Search(grid(60), url, "s"), []
-        while attempt := search.next():
-            if attempt.trial.number % 3 == number % 3 and "repeats" not in attempt.trial.user_attrs:
-                search.give_up(attempt)  # its place in the queue is anybody's
+        queue, mine = Queue(grid(60), url, "s"), []
+        while row := queue.claim():
+            if row.place % 3 == number % 3 and row.starts == 1:
+                queue.end(row, "interrupted")  # its place in the queue is anybody's
                 continue
-            assert search.finish(attempt, "finished", None)
-            mine.append((attempt.run_id, attempt.parameters["x"]))
+            assert queue.end(row, "finished")
+            mine.append((row.run_id, row.parameters["x"]))
         return mine
 
     with ThreadPoolExecutor(WORKERS) as pool:
         found = [run for mine in pool.map(work, range(WORKERS)) for run in mine]
-    search = Search(grid(60), url, "s")
-    while attempt := search.next():  # given up by the last one, after the others had looked
-        search.finish(attempt, "finished", None)
-        found.append((attempt.run_id, attempt.parameters["x"]))
+    queue = Queue(grid(60), url, "s")
+    while row := queue.claim():  # given up by the last one, after the others had looked
+        queue.end(row, "finished")
+        found.append((row.run_id, row.parameters["x"]))
     assert sorted(x for _, x in found) == list(range(60))
-    assert {(row.run_id, row.parameters["x"]) for row in search.rows()} == set(found)
-    assert search.progress() == (60, 0)
+    assert {(row.run_id, row.parameters["x"]) for row in queue.rows()} == set(found)
+    assert (queue.progress().done, queue.progress().running) == (60, 0)
 
 
-def test_two_never_agree_on_the_same_entry(postgres):
+def test_of_two_that_take_a_queued_run_at_once_the_loser_takes_the_next(postgres):
+    """Its UPDATE waits for the winner's commit and looks again: READ COMMITTED."""
     url = postgres.database()
-    ledgers = [Search(grid(1), url, "s").ledger for _ in range(WORKERS)]
+    one, other = (Queue(grid(2), url, "s") for _ in range(2))
+    for row in [one.claim(), one.claim()]:
+        one.end(row, "interrupted")
+    with one.database.engine.begin() as connection, ThreadPoolExecutor(1) as pool:
+        won = one._take(connection, "winner")
+        lost = pool.submit(other.claim)
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        wait_until(lambda: postgres.execute(asked) == [(1,)])
+        connection.commit()
+        assert {won.place, lost.result().place} == {0, 1}
+
+
+def test_two_never_add_the_same_group(postgres):
+    url = postgres.database()
+    queues = [Queue(grid(1), url, "s") for _ in range(WORKERS)]
     with ThreadPoolExecutor(WORKERS) as pool:
-        for key in ("a", "b", "c"):
-            assert sum(pool.map(lambda ledger, key=key: ledger.put_once(key, {"n": 0}), ledgers)) == 1
-            assert sum(pool.map(lambda ledger, key=key: ledger.swap(key, {"n": 0}, {"n": 1}), ledgers)) == 1
-
-
-def test_sessions_in_other_time_zones_hear_the_same_signs_of_life(postgres):
-    """Optuna keeps them in the time zone of the session: eight hours apart here."""
-    url = postgres.database()
-    postgres.execute("CREATE ROLE tokyo LOGIN SUPERUSER")
-    postgres.execute("ALTER ROLE tokyo SET timezone = 'Asia/Tokyo'")
-    here, there = Search(grid(1), url, "s"), Search(grid(1), url.replace("postgres@", "tokyo@"), "s")
-    attempt = here.next()
-    for _ in range(2):
-        assert there.next() is None
-        assert here.alive(attempt)
-    assert here.finish(attempt, "finished", None)
+        for look in (1, 2, 3):
+            added = pool.map(lambda one, look=look: one[1].add(Added((one[0],), look)), enumerate(queues))
+            assert sum(added) == 1
+            assert {len(queue.read_added()) for queue in queues} == {look}
 
 
 def test_a_step_waits_for_a_restarted_server_and_says_so_once(postgres, monkeypatch):
-    monkeypatch.setattr(contact, "PAUSE_SECONDS", 0.05)
-    search, said = Search(grid(3), postgres.database(), "s"), []
-    search.contact.say = said.append
-    attempt = search.next()
+    monkeypatch.setattr(storage, "PAUSE_SECONDS", 0.05)
+    queue, said = Queue(grid(3), postgres.database(), "s"), []
+    queue.database.say = said.append
+    row = queue.claim()
     postgres.stop("immediate")
     with pytest.raises(Away):
-        search.alive(attempt)
+        queue.beat([row])
     with ThreadPoolExecutor(1) as pool:
-        is_told = pool.submit(search.finish, attempt, "finished", None)
-        wait_until(lambda: search.contact.tries > 3)
+        is_told = pool.submit(queue.end, row, "finished")
+        wait_until(lambda: queue.database.tries > 3)
         postgres.start()
         assert is_told.result()
-    assert search.progress()[0] == 1
-    assert search.next() is not None
+    assert queue.progress().done == 1
+    assert queue.claim() is not None
     away, back = said
     assert away.startswith("the database does not answer (")
     assert back.startswith("the database answers again, after ")
 
 
 @pytest.mark.slow
-def test_nobody_takes_over_runs_because_the_database_was_away(postgres):
-    url = postgres.database()
-
-    def silence() -> float:
-        query = "SELECT extract(epoch FROM now() AT TIME ZONE 'UTC' - max(heartbeat)) FROM trial_heartbeats"
-        return float(postgres.execute(query, database_of(url))[0][0])
-
-    other, search = (Search(grid(1), url, "s", grace_seconds=3) for _ in range(2))
-    attempt = search.next()
-    assert other.next() is None
-    postgres.restart("immediate")
-    wait_until(lambda: silence() > 4)
-    assert other.next() is None  # it has heard nothing itself
-    new = Search(grid(1), url, "s", grace_seconds=3)
-    assert new.next() is None  # it cannot know
-    assert search.alive(attempt)
-    wait_until(lambda: other.next() is not None)
-    assert not search.alive(attempt)
-
-
-@pytest.mark.slow
 def test_a_worker_gives_up_after_a_long_time_and_what_ended_is_not_run_again(place, postgres):
     place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
     place.hold()
-    place.before = "from ampcompare.sweeps import contact; contact.PATIENCE_SECONDS = 1"
+    place.before = "from ampcompare.sweeps import storage; storage.PATIENCE_SECONDS = 1"
     url = postgres.database()
     process = place.start("--storage", url, "--grace", "10")
     place.wait_for("began", 1)

@@ -200,6 +200,43 @@ def test_run_of_a_killed_worker_is_taken_over_by_another(place):
 
 
 @pytest.mark.slow
+def test_a_worker_that_was_stopped_beyond_its_grace_and_goes_on_loses_its_run(place):
+    storage = f"sqlite:///{place.folder / 'shared.db'}"
+    place.file(parameters={"x": {"values": [1, 2]}, "hold": {"value": "all"}})
+    place.hold()
+    words, other = ("--storage", storage, "--grace", "10"), place.folder / "other"
+    stopped = place.start(*words, out=other)
+    place.wait_for("began", 1, other)
+    (first,) = place.events("began", other)
+    stopped.send_signal(signal.SIGSTOP)
+    survivor = place.start(*words, "--workers", "2")
+    place.wait_for("began", 2)
+    assert first["run"] in [event["run"] for event in place.events("began")]
+    stopped.send_signal(signal.SIGCONT)
+    wait_until(lambda: not is_alive(first["pid"]))
+    place.release()
+    said = [process.communicate()[0] for process in (survivor, stopped)]
+    assert (survivor.returncode, stopped.returncode) == (0, 0), said
+    assert "run 0 taken over after" in said[1]
+    assert values(place.events("ended")) == ["1", "2"]
+    assert not place.events("ended", other)
+    assert all(text.count("2 of 2 done") >= 1 for text in said)
+
+
+@pytest.mark.slow
+def test_what_ended_before_its_worker_could_say_so_is_not_run_again(place):
+    place.file(parameters={"x": {"value": 1}})
+    dies = "lambda *words, **named: os.kill(os.getpid(), signal.SIGKILL)"
+    place.before = f"import os, signal; from ampcompare.sweeps.queue import Queue; Queue.end = {dies}"
+    assert place.sweep()[0] == -signal.SIGKILL
+    place.before = "pass"
+    code, said = place.sweep("--grace", "10")
+    assert (code, len(place.events("began"))) == (0, 1), said
+    assert "run 0 started, attempt 2" in said
+    assert "1 of 1 done" in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_run_that_a_signal_ends_alone_is_made_once_more(place, number):
     place.file(parameters={"x": {"value": 1}, "hold": {"value": "all"}})

@@ -11,8 +11,8 @@ import yaml
 from ampcompare.sweeps.decide import fill_first_look
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.same import same_runs
-from ampcompare.sweeps.search import Search
 from ampcompare.sweeps.storage import sqlite_url
 
 KEY = "precision.loss_scale"
@@ -37,7 +37,7 @@ def sweep_of(tmp_path):
 
 def runs_of(sweep):
     """(backend, scale, seed) of every run, in order."""
-    points = sweep.points
+    points = [sweep.points[i] for i in range(sweep.total())]
     return [(p.parameters["backend"], p.parameters.get(KEY), p.parameters.get("seed")) for p in points]
 
 
@@ -82,7 +82,7 @@ def test_a_block_is_a_seed_with_every_run_in_it(sweep_of):
     """So that the baseline which all scales share does not always run before the later ones."""
     backends = ["none", "native", "apex_o2"]
     sweep = sweep_of({"backend": backends, KEY: SCALES, "seed": [*range(40)]})
-    points = sweep.points
+    points = [sweep.points[i] for i in range(sweep.total())]
     assert [p.block for p in points] == [seed for seed in range(40) for _ in range(5)]
     assert [p.parameters["seed"] for p in points] == [p.block for p in points]
     places = Counter(i % 5 for i, p in enumerate(points) if p.parameters["backend"] == "none")
@@ -91,14 +91,14 @@ def test_a_block_is_a_seed_with_every_run_in_it(sweep_of):
 
 
 def begun(sweep, tmp_path):
-    return Search(sweep, sqlite_url(tmp_path), "mine", plan={})
+    return Queue(sweep, sqlite_url(tmp_path), "mine", plan={})
 
 
 def take(search, most=1000):
     made = []
-    while len(made) < most and (attempt := search.next()):
+    while len(made) < most and (attempt := search.claim()):
         made.append((attempt.parameters["backend"], attempt.parameters[KEY], attempt.parameters["seed"]))
-        search.finish(attempt, "finished", None)
+        search.end(attempt, "finished", None)
     return made
 
 

@@ -20,11 +20,11 @@ from ampcompare.report.foreign import names
 from ampcompare.report.foreign.read import Logged
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.words import listed, plural
-from ampcompare.sweeps.attempts import SweepRow
 from ampcompare.sweeps.check import trains_here
 from ampcompare.sweeps.decide import Look
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.points import BACKEND, BASELINE, Axes
+from ampcompare.sweeps.row import Row
 
 PUBLISHED = "published.name"
 NOT_ALL = "are not all under output_dir; --until-decided needs it on a drive that all workers share"
@@ -114,7 +114,7 @@ def has_records(folder: Path) -> bool:
     return any((folder / "wandb").glob("*run-*/run-*.wandb"))
 
 
-def look_at(sweep: Sweep, folder: Path, rows: Sequence[SweepRow]) -> Look:
+def look_at(sweep: Sweep, folder: Path, rows: Sequence[Row]) -> Look:
     """Whether the report has decided every claim. Raises UserError where it does not have every run, and
     where none logged the metric.
     """

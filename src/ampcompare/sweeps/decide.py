@@ -7,24 +7,21 @@ over all of them. At a look one worker decides for all, and what it decided is w
 
 from __future__ import annotations
 
-import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice
-from typing import Any
 
 from ampcompare.errors import UserError
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import is_whole
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.worker import Pulse
 
 POLL_SECONDS = 1.0
 MOST_SEED = 2**63 - 1
-FREE = {"worker": "", "sign": 0}
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,11 @@ def next_seeds(sweep: Sweep, amount: int) -> tuple[int, ...]:
     return tuple(islice((seed for seed in on if seed not in known), amount))
 
 
-def fill_first_look(search: Search, looks: Sequence[int]) -> None:
+def fill_first_look(queue: Queue, looks: Sequence[int]) -> None:
     """Add the seeds that are missing for the first look that the sweep has not passed."""
-    while (now := search.sweep.seeds) not in looks:
+    while (now := queue.sweep.seeds) not in looks:
         ahead = next(look for look in looks if look > now)
-        search.add(Added(next_seeds(search.sweep, ahead - now)))
+        queue.add(Added(next_seeds(queue.sweep, ahead - now)))
 
 
 @dataclass
@@ -93,37 +90,51 @@ class Decisions:
     `look` looks at the runs that there are; `stop` ends the waiting for others.
     """
 
-    search: Search
+    queue: Queue
     looks: Sequence[int]
     look: Callable[[], Look]
     say: Callable[[str], None]
     stop: threading.Event
+    pulse: Pulse
 
     def __post_init__(self) -> None:
-        self._heard = len(self.search.read_added())
+        self._heard = len(self.queue.read_added())
 
     def go_on(self) -> bool:
         """With no more runs to make: look, or hear what another saw. Whether there are runs to make now."""
-        groups = len(self.search.read_added())
-        if not self.search.is_all_done():  # another has looked before this one came here
-            self._hear()
-            return True
-        seeds = self.search.sweep.seeds
-        if any(group.is_last and group.look == seeds for group in self.search.added):
-            self._hear()
-            return False  # it was decided before this one came here
-        with _alone(self.search, f"decider:{groups + 1}", groups, self.say, self.stop) as is_mine:
-            if is_mine and len(self.search.read_added()) == groups:
-                found = self.look()
-                ahead = next((number for number in self.looks if number > seeds), None)
-                is_last = found.is_over or ahead is None
-                more = () if is_last or ahead is None else next_seeds(self.search.sweep, ahead - seeds)
-                self.search.add(Added(more, seeds, (*found.said, *_what_follows(found, more))))
-        return any(group.seeds for group in self._hear())
+        is_told = False
+        while self.queue.is_all_done():  # else another has looked before this one came here
+            seeds = self.queue.sweep.seeds
+            if any(group.is_last and group.look == seeds for group in self.queue.added):
+                self._hear()
+                return False
+            if row := self.queue.claim_look(seeds):
+                with self.pulse.holding(row):
+                    self._decide(row, seeds)
+                return any(group.seeds for group in self._hear())
+            if not is_told:
+                self.say("waiting for another worker, which looks whether all is decided")
+                is_told = True
+            if self.stop.wait(POLL_SECONDS):
+                return False
+        self._hear()
+        return True
+
+    def _decide(self, row: Row, seeds: int) -> None:
+        state = "interrupted"  # whoever comes next need not wait
+        try:
+            found = self.look()
+            ahead = next((number for number in self.looks if number > seeds), None)
+            is_last = found.is_over or ahead is None
+            more = () if is_last or ahead is None else next_seeds(self.queue.sweep, ahead - seeds)
+            self.queue.add(Added(more, seeds, (*found.said, *_what_follows(found, more))))
+            state = "finished"
+        finally:
+            self.queue.end(row, state)
 
     def _hear(self) -> list[Added]:
         """Say what was seen at the looks that this worker has not heard of, and return these."""
-        fresh = self.search.read_added()[self._heard :]
+        fresh = self.queue.read_added()[self._heard :]
         self._heard += len(fresh)
         for group in fresh:
             for line in group.said:
@@ -136,51 +147,3 @@ def _what_follows(found: Look, more: Sequence[int]) -> Iterator[str]:
         yield f"adding {'seed' if len(more) == 1 else 'seeds'} {', '.join(map(str, more))}"
     elif not found.is_over:
         yield "this was the last look of the plan: what is undecided stays so"
-
-
-@contextmanager
-def _alone(
-    search: Search, key: str, groups: int, say: Callable[[str], None], stop: threading.Event
-) -> Iterator[bool]:
-    """Whether this worker is the one that decides; if not, it has waited for what another decides.
-
-    The one that decides says that it is alive, as it does for its runs; after as long a silence another takes
-    its place. Silence is measured by the clock of who waits, so that no two clocks have to agree.
-    """
-    mine: dict[str, Any] = {"worker": secrets.token_hex(4), "sign": 0}
-    is_mine = search.ledger.put_once(key, mine)
-    seen: Any = None
-    since = time.monotonic()
-    while not is_mine and not stop.is_set() and len(search.read_added()) == groups:
-        if (newest := search.ledger.read().get(key)) != seen:
-            if seen is None and newest != FREE:
-                say("waiting for another worker, which looks whether all is decided")
-            seen, since = newest, time.monotonic()
-        is_silent = time.monotonic() - since > search.grace_seconds and search.contact.may_judge(known=True)
-        if seen == FREE or is_silent:
-            is_mine = search.ledger.swap(key, seen, mine)
-        else:
-            stop.wait(min(POLL_SECONDS, search.grace_seconds / 4))  # less than what counts as cut off
-    if not is_mine:
-        yield False
-        return
-    ended = threading.Event()
-    thread = threading.Thread(target=_signs, args=(search, key, mine, ended), daemon=True)
-    thread.start()
-    try:
-        yield not stop.is_set()
-    finally:
-        ended.set()
-        thread.join()
-        if len(search.read_added()) == groups:  # it could not: whoever comes next need not wait
-            search.ledger.swap(key, mine, FREE)
-
-
-def _signs(search: Search, key: str, mine: dict[str, Any], ended: threading.Event) -> None:
-    """Signs of life of the worker that decides, until it has; `mine` is what it wrote last."""
-    with suppress(UserError):  # the database has gone: whoever writes the decision says so
-        while not ended.wait(search.heartbeat_seconds):
-            fresh = {**mine, "sign": mine["sign"] + 1}
-            if not search.ledger.swap(key, mine, fresh):
-                return  # it was silent too long
-            mine.update(fresh)

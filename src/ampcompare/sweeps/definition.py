@@ -1,7 +1,7 @@
 """What a sweep is, as its database keeps it: a file that says something else is another sweep.
 
-But for more seeds: they are the same sweep, continued. The database keeps them in groups, each written once
-(`seeds:1`, `seeds:2`, ...), so that every worker has the same runs under the same numbers.
+But for more seeds: they are the same sweep, continued. The database keeps them in groups, each written once,
+so that every worker has the same runs under the same numbers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from typing import Any
 from ampcompare.errors import UserError
 from ampcompare.sweeps.distributions import Parameter, parse_spec
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.ledger import Ledger
 from ampcompare.sweeps.points import SEED
-from ampcompare.sweeps.storage import shown
 
-KEY, GROUP = "sweep", "seeds:"
 DEFINING = ("method", "metric", "early_terminate", "program", "command")
 PARAMETERS, WORDS = "parameters", "words of the command line"
 
 
 @dataclass(frozen=True)
 class Added:
-    """A group of the ledger: the seeds that came, and what was said of the look that asked for them, if any.
+    """A group of seeds: those that came, and what was said of the look that asked for them, if any.
 
     A look that asked for none (`is_last`) ended it: all was decided, or no more looks were planned.
     """
@@ -96,41 +93,3 @@ def _differ(one: Any, other: Any) -> bool:
 def _seeds(spec: Any) -> list[Any]:
     parameter = Parameter((SEED,), *parse_spec(spec))
     return [parameter.grid_value(i) for i in range(parameter.grid_size())]
-
-
-def agree(
-    ledger: Ledger, sweep: Sweep, words: Sequence[str], name: str, url: str, *, is_new: bool
-) -> tuple[Sweep, tuple[Any, ...]]:
-    """Keep what the sweep runs with its study, or take it from there, as `agreed` does.
-
-    `is_new` is whether the study has no runs. Raises UserError for a study that runs something else.
-    """
-    ours = definition(sweep, words)
-    written = ledger.read()
-    if KEY not in written and not is_new:
-        what = f"it has a study {name!r} of another program"
-        raise UserError(f"--storage {shown(url)}: {what}; set --name")
-    if KEY not in written and ledger.put_once(KEY, json.dumps(ours)):
-        return sweep, ()
-    theirs = json.loads(ledger.read()[KEY])
-    try:
-        return agreed(sweep, theirs, ours)
-    except Changed as changed:
-        why = f"a sweep named {name!r} is in {shown(url)} already and differs in {changed}"
-        todo = "set output_dir=... for a new one, or --name with a shared storage"
-        raise UserError(f"{sweep.path}: {why}; {todo}") from None
-
-
-def groups(ledger: Ledger) -> list[Added]:
-    """Every group of seeds that was added, in order."""
-    written = ledger.read()
-    found: list[Added] = []
-    while (group := written.get(f"{GROUP}{len(found) + 1}")) is not None:
-        found.append(Added(tuple(group["seeds"]), group.get("look"), tuple(group.get("said", ()))))
-    return found
-
-
-def add(ledger: Ledger, number: int, group: Added) -> bool:
-    """Write the group of this number, counted from 1. False: another worker has written it."""
-    content = {"seeds": [*group.seeds], "look": group.look, "said": [*group.said]}
-    return ledger.put_once(f"{GROUP}{number}", content)

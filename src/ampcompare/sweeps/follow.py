@@ -27,25 +27,21 @@ class Follower:
         if not now and began < self._next:
             return self._values
         files = self.files()
-        if (size := sum(f.stat().st_size for f in files)) != self._size:
-            self._size, self._values = size, self._read(files)
+        if files and (size := sum(f.stat().st_size for f in files)) != self._size:
+            self._size = size
+            run = merge([read_wandb_file(file) for file in files])
+            self._values = run.logged_numbers(self.metric)[1].tolist()
+            if not self._values and (summary := run.summary_number(self.metric)) is not None:
+                self._values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
         self._next = time.monotonic() + max(1.0, (time.monotonic() - began) / SHARE_OF_TIME)
         return self._values
 
     def exit_code(self) -> int | None:
-        """How the run ended by its record, None if there is none or it did not end."""
+        """How the run ended by its newest record, None if there is none or it did not end."""
         files = self.files()
         return read_wandb_file(files[-1]).exit_code if files else None
 
     def files(self) -> list[Path]:
-        """The run's record: one file, more after a restart."""
-        return sorted((self.folder / "wandb").glob(f"*run-*/run-{self.run_id}.wandb"))
-
-    def _read(self, files: list[Path]) -> list[float]:
-        if not files or self.metric is None:
-            return []
-        run = merge([read_wandb_file(file) for file in files])
-        values = run.logged_numbers(self.metric)[1].tolist()
-        if not values and (summary := run.summary_number(self.metric)) is not None:
-            values = [summary]  # a metric of the summary alone, such as best/eval_accuracy
-        return values
+        """The run's records, oldest first: one file, more after a restart, be it online or offline."""
+        found = (self.folder / "wandb").glob(f"*run-*/run-{self.run_id}.wandb")
+        return sorted(found, key=lambda file: file.parent.name.removeprefix("offline-"))

@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 class Method:
     """What everything else needs to know of a way through the parameters."""
 
-    sampler: Callable[[], BaseSampler]
-    is_grid: bool = False  # every point once, by number: its sampler is never asked
+    sampler: Callable[[], BaseSampler] | None = None  # of Optuna's, who goes by what was tried
+    is_grid: bool = False  # every point once, by number
     needs_metric: bool = False
-
-
-def _random() -> BaseSampler:
-    import optuna
-
-    return optuna.samplers.RandomSampler()
 
 
 def _bayes() -> BaseSampler:
@@ -38,9 +32,8 @@ def _bayes() -> BaseSampler:
 
 
 METHODS: dict[str, Method] = {
-    # Not Optuna's GridSampler: it draws the points in an order of its own, and a grid's is ours to choose.
-    "grid": Method(_random, is_grid=True),
-    "random": Method(_random),
+    "grid": Method(is_grid=True),
+    "random": Method(),
     "bayes": Method(_bayes, needs_metric=True),
 }
 

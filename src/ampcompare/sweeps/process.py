@@ -17,6 +17,8 @@ from ampcompare.config.arguments import RESUME_VARIABLE
 
 REST_SECONDS = 5  # for what a program left running
 STOP_SECONDS = 30  # from SIGTERM to SIGKILL, as W&B's agent has it
+LAST_BYTES, LONGEST = 4096, 200  # of a log
+OF_CLIENT = "wandb:"  # lines of W&B's
 
 # A process of its own that outlives a SIGKILL of ours: it knows the process groups of our runs from a pipe
 # and ends them when the pipe closes. Else a killed worker's run would go on while another repeats it. What a
@@ -206,3 +208,17 @@ def of_others() -> dict[str, str]:
         return {} if has_account() else {"WANDB_MODE": "offline"}
     finally:
         end_service()  # it would live as long as the sweep, and be missed at the end if a signal had ended it
+
+
+def last_words(log: Path) -> str:
+    """The last line that a program printed, nothing where it printed none. W&B's client says good-bye after
+    the reason.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LAST_BYTES))
+            printed = file.read().decode(errors="replace").splitlines()
+    except (OSError, ValueError):
+        return ""
+    lines = [line.strip() for line in printed if line.strip() and not line.startswith(OF_CLIENT)]
+    return lines[-1][:LONGEST] if lines else ""

@@ -23,7 +23,6 @@ from ampcompare.program.files import make_folder
 from ampcompare.program.place import as_typed
 from ampcompare.program.stopping import WORDS, heard
 from ampcompare.sweeps.cluster.book import Book
-from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look
 from ampcompare.sweeps.devices import visible_gpus
 from ampcompare.sweeps.display import SweepDisplay, print_best
@@ -31,11 +30,10 @@ from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.note import note
 from ampcompare.sweeps.prepare import measured_seconds, prepare, shown
 from ampcompare.sweeps.process import Guard, of_others
-from ampcompare.sweeps.pulse import Pulse
-from ampcompare.sweeps.search import Search
-from ampcompare.sweeps.storage import check_storage, sqlite_url
+from ampcompare.sweeps.queue import Queue
+from ampcompare.sweeps.storage import Away, check_storage, sqlite_url
 from ampcompare.sweeps.storage import shown as shown_url
-from ampcompare.sweeps.worker import Worker, WorkerContext
+from ampcompare.sweeps.worker import Launch, Pulse, Worker, WorkerContext
 
 EXIT_FAILED_RUNS = 1
 GRACE_SECONDS = 60.0
@@ -61,8 +59,8 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
 
     `asked` are the fields of Request. Returns the exit code: 0 if every run finished or was stopped by
     hyperband; 1 if some failed; 3 if they repeat a publication that is not reproduced; 128 + signal if
-    stopped by Ctrl-C or a batch system. Raises UserError, with nothing
-    started, for a bad file, bad words or a storage that cannot be used.
+    stopped by Ctrl-C or a batch system. Raises UserError, with nothing started, for a bad file, bad words or
+    a storage that cannot be used.
     """
     request = Request(**asked)
     given = dict(split_override(word) for word in words)
@@ -78,100 +76,65 @@ def run_sweep(path: str, words: Sequence[str], console: Console, **asked: Any) -
         todo = "run the rest here with --fill" if is_filled else "go on with --cluster, or here with --fill"
         raise UserError(f"output_dir={folder}: the sweep in there is a job array; see --missing, {todo}")
     url = request.storage or sqlite_url(folder)
-    search = Search(sweep, url, sweep.name, request.grace_seconds, own, ready.told)
-    note(search.sweep, own, folder)
-    for line in ready.same.said(search.sweep):
+    queue = Queue(sweep, url, sweep.name, request.grace_seconds, own, ready.told)
+    note(queue.sweep, own, folder)
+    for line in ready.same.said(queue.sweep):
         print_line(console, one_line(line))
     if looks:
-        check_can_be_decided(search.sweep, looks)
-        fill_first_look(search, looks)
-    gpus = [] if ready.on_cpu else visible_gpus()
-    behind = (*own, f"output_dir={folder}") if ready.here else own
-    received = Rounds(search, folder, console, request, gpus, behind, ready.here).run(
-        looks, shown(ready.plan)
-    )
-    note(search.sweep, own, folder)  # with the seeds that were added
+        check_can_be_decided(queue.sweep, looks)
+        fill_first_look(queue, looks)
+    received = work_through(queue, folder, console, request, given, own, ready.here, looks, shown(ready.plan))
+    note(queue.sweep, own, folder)  # with the seeds that were added
     if received:
-        tell_how_to_go_on(path, request, given, search.url, console)
+        tell_how_to_go_on(path, request, given, queue.url, console)
         return 128 + received[0]
-    rows = search.rows()
-    print_best(console, search.sweep, rows)
+    rows = queue.rows()
+    print_best(console, queue.sweep, rows)
     bad = [row for row in rows if row.state in ("failed", "lost")]
     if bad:
         ids = ", ".join(row.run_id for row in bad[:5]) + (", ..." if len(bad) > 5 else "")
-        count = f"{len(bad)} of {search.total() or len(rows)} runs failed ({ids})"
+        count = f"{len(bad)} of {queue.total() or len(rows)} runs failed ({ids})"
         print_line(console, one_line(f"{count}; their output is in {folder / 'logs'}"))
-    status = _report(console, search.sweep, folder) if request.report else 0
+    status = _report(console, queue.sweep, folder) if request.report else 0
     return EXIT_FAILED_RUNS if bad else status
 
 
-class Rounds:
-    """The runs of a sweep by workers of this process; with looks, round after round until all is decided."""
+def work_through(
+    queue: Queue,
+    folder: Path,
+    console: Console,
+    request: Request,
+    given: Mapping[str, str],
+    own: Sequence[str],
+    here: bool,
+    looks: Sequence[int] = (),
+    plan: str = "",
+) -> list[int]:
+    """See all runs of the queue through by workers of this process; with looks, round after round until all
+    is decided. Returns the signals that ended it before.
 
-    def __init__(
-        self,
-        search: Search,
-        folder: Path,
-        console: Console,
-        request: Request,
-        gpus: list[str],
-        behind: tuple[str, ...],
-        here: bool,
-    ) -> None:
-        self.search, self.folder, self.console, self.gpus = search, folder, console, gpus
-        self.request, self.behind, self.here = request, behind, here
-        self.stop, self.kill = threading.Event(), threading.Event()
+    `given` are the words of the command line, `own` those of them that go behind every command.
+    """
+    gpus = [] if given.get("device", "").startswith("cpu") else visible_gpus()
+    words = (*own, f"output_dir={folder}") if here else tuple(own)
+    launch = Launch.of(queue.sweep, folder, words, {} if here else of_others(), here)
+    stop, kill, database = threading.Event(), threading.Event(), queue.database
+    before = queue.progress(patient=True).done
 
-    def run(self, looks: Sequence[int], plan: str) -> list[int]:
-        """See all runs through; returns the signals that ended it before."""
-        before = self.search.wait(self.search.progress)[0]
-        count = self._workers(before)
-        _headline(self.console, self.search, self.folder, count, self.gpus, before, plan)
-        search = self.search
-        display = SweepDisplay(
-            self.console, search.sweep, count, before, search.total, lambda: self._known(display)
-        )
-        guard = Guard()
-        with stopped_by_signals(self.stop, self.kill, display.say) as received, display:
-            search.contact.heed(display.say, self.stop, self.kill)
-            decisions = Decisions(self.search, looks, self._look, display.say, self.stop)
-            with Pulse(search, display.update if display.is_live else None) as pulse:
-                self._round(count, display, guard, pulse)
-                while looks and not self.stop.is_set() and decisions.go_on():
-                    self._round(self._workers(display.done), display, guard, pulse)
-            if not received:
-                display.update(*self.search.wait(self.search.progress))
-                display.close()
-        guard.close()
-        return received
-
-    def _known(self, display: SweepDisplay) -> int:
-        with contextlib.suppress(Away):  # what was known before stands
-            display.update(*self.search.progress())
-        return display.done
-
-    def _workers(self, done: int) -> int:
-        total, most = self.search.total(), self.request.workers or max(1, len(self.gpus))
+    def workers(done: int) -> int:
+        total, most = queue.total(), request.workers or max(1, len(gpus))
         return min(most, max(1, total - done)) if total else most
 
-    def _round(self, count: int, display: SweepDisplay, guard: Guard, pulse: Pulse) -> None:
-        display.workers = count
+    def ended() -> int:
+        with contextlib.suppress(Away):  # what was known before stands
+            display.update(queue.progress())
+        return display.done
+
+    def see_round() -> None:
+        display.workers = count = workers(display.done)
         told = (display.change, display.waiting)
-        context = WorkerContext(
-            self.search.sweep,
-            self.search,
-            self.folder,
-            self.behind,
-            guard,
-            pulse,
-            self.here,
-            {} if self.here else of_others(),
-            self.stop,
-            self.kill,
-            *told,
-        )
-        gpus = self.gpus
-        threads = [Worker(i, context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
+        context = WorkerContext(queue.sweep, queue, launch, guard, pulse, stop, kill, *told)
+        threads = [Worker(context, gpus[i % len(gpus)] if gpus else None) for i in range(count)]
         for worker in threads:
             worker.start()
         for worker in threads:
@@ -179,13 +142,30 @@ class Rounds:
                 worker.join(0.2)
         for worker in threads:
             if worker.problem:
-                guard.close()
                 raise worker.problem
 
-    def _look(self) -> Look:
+    def look() -> Look:
         from ampcompare.sweeps.answer import look_at
 
-        return look_at(self.search.sweep, self.folder, self.search.rows())
+        return look_at(queue.sweep, folder, queue.rows())
+
+    _headline(console, queue, folder, workers(before), gpus, before, plan)
+    display = SweepDisplay(console, queue.sweep, before, queue.total, ended)
+    with (
+        contextlib.closing(Guard()) as guard,
+        stopped_by_signals(stop, kill, display.say) as received,
+        display,
+    ):
+        database.say, database.stop, database.kill = display.say, stop, kill
+        with Pulse(queue, display.update) as pulse:
+            decisions = Decisions(queue, looks, look, display.say, stop, pulse)
+            see_round()
+            while looks and not stop.is_set() and decisions.go_on():
+                see_round()
+        if not received:
+            display.update(queue.progress(patient=True))
+            display.close()
+    return received
 
 
 def make_output(output: Path) -> Path:
@@ -251,11 +231,11 @@ def stopped_by_signals(stop: threading.Event, kill: threading.Event, say: Any) -
 
 
 def _headline(
-    console: Console, search: Search, folder: Path, workers: int, gpus: list[str], done: int, plan: str
+    console: Console, queue: Queue, folder: Path, workers: int, gpus: list[str], done: int, plan: str
 ) -> None:
-    sweep, total = search.sweep, search.total()
+    sweep, total = queue.sweep, queue.total()
     runs = f"{total} runs" if total else "runs until Ctrl-C (no run_cap)"
-    ended = [row.run_id for row in search.rows() if row.state == "finished"]
+    ended = [row.run_id for row in queue.rows() if row.state == "finished"]
     if seconds := measured_seconds(folder, ended):
         each = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
         runs += f" of about {each} each, as those that are done took"

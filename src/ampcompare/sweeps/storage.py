@@ -1,29 +1,31 @@
-"""The database of a sweep: where it is, how it is opened, and trouble with it in one line."""
+"""The database of a sweep: its URL, trouble with it in one line, and who waits while it does not answer."""
 
 from __future__ import annotations
 
 import re
+import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-import optuna
-from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
-from optuna.storages import RDBStorage
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
 from ampcompare.errors import UserError, reason
+from ampcompare.program.console import clock
 
-if TYPE_CHECKING:
-    from sqlalchemy import URL
-
-TRIES, PAUSE_SECONDS = 4, 0.25
-BUSY_SECONDS = 30.0  # for a server that is there and takes nobody at the moment
+PATIENCE_SECONDS = 3600.0  # for a database that does not answer
+PAUSE_SECONDS = 1.0
+LAST_SECONDS = 30.0  # for what runs ended with, in a sweep that is being stopped: that of STOP_SECONDS
+TRIES, BUSY_SECONDS = 4, 30.0  # to open it; for a server that is there and takes nobody at the moment
 BUSY = re.compile(r"too many (clients|connections)|connection slots|starting up|shutting down|recovery mode")
+SQLITE_BUSY = (5, 6)  # SQLITE_BUSY, SQLITE_LOCKED
+LOST_TO_ANOTHER = ("40001", "40P01")  # serialization, deadlock: once more
+NOT_ALLOWED = "42501"  # PostgreSQL 15 lets owners alone make tables
 DRIVERS = ("psycopg", "psycopg2")  # of PostgreSQL, the first that is installed
 POSTGRES = re.compile(r"postgres(?:ql)?(\+\w+)?(?=://)")
 # How to install what an import misses.
@@ -36,19 +38,174 @@ LIBPQ = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-# What names a secret, in whatever case: a key, and a key with its value, as in a connection string.
-SECRET = re.compile(r"pass|pwd|secret|token", re.IGNORECASE)
-SAID_SECRET = re.compile(rf"((?:{SECRET.pattern})\w*\s*=\s*)([^&;\s]*)", re.IGNORECASE)
-QUERY = re.compile(r"([?&][^=&]*)=([^&]*)")
-# Without a user what stands in place of the port may be a password whose @ was forgotten.
-NO_USER = re.compile(r"(//[^/@:?[]*):(\d+)(?=[/?]|$)")
-USUAL_PORTS = ("5432", "5433", "6432", "3306", "1433", "1521", "26257")
+SECRET = re.compile(r"(?i)(?:pass|pwd|secret|token)\w*\s*=\s*([^&;\s]*)")
 LONG = 4  # letters of a password that no word has by chance
 T = TypeVar("T")
-optuna.logging.set_verbosity(optuna.logging.ERROR)  # what there is to say is said by the sweep itself
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-# Ask-and-tell sends its own: Search.alive.
-warnings.filterwarnings("ignore", message="Heartbeat of storage is supposed")
+
+
+class Away(UserError):
+    """The database does not answer at the moment, or has not for as long as it is waited for."""
+
+
+class Database:
+    """All that one process asks of the database goes through here. Safe to use from several threads.
+
+    A server is restarted, a network goes away for a while: runs go on meanwhile, and who has something to
+    write waits. `say` tells the user; after `stop` nobody waits but who has an end to write, after `kill`
+    nobody. `tables` are made if need be; with None nothing is written at all.
+    Raises UserError where it cannot be used.
+    """
+
+    def __init__(self, url: str, tables: MetaData | None) -> None:
+        self.url = url
+        self.say: Callable[[str], None] = lambda line: None
+        self.stop, self.kill = threading.Event(), threading.Event()
+        self.tries = 0  # in vain, since it went away
+        self._lock = threading.Lock()
+        self._since: float | None = None  # it is away
+        self._reason = ""
+        try:
+            self.engine = _engine(url, writes=tables is not None)
+            _open(self.engine, tables)
+        except (SQLAlchemyError, ImportError, ValueError) as problem:  # ValueError: a port that is no number
+            raise self._unusable(problem) from problem
+
+    def once(self, act: Callable[[Connection], T]) -> T:
+        """What `act` gets from the database in one transaction. Raises Away where it does not answer,
+        IntegrityError where another was faster with the same row, else UserError.
+        """
+        try:
+            with self.engine.begin() as connection:
+                result = act(connection)
+        except IntegrityError:
+            raise
+        except SQLAlchemyError as problem:
+            if not _is_away(problem):
+                raise self._unusable(problem) from problem
+            self._lost(why(problem, self.url))
+            raise Away(f"--storage {shown(self.url)}: does not answer ({self._reason})") from problem
+        self._found()
+        return result
+
+    def wait(self, act: Callable[[Connection], T], *, at_the_end: bool = False) -> T:
+        """As `once`, again and again until it answers. `act` may have done its work each time before.
+
+        Raises Away when it has been away for PATIENCE_SECONDS; when the sweep is stopped, at once or, with
+        `at_the_end`, after LAST_SECONDS.
+        """
+        stopped: float | None = None
+        while True:
+            try:
+                return self.once(act)
+            except Away:
+                now = time.monotonic()
+                if self._since is not None and now - self._since > PATIENCE_SECONDS:
+                    self._give_up(clock(PATIENCE_SECONDS))
+                if self.stop.is_set():
+                    stopped = now if stopped is None else stopped
+                    if not at_the_end:
+                        raise
+                    if self.kill.is_set() or now - stopped > LAST_SECONDS:
+                        self._give_up(f"{LAST_SECONDS:.0f} s, and the sweep was stopped")
+                (self.kill if self.stop.is_set() else self.stop).wait(PAUSE_SECONDS)
+
+    def _give_up(self, waited: str) -> None:
+        todo = "what is not written is tried again when the sweep is started again"
+        raise Away(f"--storage {shown(self.url)}: did not answer for {waited} ({self._reason}); {todo}")
+
+    def _unusable(self, problem: BaseException) -> UserError:
+        return UserError(f"--storage {shown(self.url)}: cannot be used ({why(problem, self.url)})")
+
+    def _lost(self, reason: str) -> None:
+        with self._lock:
+            self._reason = reason
+            self.tries += 1
+            is_new = self._since is None
+            if is_new:
+                self._since = time.monotonic()
+        if is_new:
+            waits = f"waiting for it, {clock(PATIENCE_SECONDS)} at most"
+            self.say(f"the database does not answer ({reason}): runs go on; {waits}")
+
+    def _found(self) -> None:
+        with self._lock:
+            since, self._since, self.tries = self._since, None, 0
+        if since is not None:
+            self.say(f"the database answers again, after {time.monotonic() - since:.0f} s")
+
+
+def _engine(url: str, *, writes: bool) -> Engine:
+    if scheme := POSTGRES.match(url):
+        driver = next((name for name in DRIVERS if find_spec(name)), DRIVERS[0])
+        url = f"postgresql{scheme[1] or f'+{driver}'}{url[scheme.end() :]}"
+    given = make_url(url)
+    if given.get_backend_name() == "sqlite":
+        # Wait for other writers instead of failing at once.
+        engine = create_engine(given, connect_args={"timeout": 30})
+        event.listen(engine, "connect", _without_transactions_of_its_own)
+        # Who reads before it writes would else find, when it writes, that another has.
+        begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
+        return engine
+    # One connection is kept, as many workers share the server's; it is asked whether it still lives before
+    # it is used.
+    options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 1, "max_overflow": 100}
+    if given.drivername.partition("+")[2] in DRIVERS:
+        options["connect_args"] = {key: value for key, value in LIBPQ.items() if key not in given.query}
+        options["isolation_level"] = "READ COMMITTED"
+    engine = create_engine(given, **options)
+    if engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _without_dead_transactions)
+    return engine
+
+
+def _without_transactions_of_its_own(connection: Any, record: object) -> None:
+    connection.isolation_level = None  # sqlite3 would begin one at the first write, not before
+
+
+def _without_dead_transactions(connection: Any, record: object) -> None:
+    # A machine that dies within a transaction would keep its locks until its connection is found dead.
+    connection.cursor().execute("SET idle_in_transaction_session_timeout = '60s'")
+    connection.commit()
+
+
+def _open(engine: Engine, tables: MetaData | None) -> None:
+    began = time.monotonic()
+    for tries in count(1):
+        try:
+            if tables is None:
+                engine.connect().close()
+            else:
+                tables.create_all(engine)
+            return
+        except DBAPIError as problem:  # another worker makes the same tables at this moment, or a real one
+            is_busy = BUSY.search(str(problem)) and time.monotonic() - began < BUSY_SECONDS
+            if tries >= TRIES and not is_busy:
+                raise
+            time.sleep(PAUSE_SECONDS / 4)
+
+
+def _is_away(problem: BaseException) -> bool:
+    """Whether trouble with a database is likely to pass without anybody mending the sweep."""
+    for cause in _chain(problem):
+        if not isinstance(cause, DBAPIError):
+            continue
+        # SQLite: other writers alone; a file that cannot be read is no better in an hour.
+        code = getattr(cause.orig, "sqlite_errorcode", None)
+        if code is not None:
+            return code & 0xFF in SQLITE_BUSY
+        if cause.connection_invalidated or isinstance(cause, InterfaceError | OperationalError):
+            return True
+        if getattr(cause.orig, "sqlstate", None) in LOST_TO_ANOTHER:
+            return True
+    return False
+
+
+def _chain(problem: BaseException | None) -> Iterator[BaseException]:
+    """The exception and those that led to it: the connection's own may be beneath what was tried after it."""
+    while problem is not None:
+        yield problem
+        problem = problem.__cause__ or problem.__context__
 
 
 def sqlite_url(folder: Path) -> str:
@@ -72,11 +229,9 @@ def check_storage(given: str | None) -> None:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of an SQLite database; None of any other. Raises what SQLAlchemy does for what is no URL."""
-    from sqlalchemy import make_url
-
-    given = make_url(url)
-    if given.get_backend_name() != "sqlite" or not given.database:
+    """The file of an SQLite database; None of any other."""
+    given = _parsed(url)
+    if given is None or given.get_backend_name() != "sqlite" or not given.database:
         return None
     if not given.database.startswith("file:"):
         return Path(given.database)
@@ -84,192 +239,56 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def shown(url: str) -> str:
-    """The URL as it may be shown: without password, our own database by its path. Of what is no URL, and may
-    be anything, no more than the beginning that looks like one.
-    """
+    """The URL as it may be shown: a file by its path, else no more than `backend://host/database`."""
     if own := re.fullmatch(r"sqlite:///file:(.*)\?uri=true", url):
         return unquote(unquote(own[1]))
-    if _is_of_file(url) or re.fullmatch(r"[\w./\\-]*", url):  # a path, which may have any of these characters
+    if re.match(r"sqlite(\+\w+)?:", url) or re.fullmatch(r"[\w./\\-]*", url):  # a path, or a slip
         return url
-    if _parsed(url) is None:
-        scheme = re.match(r"[\w+.-]+://", url)
-        return f"{scheme[0] if scheme else ''}***"
-    # The same password as SQLAlchemy's, but up to the last @: one that was left unquoted is no host.
-    url = re.sub(r"(?s)(//[^/:]*):.*@", r"\1:***@", url)
-    url = NO_USER.sub(lambda m: m[0] if m[2] in USUAL_PORTS else f"{m[1]}:***", url)
-    url = QUERY.sub(lambda m: f"{m[1]}=***" if _is_secret(m) else m[0], url)
-    return SAID_SECRET.sub(r"\1***", url)
-
-
-def _is_of_file(url: str) -> bool:
-    return re.match(r"sqlite(\+pysqlite|\+aiosqlite)?:", url) is not None
-
-
-def _parsed(url: str) -> URL | None:
-    from sqlalchemy import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        return None
-
-
-def _is_secret(option: re.Match[str]) -> bool:
-    """Whether a word of the query is to be hidden: by its name, or as a connection string that has one."""
-    return bool(SECRET.search(unquote(option[1])) or SAID_SECRET.search(unquote(unquote(option[2]))))
-
-
-class SweepStorage(RDBStorage):
-    """Optuna's storage; `spares` says of a silent trial that its worker is not yet to be taken for dead."""
-
-    spares: Callable[[int], bool]
-
-    def __init__(self, url: str, **options: Any) -> None:
-        from sqlalchemy import event
-
-        self.spares = lambda trial_id: False
-        super().__init__(url.replace("{", "{{").replace("}", "}}"), **options)  # a template to Optuna
-        if self.engine.dialect.name == "postgresql":
-            event.listen(self.engine, "connect", _as_we_need_it)
-            self.engine.dispose()  # the connections from before
-
-    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
-        return [number for number in super()._get_stale_trial_ids(study_id) if not self.spares(number)]
-
-
-def _as_we_need_it(connection: Any, record: object) -> None:
-    """Settings of a session with PostgreSQL."""
-    cursor = connection.cursor()
-    # Optuna keeps signs of life without a time zone, in that of the session. Sessions with other ones
-    # (PGTZ, a role's setting) would be hours apart, all of them an hour silent when summer time begins.
-    cursor.execute("SET TIME ZONE 'UTC'")
-    # A machine that dies within a transaction would keep its locks until its connection is found dead.
-    cursor.execute("SET idle_in_transaction_session_timeout = '60s'")
-    cursor.close()
-    connection.commit()
-
-
-def open_storage(url: str, heartbeat_seconds: float, grace_seconds: float) -> SweepStorage:
-    """Optuna's storage at an SQLAlchemy URL, made if need be.
-
-    `postgresql://` and `postgres://` take the driver that is installed. Raises what the database raises, and
-    ImportError for a missing driver.
-    """
-    url = _with_driver(url)
-    return _patiently(
-        lambda: SweepStorage(
-            url,
-            engine_kwargs=_engine_options(url),
-            heartbeat_interval=max(1, round(heartbeat_seconds)),
-            grace_period=max(2, round(grace_seconds)),
-        )
-    )
-
-
-def holds_studies(url: str) -> bool:
-    """Whether Optuna has made its tables in the database, found out without making them. Raises as
-    `open_storage`.
-    """
-    from sqlalchemy import create_engine, inspect
-
-    url = _with_driver(url)
-    engine = create_engine(url, **_engine_options(url))
-    try:
-        return _patiently(lambda: {"studies", "trials"} <= {*inspect(engine).get_table_names()})
-    finally:
-        engine.dispose()
-
-
-def _with_driver(url: str) -> str:
-    if scheme := POSTGRES.match(url):
-        return f"postgresql{scheme[1] or f'+{_driver()}'}{url[scheme.end() :]}"
-    return url
-
-
-def _patiently(act: Callable[[], T]) -> T:
-    from sqlalchemy.exc import DatabaseError
-
-    began, tries = time.monotonic(), 0
-    while True:
-        try:
-            return act()
-        # Another worker makes the same tables at this moment, or it is a real one.
-        except (DatabaseError, StorageInternalError) as problem:
-            tries += 1
-            is_busy = BUSY.search(str(problem)) and time.monotonic() - began < BUSY_SECONDS
-            if tries >= TRIES and not is_busy:
-                raise
-            time.sleep(PAUSE_SECONDS)
-
-
-def _driver() -> str:
-    return next((name for name in DRIVERS if find_spec(name)), DRIVERS[0])
-
-
-def _engine_options(url: str) -> dict[str, Any]:
-    from sqlalchemy import make_url
-
-    if url.startswith("sqlite"):
-        return {"connect_args": {"timeout": 30}}  # wait for other writers instead of failing at once
-    # One connection is kept, as many workers share the server's; it is asked whether it still lives before
-    # it is used.
-    options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 1, "max_overflow": 100}
-    given = make_url(url)
-    if given.drivername.partition("+")[2] in DRIVERS:
-        options["connect_args"] = {key: value for key, value in LIBPQ.items() if key not in given.query}
-    return options
-
-
-@contextmanager
-def as_user_error(url: str) -> Iterator[None]:
-    """Trouble with the database at this URL as one line."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (UserError, UpdateFinishedTrialError):
-        raise
-    # What RDBStorage raises for a URL that it cannot open: a missing driver, a wrong name.
-    except (StorageInternalError, SQLAlchemyError, ImportError, ValueError, KeyError, OSError) as problem:
-        raise UserError(f"--storage {shown(url)}: cannot be used ({why(problem, url)})") from problem
+    scheme, is_url, rest = url.partition("://")
+    if not is_url or not re.fullmatch(r"[\w+.-]+", scheme):  # whatever it has may be a password
+        return "***"
+    host, slash, database = rest.partition("?")[0].rpartition("@")[2].partition("/")
+    named = re.match(r"\[[^]]*\]|[^:]*", host)  # without a user, what stands for the port may be a password
+    return f"{scheme}://{named[0] if named else ''}{slash}{database}"
 
 
 def why(problem: BaseException, url: str) -> str:
     """What is wrong with the database at this URL, in words that may be shown."""
-    parsed = _parsed(url)
-    if parsed is None:  # whatever it has may be a password
+    if _parsed(url) is None:
         return "not the URL of a database; expected such as postgresql://user@host/database"
-    cause = problem
-    while isinstance(cause, StorageInternalError | ImportError) and cause.__cause__:
-        cause = cause.__cause__
-    cause = getattr(cause, "orig", None) or cause.__cause__ or cause
+    cause = getattr(problem, "orig", None) or problem
     if isinstance(cause, ImportError):
         name = (cause.name or "").partition(".")[0] or "of its kind"
         package = PACKAGES.get(name, name if cause.name else PACKAGES[DRIVERS[0]])
         return f"its driver {name} is not installed: pip install {package}"
     said = reason(cause)
-    if getattr(cause, "sqlstate", None) == "42501":  # PostgreSQL 15 gives it to owners only
+    if getattr(cause, "sqlstate", None) == NOT_ALLOWED:
         said += "; its user has to be allowed to make tables there"
     said = said.replace(url, shown(url))
-    for secret in _secrets(url, parsed):
+    for secret in _secrets(url):
         # A short one is part of many words: hidden where it stands by itself, as in quotes.
         pattern = re.escape(secret)
         said = re.sub(pattern if len(secret) >= LONG else rf"(?<=[^\w\s]){pattern}(?=[^\w\s])", "***", said)
     return said
 
 
-def _secrets(url: str, parsed: URL) -> list[str]:
+def _secrets(url: str) -> list[str]:
     """Passwords in a URL as messages may have them: as written, as meant, and what an @ within leaves."""
-    if _is_of_file(url):
+    if url.startswith("sqlite"):
         return []
-    found = [match[1] for match in re.finditer(r"(?s)//[^/:]*:(.*)@", url)]
-    found += [str(parsed.password or "")]
-    found += [part for part in (parsed.host, parsed.database) if part and "@" in part]
-    found += [m[2] for m in NO_USER.finditer(url) if m[2] not in USUAL_PORTS]
-    for option in QUERY.finditer(url):
-        if _is_secret(option):
-            found += [option[2], *(m[2] for m in SAID_SECRET.finditer(unquote(unquote(option[2]))))]
+    place, _, query = url.partition("?")
+    found = re.findall(r"(?s)//[^/:]*:(.*)@", place) or re.findall(r"//[^/:@]*:(?!\d+(?:/|$))([^/]*)", place)
+    given = make_url(url)
+    found += [part for part in (given.host, given.database) if part and "@" in part]
+    found += SECRET.findall(unquote(unquote(query)))
     pieces = [piece for secret in found for piece in (secret, *re.split("[@/:?#]", secret))]
-    forms = {form for piece in pieces for form in (piece, unquote(piece)) if form}
-    return sorted(forms, key=len, reverse=True)
+    return sorted(
+        {form for piece in pieces for form in (piece, unquote(piece)) if form}, key=len, reverse=True
+    )
+
+
+def _parsed(url: str) -> URL | None:
+    try:
+        return make_url(url)
+    except (SQLAlchemyError, ValueError):
+        return None

@@ -1,4 +1,4 @@
-"""A worker: takes runs from the search one after the other and sees each through to its end."""
+"""A worker: takes runs from the queue one after the other and sees each through to its end."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from ampcompare.config.beside import PlanConfig
-from ampcompare.sweeps.attempts import Attempt
+from ampcompare.records.sources import CHECKPOINTS
 from ampcompare.sweeps.command import build_command
-from ampcompare.sweeps.contact import Away
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.follow import Follower
-from ampcompare.sweeps.note import Note
 from ampcompare.sweeps.process import STOP_SECONDS, Guard, Run, run_environment
-from ampcompare.sweeps.pulse import Pulse
-from ampcompare.sweeps.search import Search
+from ampcompare.sweeps.queue import Progress, Queue
+from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.search import falls_behind
+from ampcompare.sweeps.storage import Away
 
 POLL_SECONDS = 0.25
 WAIT_FOR_OTHERS_SECONDS = 2.0
@@ -31,6 +32,81 @@ SAME_SIGNAL_SECONDS = 2.0  # between a run's end by a signal and this process's 
 # By the machine (no memory left), by a scheduler, by someone's hand; 128 and more is a shell's way to say it.
 SIGNALS = [getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "INT", "HUP", "USR1", "USR2")]
 KILLED = tuple(code for number in SIGNALS for code in (-number, 128 + number))
+NOTED = ("finished", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the runs of one sweep are started, by a worker or by a job of an array, to which it travels."""
+
+    folder: Path
+    name: str
+    project: str | None
+    entity: str | None
+    command: Sequence[str]
+    program: str | None
+    words: tuple[str, ...]  # overrides of the command line, behind every command
+    environment: Mapping[str, str]  # what its runs have beside the environment of this process
+    here: bool  # whether our own training is run; its exit code tells that it was stopped
+    on_server: bool = False
+
+    @classmethod
+    def of(
+        cls, sweep: Sweep, folder: Path, words: tuple[str, ...], environment: Mapping[str, str], here: bool
+    ) -> Launch:
+        of_file = (sweep.name, sweep.project, sweep.entity, sweep.command, sweep.program)
+        return cls(folder, *of_file, words, environment, here, sweep.on_server)
+
+    def log(self, run_id: str) -> Path:
+        """What the run prints."""
+        return self.folder / "logs" / f"{run_id}.log"
+
+    def start(self, run: Any, guard: Guard, *, again: bool, gpu: str | None = None) -> Run | None:
+        """Start a run (its `run_id`, `parameters` and `plan`). None, with the reason in its log, for what
+        cannot be started. `again` tells a program of others to look for what an earlier start left.
+        """
+        log = self.log(run.run_id)
+        try:
+            files = self.folder / "wandb" / f"sweep-{self.name}"
+            files.mkdir(parents=True, exist_ok=True)
+            parameters_file = files / f"config-{run.run_id}.yaml"
+            save_parameters(parameters_file, planned(run.parameters, run.plan))
+            json_file = parameters_file.with_suffix(".json")
+            words = build_command(self.command, self.program, run.parameters, json_file)
+            environment = {**self.environment} | run_environment(
+                self.name,
+                run.run_id,
+                parameters_file,
+                self.folder,
+                self.project,
+                self.entity,
+                # Our own training looks each time: its folder may be that of an earlier sweep of this name.
+                resumes=self.here or again,
+                on_server=self.on_server,
+            )
+            if gpu is not None:
+                environment["CUDA_VISIBLE_DEVICES"] = gpu
+            own = plan_words(run.plan) if self.here else []
+            return Run([*words, *self.words, *own], environment, log, guard)
+        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
+            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                print(f"cannot be started: {problem}", file=file)
+            return None
+
+    def is_going_on(self, run_id: str) -> bool:
+        """Whether a process of our training has the run, as that of a worker that is taken for dead."""
+        lock = self.folder / CHECKPOINTS / run_id / "lock"
+        try:
+            if self.here and lock.is_file():
+                with FileLock(lock, blocking=False):
+                    pass
+        except Timeout:
+            return True
+        return False
+
+    def note(self, run_id: str) -> Path:
+        """Where it is noted how a run ended until the database knows."""
+        return self.folder / "logs" / f"{run_id}.ended"
 
 
 @dataclass
@@ -43,7 +119,6 @@ class Job:
     attempt: int
     arm: str | None  # of the control: first or last
     began: float
-    worker: int
     gpu: str | None = None
     state: str = "running"
     value: float | None = None  # the newest of the metric
@@ -52,18 +127,65 @@ class Job:
     log: Path = field(default_factory=Path)
 
 
+class Pulse(threading.Thread):
+    """Signs of life for the rows of one process, from `with` to its end, from a thread of its own: a worker
+    may be waiting for the database, or reading a long record, and neither is silence. `told` gets what all
+    workers have done by now.
+    """
+
+    def __init__(self, queue: Queue, told: Callable[[Progress], None] = lambda progress: None) -> None:
+        super().__init__(name="pulse", daemon=True)
+        self._queue, self._told = queue, told
+        self._ended = threading.Event()
+        self._held: dict[str, Row] = {}
+        self._lost: frozenset[str] = frozenset()
+        self._problem: Exception | None = None
+
+    def __enter__(self) -> Pulse:
+        self.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._ended.set()
+        self.join()
+
+    @contextmanager
+    def holding(self, row: Row) -> Iterator[None]:
+        """Its worker is alive until its end is written, or will not be."""
+        self._held[row.owner] = row
+        try:
+            yield
+        finally:
+            del self._held[row.owner]
+
+    def is_lost(self, row: Row) -> bool:
+        """Whether another worker has taken it over. Raises what ended the signs of life, as a UserError for a
+        database that cannot be used: a run without them is taken over.
+        """
+        if self._problem:
+            raise self._problem
+        return row.owner in self._lost
+
+    def run(self) -> None:
+        try:
+            while not self._ended.wait(self._queue.heartbeat_seconds):
+                with suppress(Away):  # it was said; a beat later
+                    progress = self._queue.beat([*self._held.values()])
+                    self._lost |= progress.lost
+                    self._told(progress)
+        except Exception as problem:  # of whatever kind: told by the worker whose run goes on unheard
+            self._problem = problem
+
+
 @dataclass(frozen=True)
 class WorkerContext:
     """What all workers of one process share."""
 
     sweep: Sweep
-    search: Search
-    folder: Path
-    words: tuple[str, ...]  # overrides of the command line, behind every command
+    queue: Queue
+    launch: Launch
     guard: Guard
     pulse: Pulse
-    here: bool  # whether our own training is run; its exit code tells that it was stopped
-    environment: Mapping[str, str]  # what its runs have beside the environment of this process
     stop: threading.Event  # no new runs; those going on are asked to end
     kill: threading.Event  # at once
     on_change: Callable[[Job], None]
@@ -73,9 +195,9 @@ class WorkerContext:
 class Worker(threading.Thread):
     """One run at a time, until there are no more; `gpu` is the only device its runs see."""
 
-    def __init__(self, number: int, context: WorkerContext, gpu: str | None) -> None:
-        super().__init__(name=f"worker-{number}", daemon=True)
-        self.number, self.context, self.gpu = number, context, gpu
+    def __init__(self, context: WorkerContext, gpu: str | None) -> None:
+        super().__init__(daemon=True)
+        self.context, self.gpu = context, gpu
         self.problem: BaseException | None = None
         self.has_unwritten = False  # a run that ended, and the database does not know
 
@@ -91,100 +213,102 @@ class Worker(threading.Thread):
     def _run(self) -> None:
         context = self.context
         while not context.stop.is_set():
-            attempt = context.search.next()
-            if attempt:
-                context.pulse.hold(attempt)
-                try:
-                    self._see_through(attempt)
-                finally:
-                    context.pulse.release(attempt)
+            if row := context.queue.claim():
+                with context.pulse.holding(row):
+                    self._see_through(row)
                 continue
-            running = context.search.running()
-            if not running:
+            if not (there := context.queue.open()):
                 return
             # Runs of other workers go on. Should one of them die, its run has to be taken over.
-            context.on_waiting(running)
+            context.on_waiting(there)
             context.stop.wait(WAIT_FOR_OTHERS_SECONDS)
 
-    def _see_through(self, attempt: Attempt) -> None:
-        context = self.context
-        what = (attempt.trial.number, attempt.run_id, attempt.parameters, attempt.attempt)
-        arm = attempt.plan.get("arm")
-        log = context.folder / "logs" / f"{attempt.run_id}.log"
-        job = Job(*what, arm, began=time.monotonic(), worker=self.number, gpu=self.gpu, log=log)
+    def _see_through(self, row: Row) -> None:
+        context, launch = self.context, self.context.launch
+        arm, log = row.plan.get("arm"), launch.log(row.run_id)
+        began = time.monotonic()
+        job = Job(row.place, row.run_id, row.parameters, row.attempt, arm, began, gpu=self.gpu, log=log)
         context.on_change(job)
         metric = context.sweep.metric
-        follower = Follower(context.folder, attempt.run_id, metric.name if metric else None)
-        if attempt.attempt > 1 and (state := self._ended_before(attempt, follower)):
-            return self._close(attempt, job, follower, state)
-        try:
-            run = self._start(attempt, job)
-        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
-            with job.log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                print(f"cannot be started: {problem}", file=file)
-            return self._close(attempt, job, follower, "failed")
-        stopped_early, asked, code = self._watch(run, attempt, job, follower)
+        follower = Follower(launch.folder, row.run_id, metric.name if metric else None)
+        if row.attempt > 1:
+            while launch.is_going_on(row.run_id):  # its worker was silent, and may be dead or not
+                if context.stop.wait(POLL_SECONDS) or context.pulse.is_lost(row):
+                    self._end(row, job, "interrupted")
+                    return
+            if state := self._ended_before(row, follower):
+                self._close(row, job, follower, state)
+                return
+        run = launch.start(row, context.guard, again=row.begins_again, gpu=self.gpu)
+        if run is None:
+            self._close(row, job, follower, "failed")
+            return
+        stopped_early, asked, code = self._watch(run, row, job, follower)
         job.seconds, job.exit_code = time.monotonic() - job.began, code
         if not (stopped_early or asked or context.kill.is_set()) and code in KILLED:
             # A scheduler's signal may reach the run before this process hears of it. Otherwise once more, as
             # with a run whose worker died.
             asked = context.stop.wait(SAME_SIGNAL_SECONDS)
             if not asked:
-                return self._give_up(attempt, job, "lost")
+                self._end(row, job, "lost")
+                return
         # The signal may have come behind the end of its record, before the end of its process.
         ended = code in KILLED and follower.exit_code() == 0
-        if asked and not ended and (code != 0 or not context.here):
-            return self._give_up(attempt, job, "interrupted")
+        if asked and not ended and (code != 0 or not launch.here):
+            self._end(row, job, "interrupted")
+            return
         state = "stopped" if stopped_early else "finished" if ended or code == 0 else "failed"
-        return self._close(attempt, job, follower, state)
+        self._close(row, job, follower, state)
 
-    def _ended_before(self, attempt: Attempt, follower: Follower) -> str | None:
+    def _ended_before(self, row: Row, follower: Follower) -> str | None:
         """How the run ended, where that was not told: its worker died then, or the database was away.
 
         Done twice would be once too many.
         """
-        noted = Note(self.context.folder, attempt.run_id).read()
-        return noted or ("finished" if follower.exit_code() == 0 else None)
+        with suppress(OSError, UnicodeDecodeError):
+            noted = self.context.launch.note(row.run_id).read_text(encoding="utf-8")
+            if noted in NOTED:
+                return noted
+        return "finished" if follower.exit_code() == 0 else None
 
-    def _give_up(self, attempt: Attempt, job: Job, word: str) -> None:
-        self.has_unwritten = True
-        job.state = word if self.context.search.give_up(attempt, word) else "taken over"
-        self.has_unwritten = False
-        self.context.on_change(job)
-
-    def _close(self, attempt: Attempt, job: Job, follower: Follower, state: str) -> None:
+    def _close(self, row: Row, job: Job, follower: Follower, state: str) -> None:
+        """The run has come to its end; noted first, for whoever takes it over if this process ends now."""
+        note = self.context.launch.note(row.run_id)
+        with suppress(OSError):
+            note.write_text(state, encoding="utf-8")
         values = follower.values(now=True)
         job.value = values[-1] if values else None
-        number = job.value if job.value is not None and math.isfinite(job.value) else None
-        note = Note(self.context.folder, attempt.run_id)
-        self.has_unwritten = True
-        try:
-            job.state = state if self.context.search.finish(attempt, state, number) else "taken over"
-        except Away:
-            note.write(state)
-            raise
-        self.has_unwritten = False
-        note.remove()
-        self.context.on_change(job)
+        if self._end(row, job, state):
+            with suppress(OSError):
+                note.unlink(missing_ok=True)
 
-    def _watch(self, run: Run, attempt: Attempt, job: Job, follower: Follower) -> tuple[bool, bool, int]:
+    def _end(self, row: Row, job: Job, state: str) -> bool:
+        value = job.value if job.value is not None and math.isfinite(job.value) else None
+        self.has_unwritten = True
+        is_mine = self.context.queue.end(row, state, value)
+        self.has_unwritten = False
+        job.state = state if is_mine else "taken over"
+        self.context.on_change(job)
+        return is_mine
+
+    def _watch(self, run: Run, row: Row, job: Job, follower: Follower) -> tuple[bool, bool, int]:
         """Wait for the end: compare at the bands of hyperband, stop when asked to.
 
         Returns whether hyperband stopped it, whether the user did, and the exit code.
         """
-        context = self.context
-        bands = list(context.sweep.hyperband.bands) if context.sweep.hyperband else []
+        context, early_terminate = self.context, self.context.sweep.hyperband
+        bands = [b for b in early_terminate.bands if str(b) not in row.bands] if early_terminate else []
         kill_at, early, asked = math.inf, False, False
         while (code := run.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
-            if context.pulse.is_lost(attempt):  # we were silent too long: another worker repeats it
+            if context.pulse.is_lost(row):  # we were silent too long: another worker repeats it
                 run.kill()
             if context.sweep.metric:
                 values = follower.values()
                 job.value = values[-1] if values else None
                 with suppress(Away):  # the band is compared when the database is back
                     while bands and not early and len(values) >= bands[0]:
-                        early = self._falls_behind(attempt, values, bands[0])
+                        early = self._falls_behind(row, values, bands[0])
                         del bands[0]
             if (early or context.stop.is_set()) and kill_at == math.inf:
                 asked = not early
@@ -195,39 +319,15 @@ class Worker(threading.Thread):
             job.seconds = now - job.began
         return early, asked, code
 
-    def _falls_behind(self, attempt: Attempt, values: list[float], band: int) -> bool:
-        sweep = self.context.sweep
-        assert sweep.metric
-        assert sweep.hyperband
-        worst = -math.inf if sweep.metric.maximize else math.inf
+    def _falls_behind(self, row: Row, values: list[float], band: int) -> bool:
+        metric, early = self.context.sweep.metric, self.context.sweep.hyperband
+        assert metric
+        assert early
+        worst = -math.inf if metric.maximize else math.inf
         reached = [worst if math.isnan(v) else v for v in values[:band]]
-        best = max if sweep.metric.maximize else min
-        value = reached[-1] if sweep.hyperband.strict else best(reached)
-        return self.context.search.should_stop(attempt, band, value)
-
-    def _start(self, attempt: Attempt, job: Job) -> Run:
-        context, sweep = self.context, self.context.sweep
-        files = context.folder / "wandb" / f"sweep-{context.search.name}"
-        files.mkdir(parents=True, exist_ok=True)
-        parameters_file = files / f"config-{attempt.run_id}.yaml"
-        save_parameters(parameters_file, planned(attempt.parameters, attempt.plan))
-        json_file = parameters_file.with_suffix(".json")
-        words = build_command(sweep.command, sweep.program, attempt.parameters, json_file)
-        environment = {**context.environment} | run_environment(
-            context.search.name,
-            attempt.run_id,
-            parameters_file,
-            context.folder,
-            sweep.project,
-            sweep.entity,
-            # Our own training looks each time: its folder may be that of an earlier sweep of this name.
-            resumes=context.here or "repeats" in attempt.trial.user_attrs,
-            on_server=sweep.on_server,
-        )
-        if self.gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = self.gpu
-        own = plan_words(attempt.plan) if context.here else []
-        return Run([*words, *context.words, *own], environment, job.log, context.guard)
+        value = reached[-1] if early.strict else (max if metric.maximize else min)(reached)
+        known = self.context.queue.report(row, band, value)
+        return falls_behind(value, known, early.eta, maximize=metric.maximize)
 
 
 def plan_words(plan: Mapping[str, Any]) -> list[str]:

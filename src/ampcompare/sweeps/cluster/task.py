@@ -13,7 +13,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,10 +21,9 @@ from typing import Any
 from ampcompare.program.stopping import WORDS
 from ampcompare.sweeps.cluster.array import PlannedRun
 from ampcompare.sweeps.cluster.book import Book
-from ampcompare.sweeps.command import build_command
 from ampcompare.sweeps.file import Sweep
-from ampcompare.sweeps.process import Guard, Run, run_environment
-from ampcompare.sweeps.worker import KILLED, SAME_SIGNAL_SECONDS, plan_words, planned, save_parameters
+from ampcompare.sweeps.process import Guard, Run
+from ampcompare.sweeps.worker import KILLED, SAME_SIGNAL_SECONDS, Launch
 
 ATTEMPTS = 2  # of a run that a signal ends which is not for this job: somebody's, or for want of memory
 LOOK_SECONDS = 0.1
@@ -38,25 +36,17 @@ WAIT_SECONDS = 120.0  # for the batch system to end what it has sent SIGTERM
 class RunTask:
     """One run of the array. All of it travels to the job as a pickle.
 
-    `words` go behind its command; `patience` is how many seconds the training has to end in order.
+    `patience` is how many seconds the training has to end in order.
     """
 
-    folder: Path
-    sweep_name: str
-    project: str | None
-    entity: str | None
-    command: Sequence[str]
-    program: str | None
+    launch: Launch
     run: PlannedRun
-    words: Sequence[str]
-    environment: Mapping[str, str]
-    here: bool  # whether it is our own training
     patience: float
     _going: _Going | None = field(default=None, init=False, repr=False)
 
     def __call__(self) -> int:
         """Run; returns 0, or ends the job with the exit code of the run."""
-        book, run_id = Book(self.folder), self.run.run_id
+        book, run_id = Book(self.launch.folder), self.run.run_id
         until = time.monotonic() + HELD_SECONDS
         while (code := self._try(book)) is None:
             if time.monotonic() > until:  # nothing is noted: the same command again submits it, if it has to
@@ -99,21 +89,18 @@ class RunTask:
     def _forwarded(self) -> signal.Signals:
         """What tells the program that its machine is taken away."""
         warning = _warning()
-        return warning if self.here and warning in WORDS else signal.SIGTERM
+        return warning if self.launch.here and warning in WORDS else signal.SIGTERM
 
     def _attempt(self, book: Book, guard: Guard) -> int:
         starts = book.of_run(self.run.run_id).get("starts", 0)
         book.note(self.run.run_id, starts=starts + 1)
-        log = self.folder / "logs" / f"{self.run.run_id}.log"
-        try:
-            words, environment = self._words(), self._environment(resumes=self.here or starts > 0)
-            with _deaf(_warning() if self._forwarded != _warning() else None):
-                going = self._going = _Going(Run(words, environment, log, guard))
-        except (OSError, ValueError) as problem:  # ValueError: words that no program can be given
-            with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
-                print(f"cannot be started: {problem}", file=file)
+        with _deaf(_warning() if self._forwarded != _warning() else None):
+            run = self.launch.start(self.run, guard, again=starts > 0)
+        if run is None:
             return 1
-        print(f"run {self.run.run_id} of {self.sweep_name}, start {starts + 1}; output: {log}", flush=True)
+        going = self._going = _Going(run)
+        log = self.launch.log(self.run.run_id)
+        print(f"run {self.run.run_id} of {self.launch.name}, start {starts + 1}; output: {log}", flush=True)
 
         def told(number: int, frame: FrameType | None) -> None:
             going.ask(self._forwarded)
@@ -123,29 +110,13 @@ class RunTask:
             code = going.wait()
             if code in KILLED:  # the signal of a scheduler may reach the program before it reaches us
                 going.hear(SAME_SIGNAL_SECONDS)
-            if going.asked and (code != 0 or not self.here):
+            if going.asked and (code != 0 or not self.launch.here):
                 _wait_to_be_ended()
                 raise SystemExit(128 + signal.SIGTERM)
         finally:
             going.end(signal.SIGTERM, self.patience)
             signal.signal(signal.SIGTERM, before)
         return code
-
-    def _words(self) -> list[str]:
-        files = self.folder / "wandb" / f"sweep-{self.sweep_name}"
-        json_file = files / f"config-{self.run.run_id}.json"
-        words = build_command(self.command, self.program, self.run.parameters, json_file)
-        return [*words, *self.words, *(plan_words(self.run.plan) if self.here else ())]
-
-    def _environment(self, *, resumes: bool) -> dict[str, str]:
-        files = self.folder / "wandb" / f"sweep-{self.sweep_name}"
-        files.mkdir(parents=True, exist_ok=True)
-        own = files / f"config-{self.run.run_id}.yaml"
-        save_parameters(own, planned(self.run.parameters, self.run.plan))
-        of_run = run_environment(
-            self.sweep_name, self.run.run_id, own, self.folder, self.project, self.entity, resumes=resumes
-        )
-        return {**self.environment} | of_run
 
 
 class _Going:

@@ -20,6 +20,7 @@ from ampcompare.sweeps.holes.note import NAME, folder_of, note
 from ampcompare.sweeps.prepare import Prepared
 from ampcompare.sweeps.process import of_others
 from ampcompare.sweeps.run import EXIT_FAILED_RUNS, make_output
+from ampcompare.sweeps.worker import Launch
 
 
 class WholeArray:
@@ -83,8 +84,7 @@ class WholeArray:
     def task(self, run: PlannedRun, patience: float) -> RunTask:
         sweep = self.sweep
         behind = (*self.own, f"output_dir={self.folder}") if self.here else self.own
-        of_sweep = (self.folder, sweep.name, sweep.project, sweep.entity, sweep.command, sweep.program)
-        return RunTask(*of_sweep, run, behind, self.others, self.here, patience)
+        return RunTask(Launch.of(sweep, self.folder, behind, self.others, self.here), run, patience)
 
     def headline(self, done: int, failed: int) -> str:
         parts = [f"{self.sweep.name}: {self.sweep.method}, {plural(self.sweep.total() or 0, 'run')}"]

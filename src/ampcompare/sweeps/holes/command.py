@@ -30,7 +30,7 @@ def see_holes(
     target = target_of(source, words, request)
     if missing:
         again = command_again(source, request, target.given, target.url, "--fill")
-        return show(look(target, request.grace_seconds), console, again)
+        return show(look(target), console, again)
     from ampcompare.sweeps.holes.fill import fill_holes
 
     return fill_holes(target, request, source, words, console)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import optuna
-from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import inspect
 
 from ampcompare.errors import UserError
-from ampcompare.sweeps import attempts, definition
-from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps import definition
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.standing import Attempt, State
 from ampcompare.sweeps.holes.target import DATABASE, Target
-from ampcompare.sweeps.ledger import Ledger
-from ampcompare.sweeps.storage import SweepStorage, as_user_error, holds_studies, open_storage, sqlite_path
+from ampcompare.sweeps.queue import SWEEPS, groups_of, read_definition, refuse_former, rows_of
+from ampcompare.sweeps.row import Row
+from ampcompare.sweeps.storage import Database, sqlite_path
 from ampcompare.sweeps.worker import planned
 
 STATES = {
@@ -28,18 +24,11 @@ STATES = {
     "stopped": State.EARLY,
     "failed": State.FAILED,
     "lost": State.CRASHED,
-    "interrupted": State.STOPPED,
     "running": State.RUNNING,
-    "waiting": State.MISSING,
 }
 ELSEWHERE = "elsewhere"  # of a run that somebody else had begun when the holes were filled
-# Of a run that was queued again, by what became of it before; else it failed, and its hole is being filled.
-QUEUED_AGAIN = {"interrupted": State.STOPPED, "lost": State.CRASHED, ELSEWHERE: State.MISSING}
-SAID = {
-    "lost": "its worker went away",
-    "interrupted": "it was interrupted; the sweep's command goes on with it",
-    "waiting": "queued again",
-}
+NEWEST = 1e12  # seconds: behind all that a clock says
+INTERRUPTED = "it was interrupted; the sweep's command goes on with it"
 
 
 @dataclass(frozen=True)
@@ -50,86 +39,61 @@ class Known:
     attempts: tuple[Attempt, ...]
 
 
-def read_database(target: Target, grace_seconds: float) -> Known | None:
+def read_database(target: Target) -> Known | None:
     """What the database knows; None where there is none, or it has no such sweep.
 
     Raises UserError where it cannot be read, and where it holds another sweep under this name.
     """
     if not _is_there(target):
         return None
-    with as_user_error(target.url):
-        if not holds_studies(target.url):  # Optuna would make its tables there
-            return None
-        storage = open_storage(target.url, 1.0, grace_seconds)
-        try:
-            return _known(target, storage)
-        finally:
-            storage.engine.dispose()
-
-
-def _known(target: Target, storage: SweepStorage) -> Known | None:
+    name, database = target.sweep.name, Database(target.url, None)
     try:
-        study = optuna.load_study(study_name=target.sweep.name, storage=storage)
-    except KeyError:  # it has others
-        return None
-    written = study.user_attrs
-    if definition.KEY not in written:
-        return None
-    sweep = _agreed(target, written)
-    stale = set(storage._get_stale_trial_ids(study._study_id))
-    trials = study.get_trials(deepcopy=False)
-    dropped = {"surplus", "beyond"}
-    counted = [t for t in trials if not dropped & t.user_attrs.keys()]
-    by_run = {attempts.run_of(t).get("id") or t.number: t for t in counted}  # of one run the last try
-    draws = {attempts.run_of(t).get("id") for t in counted if attempts.is_first(t)}
-    before = {t.number: attempts.state_of(t) for t in trials}
-    found = [_attempt(t, t._trial_id in stale, before) for t in by_run.values()]
-    return Known(sweep, tuple(dataclasses.replace(a, is_draw=a.run_id in draws) for a in found if a))
+        with database.engine.connect() as connection:
+            there = inspect(connection).has_table(SWEEPS.name)
+            if not (there and (found := read_definition(connection, name))):
+                refuse_former(connection, name, target.url)
+                return None
+            sweep = _agreed(target, found[0])
+            attempts = tuple(a for row in rows_of(connection, name) if (a := _attempt(row)))
+            return Known(sweep, attempts)
+    finally:
+        database.engine.dispose()
 
 
 def _is_there(target: Target) -> bool:
     if target.has_own_database:
         return (target.folder / DATABASE).is_file()
-    with as_user_error(target.url):
-        path = sqlite_path(target.url)
+    path = sqlite_path(target.url)
     return path is None or path.is_file()
 
 
-def _agreed(target: Target, written: dict[str, Any]) -> Sweep:
+def _agreed(target: Target, written: Mapping[str, Any]) -> Sweep:
     """The sweep as it began, with the seeds that were added since and those that the file has beyond."""
-    theirs = json.loads(written[definition.KEY])
     ours = definition.definition(target.sweep, target.words)
     try:
-        sweep, more = definition.agreed(target.sweep, theirs, ours)
+        sweep, more = definition.agreed(target.sweep, written["sweep"], ours)
     except definition.Changed as changed:
         where = f"the sweep in {target.folder / DATABASE if target.has_own_database else 'the database'}"
         todo = "give it the file and the words that it was run with"
         raise UserError(f"{target.sweep.path}: {where} differs in {changed}; {todo}") from None
-    ledger = cast(Ledger, SimpleNamespace(read=lambda: written))
-    added = tuple(group.seeds for group in definition.groups(ledger) if group.seeds)
+    added = tuple(group.seeds for group in groups_of(written) if group.seeds)
     known = [seed for group in added for seed in group]
     beyond = tuple(seed for seed in more if seed not in known)
-    return dataclasses.replace(sweep, added=(*added, *([Added(beyond).seeds] if beyond else [])))
+    return dataclasses.replace(sweep, added=(*added, *([beyond] if beyond else [])))
 
 
-def _attempt(trial: FrozenTrial, is_stale: bool, before: Mapping[int, str]) -> Attempt | None:
-    """What a trial says of its run. `before` has the state of every trial by its number."""
-    run, word = attempts.run_of(trial), attempts.state_of(trial)
-    # Its worker has not decided yet, or died before it did; of a run of others' their record tells.
-    if "parameters" not in run or word == ELSEWHERE:
+def _attempt(row: Row) -> Attempt | None:
+    """What a row says of its run; nothing of one of others, of which their record tells."""
+    if row.state == ELSEWHERE:
         return None
-    state, why = STATES.get(word, State.RUNNING), SAID.get(word, "")
-    if word == "running" and is_stale:
-        state, why = State.CRASHED, "its worker gives no sign of life"
-    if word == "waiting" and (repeated := trial.user_attrs.get("repeats")) is not None:
-        state = QUEUED_AGAIN.get(before.get(repeated, ""), State.FAILED)
-    began = math.inf if trial.state == TrialState.WAITING else _seconds(trial)
-    config = planned(run["parameters"], run.get("plan", {}))
-    return Attempt(run.get("id", ""), state, why, config, began, trial.value if trial.values else None)
-
-
-def _seconds(trial: FrozenTrial) -> float:
-    return trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+    if row.state != "queued":
+        state, why = STATES[row.state], "its worker went away" if row.state == "lost" else ""
+    elif row.starts == 0:  # it failed, and its hole is being filled
+        state, why = State.FAILED, "queued again"
+    else:
+        state, why = (State.CRASHED, "queued again") if row.attempt > 1 else (State.STOPPED, INTERRUPTED)
+    began = NEWEST + row.place  # whatever was at its point before
+    return Attempt(row.run_id, state, why, planned(row.parameters, row.plan), began, row.value, is_draw=True)
 
 
 def joined(known: Sequence[Attempt], recorded: Sequence[Attempt]) -> list[Attempt]:

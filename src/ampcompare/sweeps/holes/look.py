@@ -19,9 +19,7 @@ from ampcompare.sweeps.holes.expected import grid_of
 from ampcompare.sweeps.holes.note import folder_of
 from ampcompare.sweeps.holes.standing import Attempt, Holes, Standing, State, attempt_of, holes_of, is_of
 from ampcompare.sweeps.holes.target import Target
-
-LAST_BYTES, LONGEST = 4096, 200  # of a log
-OF_CLIENT = "wandb:"  # lines of W&B's, which says good-bye after the reason
+from ampcompare.sweeps.process import last_words
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,9 @@ class Seen:
         return path if attempt.run_id and path.is_file() else None
 
 
-def look(target: Target, grace_seconds: float = 60.0) -> Seen:
+def look(target: Target) -> Seen:
     """Read everything there is of the sweep's runs; writes and starts nothing. Raises UserError."""
-    known = read_database(target, grace_seconds)
+    known = read_database(target)
     sweep = target.sweep if known is None else known.sweep
     grid = grid_of(sweep, target.same)
     metric = sweep.metric.name if sweep.metric else None
@@ -85,19 +83,8 @@ def _with_last_words(attempt: Attempt, target: Target) -> Attempt:
     """A failed run of which nothing else is known, with the last line that it printed."""
     if attempt.state is not State.FAILED or (attempt.why and not attempt.why.startswith("exit code")):
         return attempt
-    line = _last_line(target.folder / "logs" / f"{attempt.run_id}.log")
+    line = last_words(target.folder / "logs" / f"{attempt.run_id}.log")
     return dataclasses.replace(attempt, why=": ".join(filter(None, (attempt.why, line))))
-
-
-def _last_line(log: Path) -> str:
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LAST_BYTES))
-            printed = file.read().decode(errors="replace").splitlines()
-    except (OSError, ValueError):
-        return ""
-    lines = [line for line in printed if line.strip() and not line.startswith(OF_CLIENT)]
-    return lines[-1].strip()[:LONGEST] if lines else ""
 
 
 def _said(holes: Holes) -> Iterable[str]:

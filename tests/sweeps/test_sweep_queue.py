@@ -1,0 +1,339 @@
+"""The queue of a sweep: who gets which run, what happens to it, what it costs; its database's URL."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from types import FrameType, SimpleNamespace
+
+import pytest
+from support.place import grid
+
+from ampcompare.errors import UserError
+from ampcompare.sweeps import queue as module
+from ampcompare.sweeps.definition import Added
+from ampcompare.sweeps.distributions import Parameter
+from ampcompare.sweeps.order import drawn
+from ampcompare.sweeps.queue import ATTEMPTS, Queue
+from ampcompare.sweeps.search import falls_behind
+from ampcompare.sweeps.storage import Away, Database, check_storage, shown, sqlite_url, why
+
+GRACE = 60.0
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(grid(3), sqlite_url(tmp_path), "s")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The clock by which silence is measured: `now` is set by the test."""
+    made = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+def watch(queue: Queue, clock: SimpleNamespace, seconds: float, *others: tuple[Queue, object]) -> None:
+    """Let time pass, `queue` and the others (with the rows that they have) giving signs of life."""
+    until = clock.now + seconds
+    while clock.now < until:
+        clock.now += 2.0
+        for other, row in others:
+            other.beat([row])
+        queue.beat()
+
+
+ORDER = drawn("s", 3, 0)  # of the three points of `queue`
+
+
+def test_points_come_in_their_order_and_then_nothing(queue):
+    assert [queue.claim().parameters["x"] for _ in range(3)] == [*ORDER]
+    assert queue.claim() is None
+
+
+@pytest.mark.slow
+def test_workers_at_once_get_every_point_once(tmp_path):
+    queues = [Queue(grid(40), sqlite_url(tmp_path), "s") for _ in range(4)]
+
+    def work(queue):
+        mine = []
+        while row := queue.claim():
+            mine.append(row.parameters["x"])
+            queue.end(row, "finished")
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [x for mine in pool.map(work, queues) for x in mine]
+    assert sorted(found) == list(range(40))
+    assert [row.place for row in queues[0].rows()] == list(range(40))
+
+
+def test_interrupted_run_comes_again_as_often_as_it_is_interrupted(queue):
+    first = queue.claim()
+    for _ in range(3):
+        queue.end(first, "interrupted")
+        again = queue.claim()
+        assert (again.run_id, again.parameters, again.attempt) == (first.run_id, first.parameters, 1)
+        assert again.begins_again
+        first = again
+    assert [queue.claim().parameters["x"] for _ in range(2)] == [*ORDER[1:]]
+    assert queue.claim() is None
+
+
+def test_silent_worker_loses_its_run_which_is_tried_once_more_and_then_lost(tmp_path, clock):
+    died, queue = (Queue(grid(1), sqlite_url(tmp_path), "s", GRACE) for _ in range(2))
+    first = died.claim()
+    watch(queue, clock, GRACE)
+    assert queue.claim() is None
+    watch(queue, clock, 4)
+    second = queue.claim()
+    assert (second.run_id, second.attempt) == (first.run_id, ATTEMPTS)
+    assert died.beat([first]).lost == {first.owner}
+    assert not died.end(first, "finished")
+    watch(died, clock, GRACE + 4)
+    assert queue.claim() is None
+    assert [row.state for row in queue.rows()] == ["lost"]
+    assert queue.progress().done == 1
+
+
+def test_sign_of_life_keeps_a_run(tmp_path, clock):
+    alive, queue = (Queue(grid(1), sqlite_url(tmp_path), "s", GRACE) for _ in range(2))
+    row = alive.claim()
+    watch(queue, clock, 3 * GRACE, (alive, row))
+    assert queue.claim() is None
+    assert alive.end(row, "finished")
+
+
+def test_who_did_not_look_for_a_while_knows_of_no_silence(tmp_path, clock):
+    """As a process that was stopped, with all others on its machine."""
+    other, queue = (Queue(grid(1), sqlite_url(tmp_path), "s", GRACE) for _ in range(2))
+    row = other.claim()
+    queue.beat()
+    clock.now += 10 * GRACE
+    queue.beat()
+    watch(queue, clock, GRACE - 4)
+    assert other.beat([row]).lost == frozenset()
+
+
+def test_who_was_cut_off_knows_of_no_silence(tmp_path, clock, monkeypatch):
+    other, queue = (Queue(grid(1), sqlite_url(tmp_path), "s", GRACE) for _ in range(2))
+    row = other.claim()
+    watch(queue, clock, GRACE - 4)
+
+    def away(act):
+        raise Away("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(queue.database, "once", away)
+        with pytest.raises(Away):
+            queue.beat()
+    watch(queue, clock, GRACE - 4)
+    assert other.beat([row]).lost == frozenset()
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every transaction is written, and the first time nobody hears of it."""
+    once, lost = Database.once, []
+
+    def breaking(self, act):
+        result = once(self, act)
+        if len(lost) % 2 == 0:
+            lost.append(1)
+            raise Away("the connection broke")
+        lost.append(0)
+        return result
+
+    monkeypatch.setattr(Database, "once", breaking)
+    monkeypatch.setattr("ampcompare.sweeps.storage.PAUSE_SECONDS", 0)
+    return lost
+
+
+def test_a_commit_whose_answer_was_lost_is_found_again(queue, breaks):
+    for state in ("interrupted", "lost", "failed"):  # of one run: queued again, twice
+        row = queue.claim()
+        assert row.parameters["x"] == ORDER[0]
+        assert queue.end(row, state)
+    assert queue.add(Added((), look=3))
+    assert len(queue.read_added()) == 1
+    for place in (1, 2):
+        row = queue.claim()
+        assert row.place == place
+        assert queue.end(row, "finished", 1.0)
+    assert queue.claim() is None
+    assert [(row.state, row.attempt) for row in queue.rows()] == [("failed", 2)] + [("finished", 1)] * 2
+    assert sum(breaks) > 10
+
+
+def test_failed_run_is_not_repeated(queue):
+    for _ in range(3):
+        queue.end(queue.claim(), "failed")
+    assert queue.claim() is None
+    assert [row.state for row in queue.rows()] == ["failed"] * 3
+
+
+def test_a_hole_that_two_fill_at_once_is_queued_once_as_a_new_run(queue):
+    row = queue.claim()
+    queue.end(row, "failed")
+    (failed,) = queue.rows()
+    assert [queue.requeue([failed]), queue.requeue([failed])] == [1, 0]
+    new = queue.claim()
+    assert (new.place, new.attempt, new.begins_again) == (row.place, 1, False)
+    assert new.run_id != row.run_id
+
+
+def test_a_run_is_judged_once_at_a_band_however_often_it_starts(queue):
+    row = queue.claim()
+    assert queue.report(row, 3, 0.5) == [0.5]
+    queue.end(row, "interrupted")
+    again = queue.claim()
+    assert again.bands == {"3": 0.5}
+    assert queue.report(again, 3, 0.7) == [0.5]
+    assert sorted(queue.report(queue.claim(), 3, 0.9)) == [0.5, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("value", "others", "maximize", "expected"),
+    [
+        (0.5, [], True, False),
+        (0.5, [0.6], True, True),
+        (0.7, [0.6], True, False),
+        (0.5, [0.6, 0.4, 0.3, 0.2, 0.1], True, False),  # the second of six
+        (0.5, [0.6, 0.7, 0.3, 0.2, 0.1], True, True),
+        (0.5, [0.4, 0.7, 0.8, 0.9, 1.0], False, False),
+        (float("inf"), [0.4], False, True),
+    ],
+)
+def test_the_best_third_of_a_band_goes_on(value, others, maximize, expected):
+    assert falls_behind(value, [*others, value], 3, maximize=maximize) is expected
+
+
+def test_what_is_wrong_with_a_draw_is_no_trouble_with_the_database(tmp_path, monkeypatch):
+    def broken(self, trial):
+        raise ValueError("no such quantile")
+
+    monkeypatch.setattr(Parameter, "suggest", broken)
+    with pytest.raises(ValueError, match="no such quantile"):
+        Queue(grid(1, method="random"), sqlite_url(tmp_path), "s").claim()
+
+
+def test_a_database_of_an_earlier_version_is_refused_in_a_line(tmp_path):
+    with sqlite3.connect(tmp_path / "sweep.db") as database:
+        database.execute("CREATE TABLE studies (study_id INTEGER PRIMARY KEY, study_name TEXT)")
+        database.execute("INSERT INTO studies (study_name) VALUES ('s')")
+    database.close()
+    with pytest.raises(UserError) as caught:
+        Queue(grid(1), sqlite_url(tmp_path), "s")
+    assert "of an earlier version of AMP Compare" in str(caught.value)
+    assert "set output_dir=..." in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert Queue(grid(1), sqlite_url(tmp_path), "another").claim()  # somebody's own studies are no matter
+
+
+def test_unknown_method_is_refused_and_leaves_no_database(tmp_path):
+    with pytest.raises(UserError, match=r"method='genetic': expected one of grid, random, bayes$"):
+        Queue(grid(1, method="genetic"), sqlite_url(tmp_path), "s")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["what?", "a{b}", "a%20b #x", "großes ☃", "a;b&c=d"])
+def test_database_lies_in_its_folder_whatever_its_name(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    Queue(grid(1), sqlite_url(folder), "s")
+    assert (folder / "sweep.db").is_file()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_password_of_a_database_is_not_shown():
+    with pytest.raises(UserError) as caught:
+        Queue(grid(1), "nodialect://me:secret@host/db", "s")
+    assert "secret" not in str(caught.value)
+    assert "nodialect://host/db" in str(caught.value)
+
+
+def test_password_is_shown_nowhere_wherever_it_stands_in_a_url(subtests: pytest.Subtests):
+    for url, secret in [
+        ("postgresql://me:se%21cret@host:5432/db", "se!cret"),
+        ("postgres+psycopg://me:secret@host/db?x=a@b", "secret"),
+        ("postgresql://me:secret@ret@host/db", "ret@host"),  # an @ that was not quoted: SQLAlchemy's host
+        ("postgresql://me:pa/secret@host/db", "pa/secret"),
+        ("postgresql://host/db?user=me&password=secret", "secret"),
+        ("postgresql://me@host/db?sslpassword=secret&x=1", "secret"),
+        ("postgresql://me:secret/db", "secret"),  # its @ was forgotten
+        ("nodialect://me:secret%40x@host/db", "secret@x"),
+        ("postgresql://me@corp:secret@host/db", "secret"),
+        ("host=h password=secret", "secret"),
+        ("postgresql:/me:secret@host/db", "secret"),
+        ("me:secret@host/db", "secret"),
+        ("postgresql://host/db?PASSWORD=secret", "secret"),
+        ("mysql+pymysql://host/db?x=1&passwd=secret", "secret"),
+        ("mssql+pyodbc://host/db?PWD=secret", "secret"),
+        ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Dsecret%3B", "secret"),
+    ]:
+        with subtests.test(url=url, secret=secret):
+            said = shown(url) + why(ValueError(f"nobody is at {secret}, is it?"), url)
+            assert "cret" not in said
+            assert "ret@" not in said
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://me:secret@host:5432/db?sslmode=require", "postgresql://host/db"),
+        ("mysql://me@[::1]:33/db", "mysql://[::1]/db"),
+        ("sqlite:////a:b/c@d.db", "sqlite:////a:b/c@d.db"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_of_a_url_its_backend_host_and_database_are_shown(url, expected):
+    assert shown(url) == expected
+
+
+def test_a_short_password_is_hidden_where_it_stands_alone_and_spoils_no_words():
+    url = "postgresql://me:p@host/db"
+    said = why(ValueError(f'port 1 failed: no "p" at {url}'), url)
+    assert said == 'port 1 failed: no "***" at postgresql://host/db'
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
+def test_a_database_in_memory_is_refused(url):
+    with pytest.raises(UserError, match="a database in memory is gone with its process"):
+        check_storage(url)
+
+
+def test_sweep_that_runs_something_else_is_refused(tmp_path):
+    Queue(grid(2), sqlite_url(tmp_path), "s", words=["epochs=1"])
+    Queue(grid(2), sqlite_url(tmp_path), "s", words=["epochs=1"])
+    with pytest.raises(UserError, match="differs in words of the command line"):
+        Queue(grid(2), sqlite_url(tmp_path), "s", words=["epochs=100"])
+    with pytest.raises(UserError, match="differs in parameters"):
+        Queue(grid(3), sqlite_url(tmp_path), "s", words=["epochs=1"])
+
+
+@pytest.mark.slow
+def test_work_for_a_run_does_not_grow_with_the_runs_before(tmp_path):
+    queue = Queue(grid(80), sqlite_url(tmp_path), "s")
+    calls = [calls_of(lambda: queue.end(queue.claim(), "finished")) for _ in range(80)]
+    assert median(calls[-20:]) < 2 * median(calls[5:25])
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """How many functions an action calls: its work, on any machine and however busy that is."""
+    count = 0
+
+    def called(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count
