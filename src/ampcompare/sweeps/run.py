@@ -171,8 +171,8 @@ def work_through(
     ):
         database.say, database.stop, database.kill = display.say, stop, kill
         with Pulse(queue, display.update) as pulse:
-            see_round()
             decisions = Decisions(queue, looks, look, display.say, stop, pulse)
+            see_round()
             while looks and not stop.is_set() and decisions.go_on():
                 see_round()
         if not received:
