@@ -14,6 +14,7 @@ from ampcompare.sweeps import run
 from ampcompare.sweeps.cluster import noted
 from ampcompare.sweeps.cluster.whole import WholeArray
 from ampcompare.sweeps.file import read_sweep
+from ampcompare.sweeps.prepare import prepare
 from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
 
@@ -39,7 +40,8 @@ def array(place, monkeypatch, **content) -> WholeArray:
     """An array of the sweep, submitted as job 101, none of whose runs has ended."""
     file = place.file(**(content or XS))
     monkeypatch.chdir(place.folder)
-    made = WholeArray("sweep.yaml", read_sweep(file), [f"output_dir={place.out}"], Console(quiet=True), None)
+    words = [f"output_dir={place.out}"]
+    made = WholeArray("sweep.yaml", prepare(str(file), words), words, Console(quiet=True))
     made.agree()
     made.book.keep_submitted("101", [run.run_id for run in made.runs()])
     return made

@@ -17,7 +17,7 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps import queue as module
 from ampcompare.sweeps.definition import Added
 from ampcompare.sweeps.distributions import Parameter
-from ampcompare.sweeps.order import drawn
+from ampcompare.sweeps.order import orders
 from ampcompare.sweeps.queue import ATTEMPTS, Queue
 from ampcompare.sweeps.search import falls_behind
 from ampcompare.sweeps.storage import Away, Database, check_storage, shown, sqlite_url, why
@@ -48,7 +48,7 @@ def watch(queue: Queue, clock: SimpleNamespace, seconds: float, *others: tuple[Q
         queue.beat()
 
 
-ORDER = drawn("s", 3, 0)  # of the three points of `queue`
+ORDER = next(orders("s", 3))  # of the three points of `queue`
 
 
 def test_points_come_in_their_order_and_then_nothing(queue):
