@@ -464,7 +464,7 @@ def test_nothing_is_started_on_a_bad_file(place):
     place.file(parameters={"x": {"values": []}})
     code, said = place.sweep()
     assert code == 2
-    assert said.startswith("error: sweep.yaml: parameters.x.values=[]: expected a list")
+    assert said.startswith("error: sweep.yaml: parameters.x.values=[]: expected 1 or more")
     assert not place.out.exists()
 
 
