@@ -78,11 +78,10 @@ def same_runs(sweep: Sweep, words: Sequence[str]) -> Same:
         raise UserError(f"{sweep.path}: no point of the grid can run: {next(iter(refused))}")
     if not refused and all(len(alike) == 1 for alike in groups):
         return Same()
-    compared = sweep.axes.compared
     folded = {  # points that are one run differ in these
         p.key
         for i, p in enumerate(telling)
-        if p != compared and any(len({numbers[i] for numbers in alike}) > 1 for alike in groups)
+        if any(len({numbers[i] for numbers in alike}) > 1 for alike in groups)
     }
     kept = frozenset(alike[0] for alike in groups)
     return Same(
