@@ -153,6 +153,11 @@ def test_wrong_values_are_refused_as_those_of_a_file(read, word, said):
     assert said in str(caught.value)
 
 
+def test_values_of_a_sweep_on_the_server_stay_what_they_are(read):
+    with pytest.raises(UserError, match=r"^seed=3: the sweep varies seed; leave it out$"):
+        prepared(read(), ["seed=3"])
+
+
 @pytest.mark.parametrize("cap", [5, 7, 8, 100])
 def test_a_cap_leaves_the_control_at_either_end(read, cap):
     sweep = prepared(read(run_cap=cap), [], "bookends").sweep

@@ -84,7 +84,11 @@ def prepare(
 def prepared(
     sweep: Sweep, words: Sequence[str], control: str | None = None, *, decides: bool = False
 ) -> Prepared:
-    """The same of a sweep that was read; `words` name none of its parameters."""
+    """The same of a sweep that was read, whose values are what they are."""
+    keys = {p.key for p in sweep.parameters}
+    for word in words:
+        if key_of(word) in keys:
+            raise UserError(f"{word}: the sweep varies {key_of(word)}; leave it out")
     given = dict(split_override(word) for word in words)
     if problems := problems_of(sweep, words):
         raise wrong_file(sweep.path, problems)
