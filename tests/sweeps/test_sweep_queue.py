@@ -185,6 +185,8 @@ def test_a_hole_that_two_fill_at_once_is_queued_once_as_a_new_run(queue):
     new = queue.claim()
     assert (new.place, new.attempt, new.begins_again) == (row.place, 1, False)
     assert new.run_id != row.run_id
+    queue.end(new, "failed")
+    assert queue.requeue([failed]) == 0  # by who had looked before that
 
 
 def test_a_run_is_judged_once_at_a_band_however_often_it_starts(queue):
