@@ -186,7 +186,7 @@ def test_every_arm_trains_at_a_small_scale_on_a_cpu_up_to_the_page(tmp_path, mon
     assert {row.verdict for row in analysis.published.rows} <= {OPEN}
     page = render_page(analysis).decode()
     assert f"{name} at scale 0.02 with the network tiny</title>" in page
-    assert page.count("at scale 0.02 with the network tiny") > 2
+    assert page.count("at scale 0.02 with the network tiny") >= 2
 
 
 @pytest.mark.slow

@@ -31,14 +31,14 @@ with wandb.init(mode="offline", config={"backend": given["backend"], "seed": see
 
 @pytest.fixture
 def until(place):
-    """The file of a sweep of `off` points, with looks at 2 and 3 seeds."""
+    """The file of a sweep of `off` points, with looks at 3 and 4 seeds."""
     (place.folder / "training.py").write_text(TRAINING)
 
     def write(off: float, **plan) -> None:
-        options = {"margin": 0.5, "looks": [2, 3], **plan}
+        options = {"margin": 0.5, "looks": [3, 4], **plan}
         parameters = {
             "backend": {"values": ["none", "native"]},
-            "seed": {"values": [7, 8]},
+            "seed": {"values": [7, 8, 9]},
             "off": {"value": off},
             "plan": {"parameters": {key: {"value": value} for key, value in options.items()}},
         }
@@ -59,29 +59,29 @@ def grid(seeds) -> list[tuple]:
 
 @pytest.mark.slow
 def test_what_is_decided_at_the_first_look_needs_no_more_seeds(until):
-    until(off=0.0)
+    until(off=0.01)  # without any spread nothing would be told
     code, said = until.place.sweep("--until-decided")
     assert code == 0, said
-    assert "look at 2 seeds: decided: speed of native and quality of native, which is all" in said
-    assert runs_of(until.place) == Counter(grid([7, 8]))
+    assert "look at 3 seeds: decided: speed of native and quality of native, which is all" in said
+    assert runs_of(until.place) == Counter(grid([7, 8, 9]))
 
 
 @pytest.mark.slow
 def test_two_workers_add_the_same_seeds_and_one_decides(until):
-    """0.2 points up and down are more than two or three seeds can tell from a margin of half a point."""
-    until(off=0.2, control="bookends")
+    """0.3 points up and down are more than three or four seeds can tell from a margin of half a point."""
+    until(off=0.3, control="bookends")
     workers = [until.place.start("--until-decided") for _ in range(2)]
     said = [worker.communicate()[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], said
     for text in said:
-        assert re.search(r"look at 2 seeds: undecided: quality of native; about \d+ more seeds would", text)
-        assert "adding seed 9" in text
+        assert re.search(r"look at 3 seeds: undecided: quality of native; about \d+ more seeds would", text)
+        assert "adding seed 10" in text
         assert "this was the last look of the plan" in text
         assert "page: " in text
-    control = [("none", seed, arm) for seed in (7, 8, 9) for arm in ("first", "last")]
-    assert runs_of(until.place) == Counter(grid([7, 8, 9]) + control)
+    control = [("none", seed, arm) for seed in (7, 8, 9, 10) for arm in ("first", "last")]
+    assert runs_of(until.place) == Counter(grid([7, 8, 9, 10]) + control)
     code, again = until.place.sweep("--until-decided")
-    assert (code, "12 of them done before" in again, "started" in again) == (0, True, False)
+    assert (code, "16 of them done before" in again, "started" in again) == (0, True, False)
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_look_without_the_records_of_all_runs_is_refused(until):
     assert elsewhere.wait() == 0
     code, said = until.place.sweep("--until-decided", "--storage", storage)
     assert code == 2
-    assert "the records of 4 finished runs are not all under output_dir" in said.splitlines()[-1]
+    assert "the records of 6 finished runs are not all under output_dir" in said.splitlines()[-1]
 
 
 @pytest.mark.slow

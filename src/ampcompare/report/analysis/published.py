@@ -68,7 +68,7 @@ class Reproduction:
     @property
     def headline(self) -> str:
         """How many figures came out how."""
-        name = self.publication.name
+        name = f"{self.publication.name} {self.matched.scaled}".rstrip()
         if not self.rows:
             return f"{name}: published as charts alone, no figure to be judged"
         said = {v: v for v in (REPRODUCED, REFUTED)} | {
@@ -77,7 +77,6 @@ class Reproduction:
         }
         counts = {v: sum(row.verdict == v for row in self.rows) for v in said}
         told = [f"{n} {said[verdict]}" for verdict, n in counts.items() if n]
-        name = f"{name} {self.matched.scaled}".rstrip()
         return f"{name}: of {words.plural(len(self.rows), 'figure')} {words.listed(told)}"
 
     @property
