@@ -111,4 +111,4 @@ def test_a_small_demo_measures_trains_three_times_and_writes_its_page(tmp_path: 
     assert "sync:" not in done.stdout
     assert "4 of 4: the page" in done.stdout
     page = (tmp_path / "out" / "report" / "index.html").read_text(encoding="utf-8")
-    assert "A neural network (tiny) was trained on synthetic data" in page
+    assert "tiny on synthetic data" in page
