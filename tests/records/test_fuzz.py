@@ -129,7 +129,10 @@ def test_whatever_a_record_says_it_can_be_analysed(tmp_path: Path):
         seen["inputs"] += 1
         with contextlib.suppress(UserError):
             runs = load_runs([put(tmp_path, frame(payloads(data)))])
-            analyse_runs(runs, "none")
+            found = analyse_runs(runs)
+            assert found.headline
+            assert found.sentences
+            assert all(found.remarks + found.notes)
             seen["analysed"] += 1
             seen["with numbers"] += any(len(run.values(key)) for run in runs for key in KEYS)
 
