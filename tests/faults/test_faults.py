@@ -57,7 +57,7 @@ def test_rows_on_the_disk_survive_twenty_kills_and_each_is_resumed(zygote: Zygot
             assert_every_second_step(record)
 
     goals = {
-        folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 50 for folder in places
+        folder: int(load_runs([folder])[0].history["global_step"].max()) // 2 * 2 + 400 for folder in places
     }
     jobs = [
         {"words": (*places[folder], "resume=auto", f"max_steps={goal}")} for folder, goal in goals.items()

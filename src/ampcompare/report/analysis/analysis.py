@@ -22,7 +22,7 @@ from ampcompare.report.analysis.numerics import sentences
 from ampcompare.report.analysis.plan import Plan, deviations, plan_of, planned_words
 from ampcompare.report.analysis.published import POINTS, WITHIN, Reproduction, set_beside
 from ampcompare.report.analysis.require import Answer, Term, judge, parse
-from ampcompare.report.foreign.read import Wanted, read
+from ampcompare.report.foreign.read import BASELINE, Wanted, read
 from ampcompare.report.foreign.settings import nearest
 from ampcompare.report.palette import Style, styles
 from ampcompare.report.runs.checks import chance_of, leaves_out, resolution_of
@@ -319,7 +319,7 @@ def analyse_runs(
 
 def _meant(baseline: str, groups: Sequence[Group], key: str, *, is_asked: bool) -> str:
     """The value that a baseline is shown as: `native_bf16` for `native`, where all its runs are that. Raises
-    UserError for one that was asked for and is nearly another.
+    UserError for another that was asked for and that no run has.
     """
     values = [group.value for group in groups if not group.is_control]
     if baseline in values:
@@ -328,7 +328,7 @@ def _meant(baseline: str, groups: Sequence[Group], key: str, *, is_asked: bool) 
     shown = {value for value, backend in runs if key == BACKEND and backend == baseline}
     if len(shown) == 1:
         return shown.pop()
-    if is_asked:
+    if is_asked and baseline != BASELINE:  # which a sweep may not have come to
         hint, known = nearest(baseline, values), ", ".join(dict.fromkeys(values))
         raise UserError(f"--baseline {baseline!r}: no run has it; {hint and hint + ' '}there are {known}")
     return baseline
