@@ -21,7 +21,7 @@ from ampcompare.precision.backends import REGISTRY
 from ampcompare.report import analyse_runs
 from ampcompare.report.axis import ABSURD, Mark, axis_of
 from ampcompare.report.exports import COMPARED, to_csv, to_json
-from ampcompare.report.tables import comparison_table, runs_table
+from ampcompare.report.tables import comparison_table, machines_table, runs_table
 from ampcompare.report.text import LONGEST_WORD, print_table, to_markdown
 
 RECORDS = [
@@ -83,9 +83,9 @@ def test_the_baseline_is_shown_as_it_is_and_others_beside_it():
     ]
     speed = native.cells["speed"]
     assert (speed.text, speed.span, speed.also) == ("1.90×", "1.90 to 1.91", "77.6 images/s")
-    assert speed.claim == "faster"
-    assert native.cells["quality"].claim == "equivalent"
-    assert slow.cells["quality"].claim == "worse"
+    assert speed.answer == "faster"
+    assert native.cells["quality"].answer == "equivalent"
+    assert slow.cells["quality"].answer == "worse"
     assert failed.runs == "2 of 5 runs, 3 failed (15 to 95 %)"
     assert [row.look for row in (base, native, slow, failed)] == ["base", "good", "bad", "bad"]
 
@@ -102,7 +102,12 @@ def test_one_ratio_has_one_form_everywhere():
 def test_below_three_runs_a_side_all_outputs_say_that_they_cannot_tell():
     analysis = analyse_runs([*runs("none", BASE[:2]), *runs("native", SAME[:2], FAST)])
     cell = rows_of(analysis)["native"].cells["speed"]
-    assert (cell.text, cell.span, cell.claim) == ("1.90×", "seen 1.900 to 1.902", "cannot tell: n = 2")
+    assert (cell.text, cell.span, cell.answer, cell.why) == (
+        "1.90×",
+        "seen 1.900 to 1.902",
+        "cannot tell",
+        "n = 2",
+    )
     assert cell.mark.is_seen
     assert not any("paired" in line for line in printed(analysis))
     said = [flat("\n".join(printed(analysis))), flat(to_markdown(analysis))]
@@ -123,14 +128,14 @@ def test_what_is_not_compared_is_not_said_to_be_missing():
     other = [*runs("none", BASE, device="Another"), *runs("native", SAME, FAST)]
     cell = rows_of(analyse_runs(other))["native"].cells["speed"]
     assert (cell.text, cell.unit, cell.mark) == ("77.6", "images/s", None)
-    assert cell.claim.startswith("not compared: ")
+    assert cell.answer == "not compared"
     without = runs("native", SAME, FAST)
     for run in without:
         for key in (metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN):
             run.logged.pop(key, None)
             run.summary.pop(key, None)
     cell = rows_of(analyse_runs([*runs("none", BASE), *without]))["native"].cells["speed"]
-    assert (cell.text, cell.claim) == ("–", "")
+    assert (cell.text, cell.answer) == ("–", "")
 
 
 def test_energy_and_time_to_target_have_columns_where_they_were_recorded():
@@ -211,3 +216,12 @@ def test_no_head_is_broken_within_a_word():
     assert {"precision", "speed", "peak", "verdict", "balanced"} <= {*" ".join(lines[:rule]).split()}, lines[
         :rule
     ]
+
+
+def test_what_a_task_is_scored_by_is_no_fact_of_the_machine():
+    run = make("none", 1)
+    told = {"metric": "eval/mse", "metrics": {"eval/mse": {"better": "lower"}}}
+    run.summary["environment"] = run.summary["environment"] | {"task": told}
+    facts = dict(machines_table(analyse_runs([run])).rows)
+    assert "device_name" in facts
+    assert not [fact for fact in facts if fact.startswith("task")]

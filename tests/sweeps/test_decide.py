@@ -15,8 +15,9 @@ from ampcompare.errors import UserError
 from ampcompare.sweeps.decide import Decisions, Look, check_can_be_decided, fill_first_look, next_seeds
 from ampcompare.sweeps.distributions import Parameter
 from ampcompare.sweeps.file import Hyperband, Objective, Sweep
-from ampcompare.sweeps.queue import RUNS, Queue
+from ampcompare.sweeps.queue import Queue
 from ampcompare.sweeps.storage import sqlite_url
+from ampcompare.sweeps.table import RUNS
 from ampcompare.sweeps.worker import Pulse
 
 LOOKS = (2, 4, 5)

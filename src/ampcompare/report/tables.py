@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ampcompare import metrics
 from ampcompare.records.tree import as_text, flatten
 from ampcompare.report import words
 from ampcompare.report.analysis.analysis import Analysis
-from ampcompare.report.analysis.comparison import COLUMNS, ENERGY, MEMORY, QUALITY, SPEED, TIME, Comparison
+from ampcompare.report.analysis.comparison import (
+    CANNOT_TELL,
+    COLUMNS,
+    ENERGY,
+    MEMORY,
+    NOT_COMPARED,
+    QUALITY,
+    SPEED,
+    TIME,
+    Comparison,
+)
 from ampcompare.report.axis import Axis, Mark, axis_of
 from ampcompare.report.runs import table
 from ampcompare.report.runs.groups import Group
@@ -22,14 +33,13 @@ from ampcompare.report.statistics.estimate import Estimate
 
 MOST_VALUES = 3  # of a fact of the machines that is not the same for all
 NOT_REACHED = "not reached"
-NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
 
 
 @dataclass(frozen=True)
 class Cell:
     """`text` is the figure: of the baseline as it is, with its `unit`; else beside the baseline's, with its
-    interval as `span` and as `also` the group's own figure. `claim` is what that shows (`faster`), or why
-    nothing is shown (`is_open`) or compared.
+    interval as `span` and as `also` the group's own figure. `answer` is what that shows (`faster`), or
+    `cannot tell` and the like, and then `why`; `is_open`: its mark is hollow.
     """
 
     text: str
@@ -37,7 +47,8 @@ class Cell:
     span: str = ""
     mark: Mark | None = None
     also: str = ""
-    claim: str = ""
+    answer: str = ""
+    why: str = ""
     is_open: bool = False
 
 
@@ -152,28 +163,25 @@ def _cell(question: str, group: Group, found: Comparison | None, analysis: Analy
     estimate = found.estimates.get(question) if found else None
     claim = found.claims.get(question) if found else None
     if found is None or estimate is None:
-        refused = found and (found.refusal or (claim.why if claim else ""))
-        is_compared = not refused or refused.startswith("not recorded")
-        return Cell(text, unit, claim="" if is_compared else f"{NOT_COMPARED}: {refused}")
+        why = (
+            (found.refusal or (claim.why if claim else ""))
+            if found and COLUMNS[question] in group.figures
+            else ""
+        )
+        return Cell(text, unit, answer=NOT_COMPARED if why else "", why=why)
     shape, margin = SHAPES[question], _margin(question, analysis.metric)
     low, high = (estimate.low, estimate.high) if estimate.has_interval else estimate.seen
     span = shape.span(estimate, (shape.null, *(margin or ())))
     if not estimate.has_interval:
         span = f"seen {span}" if low != high else ""
     mark = Mark(estimate.value, low, high, is_seen=not estimate.has_interval)
-    said, is_open = _claimed(question, found, estimate)
-    return Cell(shape.text(estimate.value), "", span, mark, f"{text} {unit}".strip(), said, is_open)
-
-
-def _claimed(question: str, found: Comparison, estimate: Estimate) -> tuple[str, bool]:
-    """What is shown of a figure, or why nothing is; and whether it is open."""
-    claim = found.claims.get(question)
-    if claim is not None and claim.shown:
-        return ", ".join(claim.shown), False
-    if not found.claims or (claim is None and estimate.has_interval):
-        return "", False
-    why = claim.why if claim else f"n = {estimate.n}"
-    return f"{NOT_SETTLED if why.startswith('the interval') else CANNOT_TELL}: {why}", True
+    if claim is None:  # of energy, time and the control nothing is claimed
+        is_open = bool(found.claims) and not estimate.has_interval
+        answer, why = (CANNOT_TELL, f"n = {estimate.n}") if is_open else ("", "")
+    else:
+        answer, why, is_open = claim.answer, claim.why, not claim.shown
+    also = f"{text} {unit}".strip()
+    return Cell(shape.text(estimate.value), "", span, mark, also, answer, why, is_open)
 
 
 def own_figure(question: str, group: Group, analysis: Analysis) -> tuple[str, str]:
@@ -254,7 +262,7 @@ def machines_table(analysis: Analysis) -> TextTable:
     facts: dict[str, dict[str, None]] = {}
     for run in analysis.table[table.RUN]:
         for key, value in flatten(environment_of(run)):
-            if value is not None:
+            if value is not None and key.partition(".")[0] != metrics.TASK:
                 facts.setdefault(key, {})[words.short(words.printable(as_text(value)))] = None
     rows = (
         (words.printable(key), words.some(list(values), MOST_VALUES)) for key, values in sorted(facts.items())

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ampcompare.report.analysis.analysis import Analysis
 from ampcompare.report.analysis.published import Reproduction
-from ampcompare.report.tables import NOT_COMPARED, Cell, Column, Row, Table, comparison_table
+from ampcompare.report.tables import Cell, Column, Row, Table, comparison_table
 from ampcompare.report.words import capital, listed, printable, some
 
 ESCAPES = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>|#&~$"})
@@ -87,7 +87,7 @@ def _lines(cell: Cell) -> Iterator[str]:
 
 
 def _nothing_shown(cell: Cell) -> str:
-    return cell.claim.partition(":")[0] if cell.is_open or cell.claim.startswith(NOT_COMPARED) else ""
+    return cell.answer if cell.why else ""
 
 
 def _reasons(table: Table) -> Iterator[str]:
@@ -96,10 +96,9 @@ def _reasons(table: Table) -> Iterator[str]:
     for row in table.rows:
         for column in table.columns:
             cell = row.cells[column.key]
-            if _nothing_shown(cell):
-                what, _, why = cell.claim.partition(": ")
+            if cell.why:
                 name = column.head.partition(",")[0]
-                found.setdefault((what, why), {}).setdefault(row.label, []).append(name)
+                found.setdefault((cell.answer, cell.why), {}).setdefault(row.label, []).append(name)
     for (what, why), of in found.items():
         said = some([f"{listed(names)} of {label}" for label, names in of.items()], MOST_NAMED)
         yield f"{capital(what)}, because {why}: {said}."

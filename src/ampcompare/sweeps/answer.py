@@ -17,7 +17,7 @@ from ampcompare.records import load_runs
 from ampcompare.report.analysis.comparison import QUALITY, SPEED
 from ampcompare.report.command import make_report
 from ampcompare.report.foreign import names
-from ampcompare.report.foreign.read import Logged
+from ampcompare.report.foreign.taking import Logged
 from ampcompare.report.request import FORMATS, PICTURES, Request
 from ampcompare.report.words import listed, plural
 from ampcompare.sweeps.check import trains_here

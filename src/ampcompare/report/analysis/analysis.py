@@ -33,7 +33,8 @@ from ampcompare.report.runs.quantities import OWN, Quantities
 from ampcompare.report.runs.settings import Setting, describe, settings_of
 from ampcompare.report.runs.shared import with_overlap
 from ampcompare.report.runs.table import OUTCOME, RUN, SEED, table_of, with_target, words_of
-from ampcompare.report.words import capital, change, interval, listed, some
+from ampcompare.report.statistics.estimate import Estimate
+from ampcompare.report.words import between, capital, change, listed, some
 
 CHARTS_JOB = "ampcompare-charts"  # job type of the run that holds a report on W&B; no training
 
@@ -145,7 +146,9 @@ class Analysis:
         found = cautions(self.table, self.setting, self.groups, told, self.metric, *asked, self.target)
         control = next((c for c in self.comparisons if c.drift and leaves_out(c.drift, 1.0)), None)
         drifted = (
-            f"From its first to its last runs the control changed by {_drift(control)}." if control else ""
+            f"From its first to its last runs the control changed by {_change(control.drift)}."
+            if control and control.drift
+            else ""
         )
         differs = [f"Not as planned: {listed(self._deviations)}."] if self._deviations else []
         return (*([drifted] if drifted else []), *differs, *self.plan.doubts, *self.warned, *found)
@@ -164,8 +167,10 @@ class Analysis:
         said += [self.metric.direction] if self.metric.direction else []
         said += [self.best.sentence] if self.best else []
         for control in (c for c in self.comparisons if c.is_control and c.baseline):
-            parts = [f"{q} {_change(control, q)}" for q in ("speed", "memory") if q in control.estimates]
-            drift = f"; from its first to its last runs {_drift(control)}" if control.drift else ""
+            parts = [
+                f"{q} {_change(control.estimates[q])}" for q in ("speed", "memory") if q in control.estimates
+            ]
+            drift = f"; from its first to its last runs {_change(control.drift)}" if control.drift else ""
             said.append(
                 f"No change at all ({control.group.label}): {listed(parts) or 'nothing to tell'}{drift}."
             )
@@ -218,19 +223,8 @@ class Analysis:
         return set_beside(load(self.reproduce), runs, pool, within=self.within, points=points)
 
 
-def _change(control: Comparison, question: str) -> str:
-    found = control.estimates[question]
-    return f"{change(found.value)}{_in_brackets(interval(found.low, found.high, change))}"
-
-
-def _drift(control: Comparison) -> str:
-    found = control.drift
-    assert found is not None
-    return f"{change(found.value)}{_in_brackets(interval(found.low, found.high, change))}"
-
-
-def _in_brackets(text: str) -> str:
-    return f" ({text})" if text else ""
+def _change(found: Estimate) -> str:
+    return f"{change(found.value)}{between(found.low, found.high, change)}"
 
 
 def _ended_seeds(group: Group) -> int:

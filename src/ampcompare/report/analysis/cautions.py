@@ -203,8 +203,6 @@ def _loose(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 def _few(groups: Sequence[Group], comparisons: Sequence[Comparison], metric: ComparedMetric) -> Iterator[str]:
     counted = [g for g in groups if g.n and not g.is_control]
-    if few := [f"{g.label}: {g.n}" for g in counted if g.n < 3]:
-        yield f"Below three runs there is no interval ({some(few, MOST_NAMED)}): a difference may be chance."
     if again := [f"{g.label}: {g.n} of {plural(g.seeds, 'seed')}" for g in counted if g.n > g.seeds > 0]:
         yield (
             f"Seeds were run again ({some(again, MOST_NAMED)}): each process is a measurement of speed, each "
@@ -270,7 +268,7 @@ def _records(rows: pd.DataFrame, groups: Sequence[Group]) -> Iterator[str]:
         yield f"The record of {damaged} has problems; the table of runs says which."
     if without := some([_who(row) for _, row in rows[rows[table.DEVICE] == ""].iterrows()]):
         yield f"The device is not recorded for {without}."
-    commits = commits_of(rows, table.environment_of)
+    commits = commits_of(rows)
     if len(commits) > 1:
         own = any(run.option("recorder") is not None for run in rows[RUN])
         code = "AMP Compare's own code" if own else "the code"  # of their loop's code nothing is recorded

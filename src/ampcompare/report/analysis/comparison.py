@@ -43,6 +43,7 @@ DIFFERENT_DEVICES = "they ran on different devices"
 SHARED_MACHINE = "their runs shared the machine"
 NOT_FINISHED = "not finished"
 HOLDS_NO_CHANGE = "the interval holds no change"
+NOT_SETTLED, CANNOT_TELL, NOT_COMPARED = "not settled", "cannot tell", "not compared"
 EMULATES = "this processor emulates"
 
 
@@ -59,6 +60,15 @@ class Claim:
     why: str = ""
     more_seeds: int | None = None
     is_open: bool = False
+
+    @property
+    def answer(self) -> str:
+        """What is shown, or in a word that nothing is."""
+        if self.estimate is None:
+            return NOT_COMPARED
+        return ", ".join(self.shown) or (
+            NOT_SETTLED if self.is_open and self.estimate.has_interval else CANNOT_TELL
+        )
 
 
 @dataclass(frozen=True)

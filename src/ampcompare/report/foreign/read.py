@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from ampcompare.errors import UserError
 from ampcompare.precision.backends import REGISTRY
 from ampcompare.records import RunRecord
 from ampcompare.records.sources import ARM
-from ampcompare.records.tree import flatten
 from ampcompare.report.foreign import names, settings
+from ampcompare.report.foreign.taking import MOST_NAMES, Logged, Taking
+from ampcompare.report.foreign.unlogged import steps_of, take_energy, take_pace, take_samples
 from ampcompare.report.runs.metric import (
     DEFAULT_METRIC,
     ComparedMetric,
@@ -38,20 +39,8 @@ from ampcompare.report.runs.settings import BACKEND
 from ampcompare.report.words import listed, printable, short, some
 
 BASELINE = "none"  # of our own runs
-MOST_NAMES = 12
-LARGEST = 1e15  # of a step or a moment
-BLOCKS = 20  # of a run's log intervals, each with a rate of its own
-OWN_STEP = "_step"  # W&B's: one a call of log()
 OURS = {metrics.THROUGHPUT, metrics.THROUGHPUT_MEDIAN, metrics.ELAPSED, metrics.TRAIN_SECONDS}
 OURS |= {metrics.PEAK_MEMORY, metrics.ENVIRONMENT}
-# What W&B's client samples of a machine, the best first: keys, the factor to MiB, the least MiB that counts
-# (a GPU of which less is in use computes nothing), and what it is.
-SAMPLES = (
-    (r"gpu\.process\.\d+\.memoryAllocatedBytes", 1 / 2**20, 64, "the process on its GPUs"),
-    (r"gpu\.\d+\.memoryAllocatedBytes", 1 / 2**20, 64, "the GPUs, whatever else ran there"),
-    (r"proc\.memory\.rssMB", 1.0, 0, "the process's resident memory"),
-)
-POWER = (r"gpu\.process\.\d+\.powerWatts", r"gpu\.\d+\.powerWatts")
 READ_AS = {Unit.FRACTION: " (a fraction, 0 to 1)", Unit.PERCENT: " (in percent, 0 to 100)", Unit.PLAIN: ""}
 
 
@@ -88,30 +77,12 @@ class Reading:
     cautions: tuple[str, ...] = ()
 
 
-@dataclass
-class _Taking:
-    """The runs as they become ours; `picked` has what was taken by guess, and the option for another."""
-
-    runs: list[RunRecord]
-    theirs: list[int]  # the numbers of those that another program recorded
-    logged: Logged
-    quantities: Quantities
-    picked: list[tuple[str, str]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    cautions: list[str] = field(default_factory=list)
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether none of the runs is ours."""
-        return len(self.theirs) == len(self.runs)
-
-
 def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None = None) -> Reading:
     """Read a set of runs. Our own are read as they say of themselves. Raises UserError for what no run has,
     and where what is meant cannot be told.
     """
     theirs = [n for n, is_own in enumerate(are_ours(runs)) if not is_own]
-    taking = _Taking(list(runs), theirs, Logged(runs), own_quantities(runs))
+    taking = Taking(list(runs), theirs, Logged(runs), own_quantities(runs))
     metric = _metric(taking, runs, wanted, planned_margin)
     for n in theirs:
         taking.runs[n] = _with_clock(taking.runs[n])
@@ -120,14 +91,14 @@ def read(runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
     if (unit := _take(taking, "throughput", wanted.throughput, names.speed_of, speed)) is not None:
         taking.quantities = replace(taking.quantities, speed=unit)
     else:
-        _take_pace(taking)
+        take_pace(taking)
     if (unit := _take(taking, "memory", wanted.memory, names.memory_of, memory)) is not None:
         taking.quantities = replace(taking.quantities, memory=unit)
     else:
-        _take_samples(taking)
-    _take_energy(taking)
+        take_samples(taking)
+    take_energy(taking)
     if taking.is_foreign:
-        if len(kinds := {_steps_of(run)[1] for run in runs}) == 1 and kinds != {"step"}:
+        if len(kinds := {steps_of(run)[1] for run in runs}) == 1 and kinds != {"step"}:
             taking.quantities = replace(taking.quantities, step=kinds.pop())
         told, aside = settings.tell_apart(runs, wanted.group_by, wanted.ignore), frozenset[str]()
         baseline = _baseline(told, wanted, taking.picked)
@@ -188,37 +159,8 @@ def _baseline(told: settings.Told, wanted: Wanted, picked: list[tuple[str, str]]
     return baseline
 
 
-class Logged:
-    """What a set of runs logged: in how many of them a key is, in their rows or summaries."""
-
-    def __init__(self, runs: Sequence[RunRecord]) -> None:
-        self.runs = runs
-        self.keys: Counter[str] = Counter()
-        for run in runs:
-            self.keys.update(
-                {*run.logged, *(key for key, _ in flatten(run.summary) if not key.startswith("_"))}
-            )
-
-    def has(self, key: str) -> bool:
-        """Whether any run has it as a number."""
-        return key in self.keys and is_logged(key, self.runs)
-
-    def best(self, ranks: dict[str, Any]) -> str | None:
-        """The key that most runs have as a number, of those the lowest rank."""
-        ranked = sorted(ranks, key=lambda key: (-self.keys[key], ranks[key], len(key), key))
-        return next((key for key in ranked if self.has(key)), None)
-
-    def named(self) -> str:
-        """Some keys that the runs have, for a message: numbers, W&B's own left out."""
-        known = sorted(key for key in self.keys if not key.startswith("_"))[: 10 * MOST_NAMES]
-        return (
-            some([short(printable(key)) for key in known if self.has(key)], MOST_NAMES)
-            or "nothing that is a number"
-        )
-
-
 def _metric(
-    taking: _Taking, runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
+    taking: Taking, runs: Sequence[RunRecord], wanted: Wanted, planned_margin: float | None
 ) -> ComparedMetric:
     """The metric that was asked for, else that of the runs' sweep, of our runs' task, or a guess."""
     goal, unit, guessed = "", None, ""
@@ -261,7 +203,7 @@ def _without(run: RunRecord, key: str) -> RunRecord:
     return replace(run, logged=logged, summary=summary)
 
 
-def _guess_metric(taking: _Taking) -> str:
+def _guess_metric(taking: Taking) -> str:
     """The key that most likely says how good a run became: what its trainer picks the best model by, else by
     the name. Of loops under our recorder, which name none, one of what they evaluate, if it is no accuracy.
     """
@@ -330,7 +272,7 @@ def _clock(run: RunRecord) -> np.ndarray | None:
     return found
 
 
-def _add_facts(taking: _Taking) -> None:
+def _add_facts(taking: Taking) -> None:
     """Let each run record the machine that W&B saw. Where some have none, and the others had one device, none
     has: a run that died too early to say it would be set apart from its fellows.
     """
@@ -343,7 +285,7 @@ def _add_facts(taking: _Taking) -> None:
 
 
 def _take(
-    taking: _Taking,
+    taking: Taking,
     what: str,
     asked: str | None,
     pattern_of: Callable[[str], names.Pattern | None],
@@ -388,122 +330,3 @@ def _renamed(run: RunRecord, key: str, ours: tuple[str, str], change: Callable[[
             return replace(run.adding({ours[0]: change(values)}), summary=summary)
         summary |= {} if told is None else {ours[1]: float(change(np.float64(told)))}
     return replace(run, summary=summary, logged=logged)
-
-
-def _take_pace(taking: _Taking) -> None:
-    """Speed by the moments of rows. Where no step is logged but W&B's own, one for each call of log(), how
-    many steps a row is nobody says: rows are comparable only where all runs that finished have as many.
-    """
-    runs = {n: taking.logged.runs[n] for n in taking.theirs}
-    paces = {n: pace for n, run in runs.items() if (pace := _pace_of(run)) is not None}
-    kinds = {pace[:2] for pace in paces.values()}
-    rows = sorted(len(runs[n].values(OWN_STEP)) for n in paces if runs[n].state == "finished")
-    if not kinds:
-        return
-    key, kind = kinds.pop()
-    why = "the runs count their steps in several ways" if kinds else ""
-    if kind == "row" and rows and rows[0] < rows[-1]:
-        why = f"no step but W&B's own, of which the runs have {rows[0]:,} to {rows[-1]:,} rows"
-    if why:
-        taking.cautions.append(f"No throughput is logged, and {why}, so that no speed is given. {_SPEED}")
-        return
-    for n, (*_, rates) in paces.items():
-        taking.runs[n] = taking.runs[n].adding({metrics.THROUGHPUT: rates})
-    taking.quantities = replace(taking.quantities, speed=f"{kind}s/s")
-    counted = "W&B's own, one for each call of log()" if key == OWN_STEP else printable(key)
-    taking.cautions.append(
-        f"No throughput is logged: speed, in {kind}s/s, is taken from the moments of rows and their steps "
-        f"({counted}). What went on between two rows beside training counts as training, and nobody waited "
-        f"for the device. {_SPEED}"
-    )
-
-
-_SPEED = "--throughput KEY takes a logged one."
-
-
-def _steps_of(run: RunRecord) -> tuple[str | None, str]:
-    """The key of a run's steps, and what they count: steps, epochs, or W&B's own rows."""
-    key = next((key for key in names.STEPS if len(run.values(key)) > 1), None)
-    epochs = next((run.numbers(epoch) for epoch in names.EPOCHS if epoch in run.logged), np.empty(0))
-    steps = run.numbers(key) if key else np.empty(0)
-    if len(epochs) and len(steps):
-        of_rows = epochs[np.isfinite(steps)]
-        is_it = key == OWN_STEP or np.array_equal(of_rows, steps[np.isfinite(steps)])
-        if is_it and np.isfinite(of_rows).all() and (np.diff(of_rows) >= 1).all():
-            return key, "epoch"
-    return key, "row" if key in (None, OWN_STEP) else "step"
-
-
-def _pace_of(run: RunRecord) -> tuple[str, str, np.ndarray] | None:
-    """The key of a run's steps, what they count, and how many a second: one value a row, NaN in all but the
-    last row of each block of intervals; None where its rows do not tell.
-
-    Between two rows of one step nothing was trained: that time (an evaluation, mostly) is left out, and what
-    ends with a row without anything of training, where there is any with it. Of several intervals the first
-    is left out, which has the start in it.
-    """
-    clocks = (run.numbers(key) for key in ("_timestamp", "_runtime"))
-    clock = next((c for c in clocks if np.isfinite(c).sum() > 1), None)
-    key, kind = _steps_of(run)
-    if clock is None or key is None:
-        return None
-    steps = run.numbers(key)
-    rows = np.flatnonzero((np.abs(steps) < LARGEST) & (np.abs(clock) < LARGEST))
-    gone, done = np.diff(clock[rows]), np.diff(steps[rows])
-    is_moving = (gone > 0) & (done > 0)
-    is_training = is_moving & ~_evaluates(run)[rows[1:]]
-    inside = np.flatnonzero(is_training if is_training.any() else is_moving)
-    inside = inside[1:] if len(inside) > 2 else inside
-    rates = np.full(run.rows, np.nan)
-    for block in np.array_split(inside, min(BLOCKS, len(inside))) if len(inside) else ():
-        rates[rows[block[-1] + 1]] = done[block].sum() / gone[block].sum()
-    return (key, kind, rates) if len(inside) else None
-
-
-def _evaluates(run: RunRecord) -> np.ndarray:
-    """Mask of the rows that have something of an evaluation, and nothing of training."""
-    of = {True: np.zeros(run.rows, bool), False: np.zeros(run.rows, bool)}
-    for key in (key for key in run.logged if key[:1] != "_" and key not in (*names.STEPS, *names.EPOCHS)):
-        is_evaluation = bool(names.EVALUATION.search(names.spelled(key)))
-        if is_evaluation or names.TRAINING.search(names.spelled(key)) or key in names.LOSSES:
-            of[is_evaluation] |= np.isfinite(run.numbers(key))
-    return of[True] & ~of[False]
-
-
-def _take_samples(taking: _Taking) -> None:
-    """Peak memory from W&B's own samples, of the best kind that all runs with samples have."""
-    totals = [[_total(taking.runs[n], keys) for n in taking.theirs] for keys, *_ in SAMPLES]
-    sampled = [any(total is not None for total in of_run) for of_run in zip(*totals, strict=True)]
-    for (_, factor, least, what), of_kind in zip(SAMPLES, totals, strict=True):
-        peaks = [0.0 if total is None else float(total.max()) * factor for total in of_kind]
-        if not any(sampled) or [peak > 0 and least <= peak < LARGEST for peak in peaks] != sampled:
-            continue
-        for n, peak in zip(taking.theirs, peaks, strict=True):
-            told = {metrics.PEAK_MEMORY: peak} if peak else {}
-            taking.runs[n] = replace(taking.runs[n], summary=taking.runs[n].summary | told)
-        taking.cautions.append(
-            f"No memory is logged: the peak is the largest of W&B's own samples of {what}, one every few "
-            "seconds, and what lies between two of them is not seen. --memory KEY takes a logged one."
-        )
-        return
-
-
-def _take_energy(taking: _Taking) -> None:
-    """Energy of one item: the mean power of the GPUs that W&B sampled, over the throughput."""
-    for n in taking.theirs:
-        run = taking.runs[n]
-        watts = next((total.mean() for keys in POWER if (total := _total(run, keys)) is not None), 0.0)
-        speeds = run.values(metrics.THROUGHPUT)
-        speed = run.summary_number(metrics.THROUGHPUT_MEDIAN) or (np.median(speeds) if len(speeds) else 0.0)
-        if 0 < watts < LARGEST and 0 < speed < LARGEST and run.rows and not len(run.values(metrics.ENERGY)):
-            taking.runs[n] = run.adding(
-                {metrics.ENERGY: np.append(np.full(run.rows - 1, np.nan), watts / speed)}
-            )
-
-
-def _total(run: RunRecord, keys: str) -> np.ndarray | None:
-    """The sum over GPUs, sample by sample; None without one. W&B writes a sample of all GPUs at once."""
-    samples = run.machine.samples
-    columns = [c for key, c in samples.items() if re.fullmatch(keys, key) and np.isfinite(c).any()]
-    every = np.stack(columns) if columns else np.empty((0, 0))
-    return np.nansum(every[:, np.isfinite(every).any(axis=0)], axis=0) if columns else None

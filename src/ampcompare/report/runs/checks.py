@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from statistics import median
 
@@ -26,6 +26,7 @@ from ampcompare.report.runs.table import (
     SPEED,
     STARTED,
     STEPS,
+    environment_of,
     shares_machine,
     steady_rows,
 )
@@ -96,9 +97,12 @@ def resolution_of(rows: pd.DataFrame, metric: ComparedMetric) -> float:
     known = rows[rows[QUALITY].notna()]
     if metric.is_share and len(known) and known[IMAGES].notna().all():
         return float(100 / known[IMAGES].min())
-    values = [value for run in known[RUN] for value in run.values(metric.key)]
-    decimals = max((_decimals(float(value)) for value in values), default=MOST_DECIMALS + 1)
-    return metric.factor * 10.0**-decimals if decimals <= MOST_DECIMALS else 0.0
+    decimals = -1
+    for value in (value for run in known[RUN] for value in run.values(metric.key)):
+        decimals = max(decimals, _decimals(float(value)))
+        if decimals > MOST_DECIMALS:
+            return 0.0
+    return metric.factor * 10.0**-decimals if decimals >= 0 else 0.0
 
 
 def _decimals(value: float) -> int:
@@ -246,8 +250,8 @@ def leaves_out(found: Estimate | None, null: float) -> bool:
     return low is not None and high is not None and not low <= null <= high
 
 
-def commits_of(rows: pd.DataFrame, environment: Callable[[RunRecord], Mapping[str, object]]) -> list[str]:
+def commits_of(rows: pd.DataFrame) -> list[str]:
     """The states of the code that the runs were recorded with, seven characters each."""
-    said = (environment(run).get("git_commit") for run in rows[RUN])
+    said = (environment_of(run).get("git_commit") for run in rows[RUN])
     heads = [str(one).partition("-") for one in said if isinstance(one, str) and one]
     return list(dict.fromkeys(f"{head[:7]}{dash}{rest}" for head, dash, rest in heads))

@@ -111,11 +111,6 @@ class ComparedMetric:
         return listed.unit if listed and listed.unit != metrics.SHARE else ""
 
     @property
-    def difference(self) -> str:
-        """A difference at the head of a column: `difference, points`."""
-        return f"difference, {self.unit}" if self.unit else "difference"
-
-    @property
     def axis(self) -> str:
         """The metric on an axis: `eval accuracy, %`."""
         return f"{self.name}, %" if self.is_share else self.name

@@ -22,7 +22,6 @@ from ampcompare.report.runs.table import (
     RUN,
     device_words,
     environment_of,
-    is_on_cpu,
     label_of,
 )
 from ampcompare.report.words import printable, short
@@ -170,7 +169,6 @@ class Setting:
     batch: str
     epochs: str
     devices: tuple[str, ...]
-    is_cpu: bool
 
     @property
     def words(self) -> str:
@@ -211,7 +209,6 @@ def describe(rows: pd.DataFrame) -> Setting:
         batch=f"batch {batch}" if batch else "",
         epochs=length,
         devices=tuple(devices or [NO_DEVICE]),
-        is_cpu=any(is_on_cpu(row) for _, row in rows.iterrows()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 ALPHA = 0.05  # the error of each question, all its groups and looks together
 
@@ -85,15 +85,6 @@ class Estimate:
     def at(self, level: float) -> Estimate:
         """The same with its interval at another level, a fraction."""
         return replace(self, level=level)
-
-    def p_of(self, null: float) -> float | None:
-        """The two-sided p-value of the test that the truth is `null`; None without an interval."""
-        if self.error is None or self.df is None:
-            return None
-        distance = abs(self.center - self.on_scale(null))
-        if self.error == 0:
-            return 0.0 if distance else 1.0
-        return min(1.0, 2 * float(stdtr(self.df, -distance / self.error)))
 
     def next_run(self) -> tuple[float, float] | None:
         """The interval that holds one more run, or one more pair, at the same level; None without one."""

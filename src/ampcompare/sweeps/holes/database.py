@@ -14,9 +14,9 @@ from ampcompare.sweeps import definition
 from ampcompare.sweeps.file import Sweep
 from ampcompare.sweeps.holes.standing import Attempt, State
 from ampcompare.sweeps.holes.target import DATABASE, Target
-from ampcompare.sweeps.queue import SWEEPS, groups_of, read_definition, refuse_former, rows_of
 from ampcompare.sweeps.row import Row
 from ampcompare.sweeps.storage import Database, sqlite_path
+from ampcompare.sweeps.table import SWEEPS, groups_of, read_definition, refuse_former, rows_of
 from ampcompare.sweeps.worker import planned
 
 STATES = {
