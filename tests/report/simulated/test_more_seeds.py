@@ -41,21 +41,10 @@ def decided(question: str, n: int, pilots: int) -> list[bool]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("question", "n", "pilots"),
-    [
-        (SPEED, 4, 12),
-        (QUALITY, 4, 12),
-        *[
-            pytest.param(question, n, 300, marks=pytest.mark.slow)
-            for question in (SPEED, QUALITY)
-            for n in (4, 6)
-        ],
-    ],
-)
-def test_as_many_more_as_named_decide_in_85_of_100_sweeps(question, n, pilots):
-    found = decided(question, n, pilots)
-    print(np.mean(found))
+@pytest.mark.parametrize("question", [SPEED, QUALITY])
+def test_as_many_more_as_named_decide_in_85_of_100_sweeps(question):
+    pilots = 12
+    found = decided(question, 4, pilots)
     assert np.mean(found) >= 0.85 - 2 * np.sqrt(0.85 * 0.15 / pilots)
 
 

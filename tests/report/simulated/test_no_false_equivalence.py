@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from report.simulated.records import CLASSES, TEST_IMAGES, record
 
 from ampcompare.records import RunRecord
@@ -14,7 +13,6 @@ from ampcompare.report import analyse_runs
 from ampcompare.report.analysis.comparison import EQUIVALENT
 from ampcompare.report.analysis.verdict import GOOD
 
-SETS = 1_000
 MARGIN = 0.5
 Options = dict[str, Any]
 Chance = np.random.Generator
@@ -101,16 +99,7 @@ def test_good_sets_are_called_equivalent():
     assert np.mean(found) > 0.9
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_no_set_with_a_failure_a_nan_or_chance_level_is_called_equivalent(part):
-    found = []
-    for runs, spoilt in sets(True, SETS // 4, seed=100 + part):
+def test_no_set_with_a_failure_a_nan_or_chance_level_is_called_equivalent():
+    for runs, spoilt in sets(True, 60, seed=3):
         # Against a spoilt baseline nobody is equivalent; a spoilt group says nothing of the others.
-        found += said_equivalent(runs, lambda label, s=spoilt: s == "none" or label.startswith(s))
-    assert found == []
-
-
-def test_a_few_of_them():
-    for runs, spoilt in sets(True, 30, seed=3):
         assert said_equivalent(runs, lambda label, s=spoilt: s == "none" or label.startswith(s)) == []
