@@ -29,7 +29,7 @@ from ampcompare.why.times import CASTS, IDLE, Times, measure, ratios
 from ampcompare.why.types import Watched, watch_forward
 
 EXPLAINED = "native"  # where the words name no other backend than the one to compare with
-MOST_OPS, MOST_KINDS = 10, 6  # rows of the tables
+MOST_OPS = 10  # rows of a table
 MUCH_IDLE, MUCH_CAST = 0.15, 0.02  # of a step, from which it is said
 PLACES = ("cpu", "cuda")
 
@@ -122,25 +122,24 @@ def _on_time(base: Side, other: Side, one: Times, two: Times, device: torch.devi
     how = f"{low:.2f} to {high:.2f} in the middle half of {count} rounds" if count > 1 else "one step"
     took = f"{other.name} takes {_ms(two.median)} ms a step, {base.name} {_ms(one.median)}"
     yield f"{took}: {value:.2f} times as fast ({how}, taking turns)."
-    changes = {
-        kind: two.kinds.get(kind, 0.0) - one.kinds.get(kind, 0.0)
-        for kind in one.kinds | two.kinds
-        if kind != IDLE
-    }
-    slower = value < 1
-    kind = (max if slower else min)(changes, key=lambda kind: changes[kind])
-    cause = f"{kind}, {_ms(one.kinds.get(kind, 0.0))} > {_ms(two.kinds.get(kind, 0.0))} ms"
-    runs_on = arithmetic_of(device).get(ARITHMETIC, {}).get(other.dtype)
-    if slower and runs_on == EMULATED:
-        yield f"{other.dtype} is emulated on this processor: {cause}."
-    else:
-        yield f"Most of the difference is {cause}."
-    share = two.share(IDLE)
-    if share >= MUCH_IDLE:
+    if count == 1 or not low <= 1 <= high:
+        yield _cause(one, two, other.dtype, device)
+    if (share := two.share(IDLE)) >= MUCH_IDLE:
         yield (
             f"In {of_all(share)} of the step no op runs: it waits for Python and for launching, which no "
             "type makes faster. A larger batch_size, execution=compile or cuda_graph do."
         )
+
+
+def _cause(one: Times, two: Times, dtype: str, device: torch.device) -> str:
+    """Which ops make most of the difference."""
+    sign = 1 if two.median > one.median else -1
+    kinds = [kind for kind in {**one.kinds, **two.kinds} if kind != IDLE]
+    kind = max(kinds, key=lambda kind: sign * (two.kinds.get(kind, 0.0) - one.kinds.get(kind, 0.0)))
+    cause = f"{kind}, {_ms(one.kinds.get(kind, 0.0))} > {_ms(two.kinds.get(kind, 0.0))} ms"
+    if sign > 0 and arithmetic_of(device).get(ARITHMETIC, {}).get(dtype) == EMULATED:
+        return f"{dtype} is emulated on this processor: {cause}."
+    return f"Most of the difference is {cause}."
 
 
 def _ms(value: float) -> str:
@@ -182,7 +181,7 @@ def _costs(base: Side, other: Side) -> Table:
     table = _table("What it costs", "", base.name, other.name, "of it")
     if (one := base.times) and (two := other.times):
         kinds = sorted({**one.kinds, **two.kinds}, key=lambda kind: -two.kinds.get(kind, 0.0))
-        for kind in kinds[:MOST_KINDS]:
+        for kind in kinds:
             pair = one.kinds.get(kind, 0.0), two.kinds.get(kind, 0.0)
             table.add_row(f"{kind}, ms", *map(_ms, pair), _share(*pair))
         table.add_row("a step, ms", _ms(one.median), _ms(two.median), _share(one.median, two.median))

@@ -22,6 +22,7 @@ from ampcompare.train.step import Trainer
 
 FEWEST = 3  # rounds
 PROFILED = 5  # steps of each under the profiler
+TURN = 50.0  # ms that a turn takes about
 LONG = 0.1  # of the seconds: a training whose step takes longer is told from one
 CASTS, OPTIMIZER, OTHER, IDLE = "casts", "optimizer", "other", "no op runs"
 KINDS = {  # by the name of an op, or of one that it is a part of
@@ -83,27 +84,31 @@ def measure(
 def in_turns(
     trainers: Sequence[Trainer], batches: Sequence[Batch], device: torch.device, seconds: float
 ) -> list[list[float]]:
-    """Milliseconds of a step of each training in each of the rounds; of one that is slow one alone."""
+    """Milliseconds of a step of each training in each of the rounds, the mean of a few steps where they are
+    short; of a training that is slow one step alone.
+    """
     with ExitStack() as stack:
         for trainer in trainers:
             stack.enter_context(trainer.precision.session())
             trainer.compute(batches)  # makes the optimizer's states, chooses kernels
         rounds = [[_timed(trainer, batches, device)] for trainer in trainers]
+        steps = [max(1, round(TURN / first[0])) for first in rounds]
         quick = [i for i, first in enumerate(rounds) if first[0] < 1e3 * LONG * seconds]
         ends = time.monotonic() + seconds
         while quick and (len(rounds[quick[0]]) < FEWEST or time.monotonic() < ends):
             random.Random(len(rounds[quick[0]])).shuffle(quick)  # noqa: S311
             for i in quick:
-                rounds[i].append(_timed(trainers[i], batches, device))
+                rounds[i].append(_timed(trainers[i], batches, device, steps[i]))
     return rounds
 
 
-def _timed(trainer: Trainer, batches: Sequence[Batch], device: torch.device) -> float:
+def _timed(trainer: Trainer, batches: Sequence[Batch], device: torch.device, steps: int = 1) -> float:
     wait_for(device)  # sync: the clock starts on an idle device
     began = time.perf_counter()
-    trainer.compute(batches)
+    for _ in range(steps):
+        trainer.compute(batches)
     wait_for(device)  # sync: the clock stops when the work is done
-    return 1e3 * (time.perf_counter() - began)
+    return 1e3 * (time.perf_counter() - began) / steps
 
 
 def _by_kind(trainer: Trainer, batches: Sequence[Batch], device: torch.device) -> dict[str, float]:
